@@ -1,0 +1,45 @@
+# Everything people and CI run. Each target makes its own virtual environment with plain pip, from pinned versions.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt
+
+.PHONY: help demo test lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.base  ## run the echo agent end to end on this machine
+	@$(BIN)/python examples/echo_agent/demo.py runs/demo
+
+test: lint  ## lint, type-check and test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
+	$(BIN)/python benchmarks/install.py
+
+clean:  ## remove the virtual environment and build leftovers
+	rm -rf $(VENV) build dist src/*.egg-info runs
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What an agent's container has: the base package, nothing else.
+$(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing the package into $(VENV) …"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@echo "installing what the checks need into $(VENV) (a few minutes the first time) …"
+	@$(PIP) -e '.[dev]'
+	@touch $@

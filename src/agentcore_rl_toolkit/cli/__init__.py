@@ -1,0 +1,44 @@
+"""The `agentcore-rl` command. One file per verb; each has `add(subparsers)` and a function that returns an exit code.
+
+Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import AgentCoreRLError
+from . import results
+
+VERBS = (results,)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, as argparse sees it."""
+    parser = argparse.ArgumentParser(
+        prog="agentcore-rl", description="Train the agent you deploy: rollouts, results and rewards."
+    )
+    parser.add_argument("--version", action="version", version=f"agentcore-rl {__version__}")
+    subparsers = parser.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
+    for verb in VERBS:
+        verb.add(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; errors with a known cause are one line, and exit with 1."""
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except AgentCoreRLError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `| head` closed early
+        sys.stderr.close()
+        return 0
+    return code

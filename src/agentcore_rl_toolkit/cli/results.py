@@ -1,0 +1,72 @@
+"""`agentcore-rl results STORE`: what landed in a store, as a table or as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+from typing import Any
+
+from ..errors import RewardInvalid
+from ..result import Result
+from ..store import Store, open_store
+from .table import format_table
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser("results", help="list the results in a store", description=__doc__)
+    parser.add_argument("store", help="bucket, s3://bucket/prefix, or a directory")
+    parser.add_argument("--exp", metavar="ID", help="only this experiment")
+    parser.add_argument("--json", action="store_true", help="whole results, one JSON object per line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the results; exit with 1 if there are none."""
+    name = os.path.abspath(args.store) if os.path.isdir(args.store) else args.store
+    store = open_store(name)
+    keys = [key for key in store.keys(f"{args.exp}/" if args.exp else "") if key.endswith(".json")]
+    if args.json:
+        for key in keys:
+            print(json.dumps(json.loads(store.get(key)), separators=(",", ":")))
+    elif keys:
+        print(results_table(store, keys))
+    if not keys:
+        print(f"no results in {store.url}" + (f" for experiment {args.exp!r}" if args.exp else ""), file=sys.stderr)
+    return 0 if keys else 1
+
+
+def results_table(store: Store, keys: list[str]) -> str:
+    """One line per result: where it is, how it ended, its reward, how long it took."""
+    return format_table(["result", "status", "reward", "seconds", "stop reason"], [_row(store, key) for key in keys])
+
+
+def _row(store: Store, key: str) -> list[str]:
+    try:
+        result = Result.from_bytes(store.get(key))
+    except ValueError as error:
+        return [key, "unreadable", "", "", str(error)]
+    stop_reason = str(result.document.get("stop_reason", "")).splitlines()
+    return [key, result.status.value, _reward(result), _seconds(result.document), (stop_reason or [""])[0][:60]]
+
+
+def _reward(result: Result) -> str:
+    try:
+        rewards = result.rewards
+    except RewardInvalid:
+        return "?"
+    if rewards is None:
+        return "-"
+    return f"{rewards:g}" if isinstance(rewards, float) else " ".join(f"{r:g}" for r in rewards)
+
+
+def _seconds(document: dict[str, Any]) -> str:
+    times = document.get("_rollout")
+    try:
+        start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))
+    except (TypeError, KeyError, ValueError):
+        return "-"
+    return f"{(end - start).total_seconds():.2f}"

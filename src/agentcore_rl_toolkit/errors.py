@@ -1,0 +1,71 @@
+"""Every exception the toolkit raises on purpose, in one tree.
+
+    AgentCoreRLError            anything below; `except` this to catch all of it
+    ├── ConfigError             a setting is missing, unknown or malformed   (also a ValueError)
+    ├── KeyInvalid              an id or key that could leave its prefix     (also a ValueError)
+    ├── RewardInvalid           a reward that is not a finite number         (also a ValueError)
+    ├── NotSerializable         a result value JSON cannot hold              (also a TypeError)
+    └── StoreError              the store said no, for good
+        ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
+        └── StoreUnavailable    the store did not answer; trying again may help
+
+A message says what happened, with which value, and ends in a `hint:` when there is something to do.
+All of them survive pickling, so they cross process boundaries whole.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentCoreRLError",
+    "ConfigError",
+    "KeyInvalid",
+    "KeyNotFound",
+    "NotSerializable",
+    "RewardInvalid",
+    "StoreError",
+    "StoreUnavailable",
+]
+
+
+class AgentCoreRLError(Exception):
+    """Base of every error this package raises on purpose.
+
+    >>> print(AgentCoreRLError("it broke", hint="mend it"))
+    it broke
+    hint: mend it
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+    def __str__(self) -> str:
+        # KeyError's own __str__ would show the repr of the message.
+        return Exception.__str__(self)
+
+
+class ConfigError(AgentCoreRLError, ValueError):
+    """A setting is missing, unknown or malformed."""
+
+
+class KeyInvalid(AgentCoreRLError, ValueError):
+    """An id or key that is empty or could leave its prefix."""
+
+
+class RewardInvalid(AgentCoreRLError, ValueError):
+    """A reward that is neither a finite number nor a list of them."""
+
+
+class NotSerializable(AgentCoreRLError, TypeError):
+    """A result holds a value that has no JSON form; the message names its path."""
+
+
+class StoreError(AgentCoreRLError):
+    """The store refused a request and would refuse it again."""
+
+
+class KeyNotFound(StoreError, KeyError):
+    """Nothing is stored under that key."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer, or asked to be tried again."""

@@ -1,0 +1,79 @@
+"""`WeightedSum`: several rewards in one number. It adds; it neither clips nor rescales."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..errors import ConfigError, RewardInvalid
+from ..reward import RewardFunction, normalize_rewards
+
+Component = Callable[..., Any]
+
+
+class WeightedSum(RewardFunction):
+    """The sum of weight × reward over its components, each called with the same keyword arguments.
+
+    Weights are finite numbers, negative ones for penalties; the sum may leave [0, 1]. A component that gives no
+    single finite number raises `RewardInvalid` under its name.
+
+    >>> from agentcore_rl_toolkit.rewards import ExactMatch, TokenF1
+    >>> reward_fn = WeightedSum({ExactMatch(): 0.25, TokenF1(): 0.75})
+    >>> answer = {"response_text": "the Paris", "ground_truth": "Paris"}
+    >>> reward_fn(**answer)
+    0.75
+
+    To log the parts without computing them twice, take them first and add them after:
+
+    >>> parts = reward_fn.components(**answer)
+    >>> parts
+    {'ExactMatch': 0.0, 'TokenF1': 1.0}
+    >>> reward_fn.total(parts)
+    0.75
+    """
+
+    def __init__(self, components: Mapping[Component, float] | Iterable[tuple[Component, float]]) -> None:
+        pairs = list(components.items() if isinstance(components, Mapping) else components)
+        if not pairs:
+            raise ConfigError("WeightedSum has no components", hint="give it {reward_fn: weight}")
+        self._components: dict[str, tuple[Component, float]] = {}
+        for reward_fn, weight in pairs:
+            name = _unused(_name(reward_fn), self._components)
+            if not callable(reward_fn):
+                raise ConfigError(f"component {name} is not callable", hint="give an instance of a RewardFunction")
+            if not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+                raise ConfigError(f"the weight of {name} is {weight!r}, not a finite number")
+            self._components[name] = (reward_fn, float(weight))
+
+    def __call__(self, **kwargs: Any) -> float:
+        return self.total(self.components(**kwargs))
+
+    def components(self, **kwargs: Any) -> dict[str, float]:
+        """Each component's own value, before its weight, under its class name (`TokenF1`, `TokenF1_2`, ...)."""
+        return {name: _scalar(name, fn(**kwargs)) for name, (fn, _) in self._components.items()}
+
+    def total(self, components: Mapping[str, float]) -> float:
+        """The weighted sum of what `components` gave."""
+        return sum(weight * components[name] for name, (_, weight) in self._components.items())
+
+
+def _scalar(name: str, value: Any) -> float:
+    try:
+        number = normalize_rewards(value)
+    except RewardInvalid as error:
+        raise RewardInvalid(f"component {name}: {error}") from error
+    if not isinstance(number, float):
+        got = "no reward (None)" if number is None else f"a list of {len(number)} rewards"
+        raise RewardInvalid(f"component {name} gave {got}", hint="each component must return one number")
+    return number
+
+
+def _name(reward_fn: Component) -> str:
+    return str(getattr(reward_fn, "__name__", type(reward_fn).__name__))
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    count = 1 + sum(other == name or other.rpartition("_")[0] == name for other in taken)
+    return name if count == 1 else f"{name}_{count}"

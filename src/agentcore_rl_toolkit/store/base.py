@@ -1,0 +1,94 @@
+"""The store seam: what a store can do, and the one string that chooses it.
+
+A store keeps immutable documents under keys. What is there is never overwritten, so the first result of a rollout
+is its only one. Announcements say "this key is there now"; they are hints that save polling, and losing one loses
+nothing, because the store itself is the truth.
+
+All calls block and are safe from many threads and processes at once. They raise `StoreUnavailable` when trying
+again may help (see `retry.py`), any other `StoreError` when it won't, and `KeyInvalid` for a key that could
+leave the store's prefix.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from ..errors import ConfigError
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+
+
+class Store(Protocol):
+    """Where results land. Two implementations: `S3Store` and `LocalStore`."""
+
+    @property
+    def url(self) -> str:
+        """The string that opens this store again."""
+
+    @property
+    def announces(self) -> bool:
+        """Whether `announce` reaches anybody; if not, readers have to list."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Store `data` durably unless `key` is taken. True if it was stored, False if something was there."""
+
+    def get(self, key: str) -> bytes:
+        """What is stored under `key`; `KeyNotFound` if nothing is."""
+
+    def exists(self, key: str) -> bool:
+        """Whether something is stored under `key`."""
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """All keys that start with `prefix`; their order is the server's."""
+
+    def announce(self, key: str) -> None:
+        """Tell readers that the result `key` is there now."""
+
+    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+        """Keys of one experiment announced since the last call; waits up to `wait_seconds` for the first.
+
+        Each announcement goes to one reader. It may come twice, and it may get lost.
+        """
+
+    def close(self) -> None:
+        """Release connections and watches. The store can't be used afterwards."""
+
+
+def open_store(url: str, *, sqs_url: str | None = None) -> Store:
+    """Open the store that `url` names; contacts nothing yet.
+
+    | url | store |
+    |---|---|
+    | `my-bucket`, `s3://my-bucket`, `s3://my-bucket/a/prefix` | S3, announced on the SQS queue `sqs_url` if given |
+    | `/an/absolute/path`, `file:///an/absolute/path` | a directory, announced inside it |
+    """
+    if not isinstance(url, str) or not url.strip():
+        raise ConfigError(f"a store is named by a string, not {url!r}", hint=_HINT)
+    if url.startswith("file:"):
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"store {url!r} names the host {parts.netloc!r}", hint="write file:///absolute/path")
+        return _local(unquote(parts.path), url)
+    if os.path.isabs(url):
+        return _local(url, url)
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not _BUCKET.fullmatch(bucket) or (prefix and not url.startswith("s3://")):
+        raise ConfigError(f"{url!r} names no store", hint=_HINT)
+    from .s3 import S3Store
+
+    return S3Store(bucket, prefix.strip("/"), queue=sqs_url)
+
+
+_HINT = "give a bucket name, s3://bucket/prefix, file:///path or an absolute path (relative ones differ per process)"
+
+
+def _local(path: str, url: str) -> Store:
+    from .local import LocalStore
+
+    if not os.path.isabs(path):
+        raise ConfigError(f"store {url!r} is not an absolute path", hint=_HINT)
+    return LocalStore(path)

@@ -1,0 +1,221 @@
+"""The store on S3, or on any server of its wire; announcements on SQS beside it.
+
+The only file of the store that imports boto3. Endpoints, region and credentials are boto3's own business
+(`AWS_ENDPOINT_URL_S3`, `AWS_REGION`, roles, …). Retries are ours (`retry.py`), so boto3's are off.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NoReturn
+from urllib.parse import quote_plus, unquote_plus
+
+from ..errors import ConfigError, KeyNotFound, StoreError, StoreUnavailable
+from ..types import RolloutId, check_key, check_prefix
+
+logger = logging.getLogger(__name__)
+
+_MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+_TAKEN = frozenset({"412", "PreconditionFailed"})
+# 409 is S3's word for two conditional writes at the same moment: whoever is told so tries again.
+_PASSING = frozenset({"ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"})
+_PASSING_CODES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+class S3Store:
+    """Documents in one bucket, under one prefix. Open it with `open_store`."""
+
+    def __init__(self, bucket: str, prefix: str = "", *, queue: str | None = None) -> None:
+        if prefix:
+            check_key(prefix)
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._queue = queue
+        self._lock = threading.RLock()
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def announces(self) -> bool:
+        return self._queue is not None
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        name = self._name(key)
+        try:
+            self._s3.put_object(
+                Bucket=self._bucket, Key=name, Body=data, ContentType="application/json", IfNoneMatch="*"
+            )
+        except Exception as error:
+            if _code(error) in _TAKEN:
+                return False
+            self._fail(error, f"could not store {key!r}")
+        return True
+
+    def get(self, key: str) -> bytes:
+        name = self._name(key)
+        try:
+            body: bytes = self._s3.get_object(Bucket=self._bucket, Key=name)["Body"].read()
+        except Exception as error:
+            if _code(error) in _MISSING:
+                raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
+            self._fail(error, f"could not read {key!r}")
+        return body
+
+    def exists(self, key: str) -> bool:
+        name = self._name(key)
+        try:
+            self._s3.head_object(Bucket=self._bucket, Key=name)
+        except Exception as error:
+            if _code(error) in _MISSING:
+                return False
+            self._fail(error, f"could not look for {key!r}")
+        return True
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        name = self._prefix + check_prefix(prefix)
+        try:
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=name):
+                for entry in page.get("Contents", ()):
+                    yield entry["Key"].removeprefix(self._prefix)
+        except Exception as error:
+            self._fail(error, f"could not list {prefix!r}")
+
+    def announce(self, key: str) -> None:
+        if self._queue is None:
+            return
+        record = {
+            "eventSource": "agentcore-rl-toolkit",
+            "eventName": "ObjectCreated:Put",
+            "eventTime": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            "s3": {
+                "bucket": {"name": self._bucket},
+                "object": {"key": quote_plus(self._name(key), safe="/")},
+            },
+        }
+        try:
+            self._sqs.send_message(QueueUrl=self._queue_url, MessageBody=json.dumps({"Records": [record]}))
+        except Exception as error:
+            self._fail(error, f"could not announce {key!r} on {self._queue}")
+
+    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+        if self._queue is None:
+            raise ConfigError(f"{self.url} has no queue to announce results on", hint="name one with sqs_url")
+        try:
+            messages = self._sqs.receive_message(
+                QueueUrl=self._queue_url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=max(0, min(20, round(wait_seconds))),
+            ).get("Messages", [])
+            wanted: list[str] = []
+            done: list[dict[str, str]] = []
+            for message in messages:
+                keys = self._keys_in(message["Body"])
+                mine = [key for key in keys if _exp_id(key) == exp_id]
+                # Another experiment's message goes back to the queue when its visibility timeout is over.
+                if mine or not keys:
+                    wanted += mine
+                    done.append({"Id": str(len(done)), "ReceiptHandle": message["ReceiptHandle"]})
+            if done:
+                self._sqs.delete_message_batch(QueueUrl=self._queue_url, Entries=done)
+        except Exception as error:
+            self._fail(error, f"could not read announcements from {self._queue}")
+        return wanted
+
+    def close(self) -> None:
+        for name in ("_s3", "_sqs"):
+            client = self.__dict__.pop(name, None)
+            if client is not None:
+                client.close()
+
+    def _keys_in(self, body: str) -> list[str]:
+        """The keys of this store that a message names; S3's own event notifications read the same."""
+        try:
+            records = json.loads(body).get("Records", [])
+            names = [
+                unquote_plus(record["s3"]["object"]["key"])
+                for record in records
+                if record["s3"]["bucket"]["name"] == self._bucket
+            ]
+        except (ValueError, AttributeError, KeyError, TypeError):
+            logger.warning("a message on %s is not an S3 event; it was dropped", self._queue)
+            return []
+        return [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+
+    def _name(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    @cached_property
+    def _s3(self) -> Any:
+        return self._client("s3")
+
+    @cached_property
+    def _sqs(self) -> Any:
+        return self._client("sqs")
+
+    @cached_property
+    def _queue_url(self) -> str:
+        assert self._queue is not None
+        if "/" in self._queue:
+            return self._queue
+        url: str = self._sqs.get_queue_url(QueueName=self._queue)["QueueUrl"]
+        return url
+
+    def _client(self, service: str) -> Any:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        settings: dict[str, Any] = {
+            "connect_timeout": 5,
+            "read_timeout": 30,
+            "max_pool_connections": 50,
+            "retries": {"total_max_attempts": 1},
+        }
+        try:
+            with self._lock:  # creating clients from one session is not thread-safe
+                session = boto3.session.Session()
+                client = session.client(service, config=Config(**settings))
+                if service == "s3" and ".amazonaws.com" not in client.meta.endpoint_url:
+                    # A server of our own is rarely reachable as bucket.host.
+                    client.close()
+                    client = session.client(service, config=Config(**settings, s3={"addressing_style": "path"}))
+                return client
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
+
+    def _fail(self, error: Exception, what: str) -> NoReturn:
+        """Raise `error` as ours: passing, or for good."""
+        from botocore.exceptions import ClientError, HTTPClientError, NoCredentialsError, ResponseStreamingError
+        from botocore.exceptions import ConnectionError as BotoConnectionError
+
+        hint = None
+        if isinstance(error, StoreError):
+            raise error
+        if isinstance(error, ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            passing = _code(error) in _PASSING or status in _PASSING_CODES
+        else:
+            passing = isinstance(error, (HTTPClientError, BotoConnectionError, ResponseStreamingError, OSError))
+            if isinstance(error, NoCredentialsError):
+                hint = "set AWS credentials, or name a directory as the store"
+        kind = StoreUnavailable if passing else StoreError
+        raise kind(f"{what} in {self.url}: {error}", hint=hint) from error
+
+
+def _code(error: Exception) -> str | None:
+    response = getattr(error, "response", None)
+    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+def _exp_id(key: str) -> str | None:
+    try:
+        return RolloutId.from_key(key).exp_id
+    except ValueError:
+        return None

@@ -1,0 +1,79 @@
+"""Fixtures every suite shares. Servers start once per run, on loopback, and only if a test asks for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.process import clean_env, free_port, server
+from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
+
+BIN = Path(sys.executable).parent
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
+
+
+@dataclass
+class AwsServers:
+    """S3 by SeaweedFS and SQS by moto, both real servers."""
+
+    s3_url: str
+    sqs_url: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return CREDENTIALS | {
+            "AWS_DEFAULT_REGION": "us-west-2",
+            "AWS_ENDPOINT_URL_S3": self.s3_url,
+            "AWS_ENDPOINT_URL_SQS": self.sqs_url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str) -> Any:
+        import boto3
+
+        url = self.s3_url if service == "s3" else self.sqs_url
+        return boto3.client(
+            service,
+            endpoint_url=url,
+            region_name="us-west-2",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+
+    def new_bucket(self) -> str:
+        name = f"results-{uuid.uuid4().hex[:12]}"
+        self.client("s3").create_bucket(Bucket=name)
+        return name
+
+    def new_queue(self) -> str:
+        name = f"announcements-{uuid.uuid4().hex[:12]}"
+        return str(self.client("sqs").create_queue(QueueName=name)["QueueUrl"])
+
+
+@pytest.fixture(scope="session")
+def aws_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServers]:
+    home = tmp_path_factory.mktemp("aws")
+    sqs_port = free_port()
+    moto = [str(BIN / "moto_server"), "-H", "127.0.0.1", "-p", str(sqs_port)]
+    with (
+        server(moto, port=sqs_port, log=home / "moto.log", env=clean_env()),
+        seaweedfs(home) as s3_port,
+    ):
+        yield AwsServers(f"http://127.0.0.1:{s3_port}", f"http://127.0.0.1:{sqs_port}")
+
+
+@pytest.fixture
+def aws_env(aws_servers: AwsServers, monkeypatch: pytest.MonkeyPatch) -> AwsServers:
+    """The servers, with this process's AWS settings pointing at them."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in aws_servers.env.items():
+        monkeypatch.setenv(name, value)
+    return aws_servers

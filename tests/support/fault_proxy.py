@@ -1,0 +1,114 @@
+"""An HTTP proxy that fails on purpose, to stand between a client and a real server.
+
+It can refuse with a status, cut the connection before the request reaches the server, or cut it after the server did
+the work (the answer is lost: the hardest case), and it can be down altogether for a while. Seeded, and it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "proxy-connection", "trailer"}
+
+
+class FaultProxy:
+    """Forwards to `upstream`, failing a `rate` of the requests."""
+
+    def __init__(self, upstream: str, *, rate: float = 0.0, seed: int = 0) -> None:
+        self.upstream = upstream.rstrip("/")
+        self.rate = rate
+        self.down = False
+        self.counts: Counter[str] = Counter()
+        self.url = ""
+        self._dice = random.Random(seed)
+        self._session: ClientSession | None = None
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.counts["requests"] += 1
+        fault = self._choose()
+        self.counts[fault] += 1
+        if fault == "down" or fault == "cut before":
+            return _cut(request)
+        if fault == "unavailable":
+            return web.Response(status=503, text="fault injected")
+        assert self._session is not None
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        url = self.upstream + request.raw_path
+        async with self._session.request(
+            request.method, _raw(url), data=body, headers=headers, allow_redirects=False
+        ) as answer:
+            content = await answer.read()
+        if fault == "cut after":
+            return _cut(request)
+        kept = [(n, v) for n, v in answer.headers.items() if n.lower() not in _HOP_BY_HOP | {"content-length"}]
+        response = web.Response(status=answer.status, body=content)
+        response.headers.extend([(n, v) for n, v in kept if n.lower() != "content-type"])
+        if "Content-Type" in answer.headers:
+            response.headers["Content-Type"] = answer.headers["Content-Type"]
+        if request.method == "HEAD":
+            response.headers["Content-Length"] = answer.headers.get("Content-Length", "0")
+        return response
+
+    def _choose(self) -> str:
+        if self.down:
+            return "down"
+        if self._dice.random() >= self.rate:
+            return "passed"
+        return self._dice.choice(["unavailable", "cut before", "cut after"])
+
+    @contextmanager
+    def serving(self) -> Iterator[FaultProxy]:
+        """Serve on a free loopback port, on a thread of its own."""
+        loop = asyncio.new_event_loop()
+        runner = web.AppRunner(self._app())
+
+        async def start() -> None:
+            self._session = ClientSession(
+                connector=TCPConnector(limit=0), timeout=ClientTimeout(total=60), auto_decompress=False
+            )
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+            await site.start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+        async def stop() -> None:
+            await runner.cleanup()
+            assert self._session is not None
+            await self._session.close()
+
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+        try:
+            yield self
+        finally:
+            asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+            loop.close()
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+
+def _raw(url: str) -> object:
+    """The URL exactly as it came: a signature covers every byte of it."""
+    from yarl import URL
+
+    return URL(url, encoded=True)
+
+
+def _cut(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response(status=500)

@@ -1,0 +1,66 @@
+"""Starting a server process on a free port, waiting until it answers, and ending it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def clean_env(**extra: str) -> dict[str, str]:
+    """This process's environment without any AWS or toolkit settings, plus `extra`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "AGENTCORE_RL_", "BASE_URL", "MODEL_ID"))}
+    return kept | extra
+
+
+@contextmanager
+def server(
+    command: Sequence[str],
+    *,
+    port: int,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    ready: str = "/",
+    seconds: float = 60,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` until the block ends; enter it when `ready` on `port` answers HTTP at all."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+    try:
+        _wait(process, port, ready, log, time.monotonic() + seconds)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, ready: str, log: Path, deadline: float) -> None:
+    while time.monotonic() < deadline and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+        try:
+            connection.request("GET", ready)
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.05)
+        else:
+            return
+        finally:
+            connection.close()
+    raise RuntimeError(f"{process.args} did not become ready on port {port}:\n{log.read_text()[-3000:]}")
