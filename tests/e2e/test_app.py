@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from agentcore_rl_toolkit.store import open_store
 from support.agent import SESSION_HEADER, AgentProcess, rollout, run_agent
 
-AGENT = '''
+AGENT = """
 import dataclasses, datetime, decimal, enum, numpy, pydantic
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def invoke_agent(payload, context):
 def generate():
     yield {"event": 1}
     yield {"rewards": 0.75}
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +205,7 @@ def test_rewards_are_floats_or_absent(agent: AgentProcess, tmp_path: Path) -> No
         ("exit", "agent_error", "SystemExit", "3"),
     ],
 )
-def test_failure_is_a_result(
-    agent: AgentProcess, tmp_path: Path, do: str, kind: str, type_: str, says: str
-) -> None:
+def test_failure_is_a_result(agent: AgentProcess, tmp_path: Path, do: str, kind: str, type_: str, says: str) -> None:
     settings = rollout(tmp_path, api_key="sk-leaky-123456")
     document = run(agent, tmp_path, do=do, _rollout=settings)
     assert document["status_code"] == 500
@@ -376,7 +375,12 @@ def test_only_allowed_stores(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     app = "@app.rollout_entrypoint\ndef f(payload):\n    return {'rewards': 1}\n"
     with run_agent(app, tmp_path, AGENTCORE_RL_ALLOWED_STORES=str(allowed)) as agent:
-        for store, expected in ((allowed, 200), (allowed / "below", 200), (tmp_path / "allowed-not", 400), (tmp_path, 400)):
+        for store, expected in (
+            (allowed, 200),
+            (allowed / "below", 200),
+            (tmp_path / "allowed-not", 400),
+            (tmp_path, 400),
+        ):
             assert agent.invoke({"_rollout": rollout(store)})[0] == expected
         agent.wait_healthy()
 

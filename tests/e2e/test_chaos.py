@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from agentcore_rl_toolkit.store import Store, open_store
 from support.agent import rollout, run_agent
 from support.fault_proxy import FaultProxy
@@ -78,7 +79,10 @@ def test_a_result_on_its_way_when_the_session_ends(aws_env: Any, tmp_path: Path,
     bucket = aws_env.new_bucket()
     with FaultProxy(aws_env.s3_url).serving() as proxy:
         proxy.down = True
-        env = aws_env.env | {"AWS_ENDPOINT_URL_S3": proxy.url, "AGENTCORE_RL_SHUTDOWN_SECONDS": "6" if back_after else "1"}
+        env = aws_env.env | {
+            "AWS_ENDPOINT_URL_S3": proxy.url,
+            "AGENTCORE_RL_SHUTDOWN_SECONDS": "6" if back_after else "1",
+        }
         with run_agent(AGENT, tmp_path, **env) as agent:
             _, answer = agent.invoke({"n": 5, "seconds": 0, "_rollout": rollout(bucket)})
             deadline = time.monotonic() + 10

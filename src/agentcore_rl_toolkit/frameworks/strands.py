@@ -81,11 +81,16 @@ class StrandsRolloutCollector(HookProvider):
         self._depth = max(0, self._depth - 1)
 
     def _before_model_call(self, event: BeforeModelCallEvent) -> None:
-        self._sent[id(event.agent)] = copy.deepcopy(list(event.agent.messages))
+        self._sent[id(event.agent)] = [_sent(message) for message in event.agent.messages]
 
     def _after_model_call(self, event: AfterModelCallEvent) -> None:
         messages = self._sent.pop(id(event.agent), [])
         if event.stop_response is None:  # the call failed: nothing was said
             return
-        reply = copy.deepcopy(event.stop_response.message)
+        reply = _sent(event.stop_response.message)
         self._calls.append({"messages": messages, "response": reply, "stop_reason": event.stop_response.stop_reason})
+
+
+def _sent(message: Any) -> dict[str, Any]:
+    """The part of a Strands message that goes over the wire; the rest is the framework's own bookkeeping."""
+    return {"role": message["role"], "content": copy.deepcopy(message["content"])}

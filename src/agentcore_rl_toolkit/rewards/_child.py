@@ -83,7 +83,8 @@ def math_equal(job: dict[str, Any]) -> Attempt:
         raise Refused(message, "pip install 'agentcore-rl-toolkit[rewards]'") from error
     gold = parse(job["ground_truth"], parsing_timeout=None)
     if not gold:
-        message = f"ground_truth holds no mathematics that math-verify can read: {job['ground_truth'][:60]!r}"
+        shown = job["ground_truth"].strip("$")[:60]
+        message = f"ground_truth holds no mathematics that math-verify can read: {shown!r}"
         raise Refused(message, "pass a number or LaTeX, such as '\\frac{1}{2}'")
 
     def attempt() -> None:

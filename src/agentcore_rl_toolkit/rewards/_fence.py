@@ -12,7 +12,8 @@ def last_fenced(text: str, *languages: str) -> str | None:
 
     A block that was cut off before its closing fence counts.
 
-    >>> last_fenced("Draft:\\n```py\\n1\\n```\\nBetter:\\n```python\\n2\\n```\\nRun it:\\n```sh\\nls\\n```", "python", "py")
+    >>> text = "Draft:\\n```py\\n1\\n```\\nBetter:\\n```python\\n2\\n```\\nRun it:\\n```sh\\nls\\n```"
+    >>> last_fenced(text, "python", "py")
     '2\\n'
     """
     blocks = [(language.lower(), body) for language, body in _FENCE.findall(text)]

@@ -5,7 +5,6 @@ It reads one number out of prose. Expressions and units are left to `MathEquival
 
 from __future__ import annotations
 
-import math
 import numbers
 import re
 from decimal import Decimal
@@ -17,11 +16,11 @@ from ..reward import RewardFunction
 
 # A sign counts only where a number can begin: "10-3" ends in 3, not in -3. Longer digit strings are not answers.
 _NUMBER = re.compile(
-    r"""(?<![\w.])
-        (?P<sign>(?<![)\]])[-+])? [$€£]? (?P<sign2>(?<=[$€£])[-+])?
+    r"""(?<![^\W_]) (?<![^\W_]_) (?<!\d\.)
+        (?P<sign>(?<![)\]])[-+])? (?:[$€£][ ]?)? (?P<sign2>(?<=[$€£])[-+])?
         (?: (?P<whole>\d{1,300})[ ]+(?=\d+/\d) )?
-        (?P<number>(?:\d{1,3}(?:,\d{3}){1,99}(?!\d)|\d{1,300})(?:\.\d{1,300})?|\.\d{1,300})(?!\d)
-        (?:[ ]?/[ ]?(?P<denominator>\d{1,300})(?!\d))?""",
+        (?P<number>(?:\d{1,3}(?:,\d{3}){1,99}(?!\d)|\d{1,300})(?:\.\d{1,300})?|(?<!\.)\.\d{1,300})(?!\.?\d)
+        (?:[ ]?/[ ]?(?P<denominator>\d{1,300})(?!\.?\d))?""",
     re.VERBOSE,
 )
 # "#### 2. Next step" is a heading, not an answer.
@@ -30,7 +29,7 @@ _HEADING = re.compile(r"\d+\s*[.):]\s*[^\W\d]")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER = re.compile(r"\banswer[\s*_]*(?:is|:|=)[\s*_:≈~(\[\\]*", re.IGNORECASE)
 # "the answer is 3 + 4 = 7": what follows the words is the working, not the answer.
-_WORKING = re.compile(r"\s*(?:[-+*/×÷=^]|\\times|\\div|\\cdot)\s*[$\d(]")
+_WORKING = re.compile(r"[ \t]*(?:[-+*/×÷=^]|\\times|\\div|\\cdot)[ \t]*[$\d(]")
 
 
 class GSM8KReward(RewardFunction):
@@ -49,7 +48,7 @@ class GSM8KReward(RewardFunction):
     0.0
     """
 
-    def __call__(self, *, response_text: str, ground_truth: Any, **kwargs: Any) -> float:
+    def __call__(self, *, response_text: str, ground_truth: Any, **kwargs: Any) -> float:  # type: ignore[override]
         expected = _expected(ground_truth)
         return float(final_number(response_text) == expected)
 
@@ -64,10 +63,7 @@ def final_number(text: str) -> Fraction | None:
     for find in (_after_hashes, _in_box, _after_answer_is):
         if (number := find(text)) is not None:
             return number
-    last = None
-    for last in _NUMBER.finditer(text):
-        pass
-    return _value(last)
+    return _value([None, *_NUMBER.finditer(text)][-1])
 
 
 def _after_hashes(text: str) -> Fraction | None:
@@ -86,6 +82,7 @@ def _in_box(text: str) -> Fraction | None:
         if depth == 0:
             break
     inner = text[start:end] if depth == 0 else ""
+    inner = re.sub(r"(\d)\s*(\\[dt]?frac)", r"\1 \2", inner)  # a mixed number
     inner = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2", inner)
     inner = re.sub(r"\{,\}|\\[,!;: ]", lambda m: "," if m[0] == "{,}" else "", inner)
     inner = re.sub(r"\\([$%])", r"\1", inner)
@@ -122,7 +119,8 @@ def _expected(ground_truth: Any) -> Fraction:
         return number
     if isinstance(ground_truth, bool) or not isinstance(ground_truth, (numbers.Real, Decimal)):
         raise ConfigError(f"ground_truth is a {type(ground_truth).__name__}, not a number", hint=hint)
-    if not math.isfinite(ground_truth):
-        raise ConfigError(f"ground_truth is {ground_truth}, not a finite number", hint=hint)
-    # Through its shortest text: the float 0.1 means 1/10, not its nearest binary fraction.
-    return Fraction(str(ground_truth))
+    try:
+        # Through its shortest text: the float 0.1 means 1/10, not its nearest binary fraction.
+        return Fraction(str(ground_truth))
+    except ValueError:
+        raise ConfigError(f"ground_truth is {ground_truth}, not a finite number", hint=hint) from None

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..reward import RewardFunction
-from ._extra import missing_extra
 from ._fence import last_fenced
 
 
@@ -34,7 +33,7 @@ class JsonSchemaValidity(RewardFunction):
         self.partial = partial
         self._validator = _validator(schema)
 
-    def __call__(self, *, response_text: str, **kwargs: Any) -> float:
+    def __call__(self, *, response_text: str, **kwargs: Any) -> float:  # type: ignore[override]
         import referencing.exceptions
 
         try:
@@ -46,10 +45,12 @@ class JsonSchemaValidity(RewardFunction):
             return 0.0
         if not errors:
             return 1.0
-        return self._part(value, errors) if self.partial and isinstance(value, dict) else 0.0
+        return self._part(value, errors) if self.partial else 0.0
 
-    def _part(self, value: dict[str, Any], errors: list[Any]) -> float:
+    def _part(self, value: Any, errors: list[Any]) -> float:
         schema = self._validator.schema
+        if not isinstance(value, dict) or isinstance(schema, bool):
+            return 0.0
         required = set(schema.get("required", ()))
         counted = required | (set(schema.get("properties", ())) & set(value))
         wrong = (required - set(value)) | {error.absolute_path[0] for error in errors if error.absolute_path}
@@ -59,9 +60,10 @@ class JsonSchemaValidity(RewardFunction):
 def _validator(schema: Any) -> Any:
     try:
         import jsonschema
-        from jsonschema_specifications import REGISTRY
+        from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     except ImportError as error:
-        raise missing_extra("JsonSchemaValidity", error) from error
+        message = f"JsonSchemaValidity needs a package that is not installed: {error}"
+        raise ConfigError(message, hint="pip install 'agentcore-rl-toolkit[rewards]'") from error
     if not isinstance(schema, (Mapping, bool)):
         raise ConfigError(f"schema is a {type(schema).__name__}, not a JSON Schema", hint="pass a dict")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)

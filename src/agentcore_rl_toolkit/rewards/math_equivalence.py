@@ -9,6 +9,7 @@ half a second per answer, nearly all of it the import of sympy.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from decimal import Decimal
@@ -38,18 +39,18 @@ class MathEquivalence(RewardFunction):
     def __init__(self, *, timeout_seconds: float = 5.0) -> None:
         self.timeout_seconds = timeout_seconds
 
-    def __call__(self, *, response_text: str, ground_truth: str | int | float, **kwargs: Any) -> float:
+    def __call__(self, *, response_text: str, ground_truth: str | int | float, **kwargs: Any) -> float:  # type: ignore[override]
         job = {
             "task": "math_equal",
             "answer": response_text[-MAX_CHARS:],
             "ground_truth": _as_latex(ground_truth),
-            "sys_path": sys.path,
+            "sys_path": [os.path.abspath(entry) for entry in sys.path],
         }
         return float(passes(job, timeout_seconds=self.timeout_seconds, memory_mb=MEMORY_MB))
 
 
 def _as_latex(ground_truth: str | int | float) -> str:
-    """With delimiters, without which math-verify reads only numbers; and 1e-07 in full, whose e it takes for Euler's."""
+    """With delimiters, or math-verify reads only numbers; and a float written out, or its `e` is taken for Euler's."""
     if isinstance(ground_truth, float):
         ground_truth = format(Decimal(str(ground_truth)), "f")
     text = str(ground_truth)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from ..errors import ConfigError, RewardInvalid
@@ -34,7 +35,7 @@ class WeightedSum(RewardFunction):
     0.75
     """
 
-    def __init__(self, components: Mapping[Component, float] | Iterable[tuple[Component, float]]) -> None:
+    def __init__(self, components: Mapping[Any, float] | Iterable[tuple[Component, float]]) -> None:
         pairs = list(components.items() if isinstance(components, Mapping) else components)
         if not pairs:
             raise ConfigError("WeightedSum has no components", hint="give it {reward_fn: weight}")
@@ -74,6 +75,6 @@ def _name(reward_fn: Component) -> str:
     return str(getattr(reward_fn, "__name__", type(reward_fn).__name__))
 
 
-def _unused(name: str, taken: Iterable[str]) -> str:
-    count = 1 + sum(other == name or other.rpartition("_")[0] == name for other in taken)
-    return name if count == 1 else f"{name}_{count}"
+def _unused(name: str, taken: Container[str]) -> str:
+    numbered = (f"{name}_{n}" for n in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if free not in taken)

@@ -1,0 +1,85 @@
+"""Documentation that can't rot: tables match the code, snippets run, links lead somewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
+from agentcore_rl_toolkit.result import RESERVED
+from agentcore_rl_toolkit.types import Status
+from support.process import clean_env
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+
+
+def table_after(page: str, marker: str) -> list[list[str]]:
+    text = (ROOT / page).read_text().split(f"<!-- {marker}", 1)[1].split("-->", 1)[1].strip()
+    lines = text.split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")] for line in lines]
+
+
+def test_reserved_keys() -> None:
+    assert table_after("docs/reference/results.md", "reserved keys") == [[f"`{k}`", v] for k, v in RESERVED.items()]
+
+
+def test_statuses() -> None:
+    expected = [[f"`{s.value}`", str(s.status_code), s.meaning] for s in Status]
+    assert table_after("docs/reference/results.md", "statuses") == expected
+
+
+def test_settings() -> None:
+    expected = []
+    for field in dataclasses.fields(AgentCoreConfig):
+        variables = [ENV_PREFIX + field.name.upper(), field.metadata["env"]]
+        shown = ", ".join(f"`{v}`" for v in variables if v)
+        default = f"{field.default:g}" if isinstance(field.default, float) else ""
+        expected.append([f"`{field.name}`", shown, default, field.metadata["help"]])
+    assert table_after("docs/reference/config.md", "settings") == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if "```python" in p.read_text()], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_snippets_run(page: Path, tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=clean_env())
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", ["examples/echo_agent/README.md"])
+def test_the_diff_of_an_example_is_the_diff_of_its_apps(page: str) -> None:
+    folder = (ROOT / page).parent
+    diff = (ROOT / page).read_text().split("```diff\n")[1].split("```")[0].splitlines()
+    before, after = ((folder / name).read_text().splitlines() for name in ("basic_app.py", "rl_app.py"))
+    for line in diff:
+        if line.startswith("-"):
+            assert line[1:] in before
+        elif line.startswith("+"):
+            assert line[1:] in after
+
+
+def test_make_demo_tells_its_story(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "echo_agent" / "demo.py"
+    out = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, env=clean_env(), cwd=tmp_path
+    )
+    assert out.returncode == 0, out.stderr
+    assert "4 completed and 1 failed, of 5" in out.stdout
+    assert "are you there?" in out.stdout

@@ -1,0 +1,160 @@
+"""What other code relies on: names, signatures, cheap imports, and which module may import which."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import logging
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+from bedrock_agentcore.runtime import BedrockAgentCoreApp
+
+import agentcore_rl_toolkit
+from support.process import clean_env
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "agentcore_rl_toolkit"
+MODULES = sorted(
+    m.name
+    for m in pkgutil.walk_packages(agentcore_rl_toolkit.__path__, "agentcore_rl_toolkit.")
+    if "_child" not in m.name
+)
+
+# Each layer may import the ones before it, and itself.
+LAYERS = [
+    {"errors"},
+    {"types", "config", "redact"},
+    {"reward", "jsonable"},
+    {"rewards", "result", "logs"},
+    {"store"},
+    {"run"},
+    {"app"},
+    {"frameworks"},
+    {"cli"},
+]
+
+
+def test_the_public_names() -> None:
+    assert agentcore_rl_toolkit.__all__ == sorted(agentcore_rl_toolkit.__all__)
+    assert len(agentcore_rl_toolkit.__all__) <= 15
+    for name in agentcore_rl_toolkit.__all__:
+        value = getattr(agentcore_rl_toolkit, name)
+        assert inspect.getdoc(value), f"{name} has no docstring"
+        assert name in dir(agentcore_rl_toolkit)
+    with pytest.raises(AttributeError, match="Nonsense"):
+        agentcore_rl_toolkit.Nonsense  # noqa: B018
+
+
+def test_the_version_is_the_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == agentcore_rl_toolkit.__version__
+    assert tuple(map(int, agentcore_rl_toolkit.__version__.split(".")[:3])) >= (0, 3, 0)
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = ["boto3", "botocore", "starlette", "bedrock_agentcore", "torch", "numpy", "pydantic", "strands", "aiohttp"]
+    code = f"import sys, agentcore_rl_toolkit; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_app_and_the_store_need_no_boto3_until_s3_is_used() -> None:
+    code = (
+        "import sys; from agentcore_rl_toolkit import RewardFunction, Status, open_store; open_store('/tmp/x');"
+        "open_store('bucket'); print([m for m in ('boto3', 'starlette', 'torch') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_import_rule() -> None:
+    rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        home = parts[0]
+        if home == "__init__":
+            continue
+        assert home in rank, f"{home} has no place in LAYERS"
+        for target in _imported(path, depth=len(parts)):
+            assert rank[target] <= rank[home], f"{path.relative_to(ROOT)} imports {target}"
+
+
+def _imported(path: Path, depth: int) -> set[str]:
+    """First part below the package of everything a module imports from it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == depth:
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found |= {name.split(".")[0] for name in names if not name.startswith("__")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentcore_rl_toolkit."):
+            found.add(str(node.module).split(".")[1])
+    return found
+
+
+def test_only_its_own_files_import_a_heavy_dependency() -> None:
+    homes = {
+        "boto3": {"store/s3.py"},
+        "botocore": {"store/s3.py"},
+        "strands": {"frameworks/strands.py"},
+        "math_verify": {"rewards/_child.py"},
+        "jsonschema": {"rewards/json_schema.py"},
+        "torch": set(),
+        "numpy": set(),
+    }
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for root in {name.split(".")[0] for name in names} & homes.keys():
+                assert str(path.relative_to(PACKAGE)) in homes[root], f"{path} imports {root}"
+
+
+def test_the_app_is_a_drop_in() -> None:
+    ours = inspect.signature(agentcore_rl_toolkit.AgentCoreRLApp.__init__).parameters
+    theirs = inspect.signature(BedrockAgentCoreApp.__init__).parameters
+    assert list(ours)[: len(theirs)] == list(theirs)
+    for name, parameter in theirs.items():
+        assert ours[name].default == parameter.default
+        assert ours[name].kind == parameter.kind
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(ours.values())[len(theirs) :])
+    run = inspect.signature(agentcore_rl_toolkit.AgentCoreRLApp.run).parameters
+    assert list(run) == list(inspect.signature(BedrockAgentCoreApp.run).parameters)
+    paths = {getattr(route, "path", None) for route in agentcore_rl_toolkit.AgentCoreRLApp().routes}
+    assert paths >= {"/invocations", "/ping", "/ws"}
+
+
+def test_constructing_an_app_leaves_logging_alone() -> None:
+    code = (
+        "import logging; from agentcore_rl_toolkit import AgentCoreRLApp; AgentCoreRLApp(debug=True);"
+        "loggers = [logging.getLogger(), logging.getLogger('bedrock_agentcore.app'), "
+        "logging.getLogger('agentcore_rl_toolkit')];"
+        "print([(l.handlers, l.level) for l in loggers])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert out.stdout.strip() == f"[([], {logging.WARNING}), ([], 0), ([], 0)]"
+
+
+def test_the_decorator_gives_the_function_back() -> None:
+    def invoke_agent(payload: dict[str, object]) -> dict[str, float]:
+        return {"rewards": 1.0}
+
+    assert agentcore_rl_toolkit.AgentCoreRLApp().rollout_entrypoint(invoke_agent) is invoke_agent
+
+
+@pytest.mark.parametrize("name", ["agentcore_rl_toolkit", *MODULES])
+def test_examples_in_docstrings_run(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    assert doctest.testmod(module).failed == 0
+
+
+def test_every_module_is_typed() -> None:
+    assert (PACKAGE / "py.typed").exists()
