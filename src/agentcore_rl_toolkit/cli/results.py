@@ -64,7 +64,7 @@ def _reward(result: Result) -> str:
 
 
 def _seconds(document: dict[str, Any]) -> str:
-    times = document.get("_rollout")
+    times: Any = document.get("_rollout")
     try:
         start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))
     except (TypeError, KeyError, ValueError):
