@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
 .PHONY: help demo test lint format bench clean
 

@@ -56,7 +56,8 @@ def main() -> int:
         print(results_table(store, sorted(keys)))
         completed = sum(Result.from_bytes(store.get(key)).status is Status.COMPLETED for key in keys)
         print(f"\n{completed} completed and {len(keys) - completed} failed, of {len(ROWS)}; the failed one on purpose.")
-        print(f"See them again with: agentcore-rl results {os.path.relpath(root)} --exp {exp_id}")
+        command = os.path.relpath(Path(sys.executable).parent / "agentcore-rl")
+        print(f"See them again with: {command} results {os.path.relpath(root)} --exp {exp_id}")
         return 0 if (len(keys), completed) == (len(ROWS), len(ROWS) - 1) else 1
     finally:
         agent.terminate()

@@ -5,15 +5,18 @@
     ├── KeyInvalid              an id or key that could leave its prefix     (also a ValueError)
     ├── RewardInvalid           a reward that is not a finite number         (also a ValueError)
     ├── NotSerializable         a result value JSON cannot hold              (also a TypeError)
-    └── StoreError              the store said no, for good
-        ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
-        └── StoreUnavailable    the store did not answer; trying again may help
+    ├── StoreError              the store said no, for good
+    │   ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
+    │   └── StoreUnavailable    the store did not answer; trying again may help
+    └── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
 
 A message says what happened, with which value, and ends in a `hint:` when there is something to do.
 All of them survive pickling, so they cross process boundaries whole.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 __all__ = [
     "AgentCoreRLError",
@@ -22,6 +25,7 @@ __all__ = [
     "KeyNotFound",
     "NotSerializable",
     "RewardInvalid",
+    "RuntimeFault",
     "StoreError",
     "StoreUnavailable",
 ]
@@ -69,3 +73,49 @@ class KeyNotFound(StoreError, KeyError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer, or asked to be tried again."""
+
+
+class RuntimeFault(AgentCoreRLError):
+    """A runtime refused a request or failed at it, in AWS's terms.
+
+    >>> RuntimeFault("try later", code="ThrottlingException").status
+    429
+    """
+
+    STATUS: ClassVar[dict[str, int]] = {
+        "ValidationException": 400,
+        "UnauthorizedException": 401,
+        "ServiceQuotaExceededException": 402,
+        "AccessDeniedException": 403,
+        "ResourceNotFoundException": 404,
+        "ConflictException": 409,
+        "RetryableConflictException": 409,
+        "RuntimeClientError": 424,
+        "ThrottlingException": 429,
+        "InternalServerException": 500,
+    }
+    """Status code by error code, as the service model has them."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "InternalServerException",
+        retry_after: float | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        """AWS's name for the error."""
+        self.retry_after = retry_after
+        """Seconds after which trying again makes sense, if the runtime said so."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with the code."""
+        return self.STATUS.get(self.code, 500)
+
+    @property
+    def throttled(self) -> bool:
+        """Whether slowing down would help."""
+        return self.status in (402, 429)

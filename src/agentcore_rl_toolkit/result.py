@@ -120,11 +120,11 @@ class ResultBuilder:
 
     def failed(self, status: Status, error: BaseException, finished_at: float, *, returned: Any = None) -> Result:
         """A failure: what happened, for machines (`error`) and for people (`stop_reason`, `traceback`)."""
-        message = self.redact(str(error)) or type(error).__name__
+        name, message = type(error).__name__, self.redact(str(error))
         document: dict[str, Any] = {
             "status_code": status.status_code,
-            "stop_reason": message,
-            "error": {"kind": status.value, "type": type(error).__name__, "message": message},
+            "stop_reason": f"{name}: {message}" if message else name,
+            "error": {"kind": status.value, "type": name, "message": message},
             "traceback": self.redact("".join(traceback.format_exception(error))),
         }
         if returned is not None:

@@ -392,7 +392,7 @@ def test_configured_names_are_secret(tmp_path: Path) -> None:
         document = run(agent, tmp_path / "r", _rollout=settings)
     assert "open-sesame" not in json.dumps(document)
     assert document["payload"]["_rollout"]["pin"] == "***"
-    assert document["stop_reason"] == "***"
+    assert document["stop_reason"] == "RuntimeError: ***"
 
 
 def test_defaults_come_from_the_environment(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def test_what_ordinary_code_does_is_no_failure(code: str, capfd: pytest.CaptureF
 def test_a_test_that_does_not_end_fails_alone() -> None:
     code = "def f(x):\n    while x: pass\n"
     tests = ["f(0)", "f(1)", "f(0)"]
-    assert UnitTestFraction(tests, timeout_seconds=1.5)(response_text=code) == pytest.approx(2 / 3)
+    assert UnitTestFraction(tests, timeout_seconds=1.0)(response_text=code) == pytest.approx(2 / 3)
 
 
 def test_all_that_have_not_finished_in_the_total_time_fail() -> None:
     code = "def f(x):\n    while x: pass\n"
-    reward_fn = UnitTestFraction(["f(0)", "f(1)", "f(0)", "f(0)"], timeout_seconds=60, total_seconds=1.5)
+    reward_fn = UnitTestFraction(["f(0)", "f(1)", "f(0)", "f(0)"], timeout_seconds=60, total_seconds=1.0)
     assert reward_fn(response_text=code) == 0.25
 
 
