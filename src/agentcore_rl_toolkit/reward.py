@@ -27,7 +27,7 @@ class RewardFunction:
     a fault of the agent.
     """
 
-    def __call__(self, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} does not define __call__(self, **kwargs)")
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import results
+from . import results, runtime
 
-VERBS = (results,)
+VERBS = (runtime, results)
 
 
 def build_parser() -> argparse.ArgumentParser:

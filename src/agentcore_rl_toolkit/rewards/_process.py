@@ -101,4 +101,4 @@ def _require_ready(opening: bytes, stderr: IO[bytes]) -> None:
         size = stderr.seek(0, os.SEEK_END)
         stderr.seek(max(0, size - 500))
         said = stderr.read().decode(errors="replace").strip() or "it said nothing"
-        raise ConfigError(f"the child process {sys.executable} did not start: {said}")
+        raise ConfigError(f"the child process {sys.executable} was not ready within {START_SECONDS:.0f} s: {said}")

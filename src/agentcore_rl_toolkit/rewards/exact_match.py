@@ -26,7 +26,7 @@ class ExactMatch(RewardFunction):
     def __init__(self, *, normalize: bool = False) -> None:
         self.normalize = normalize
 
-    def __call__(self, *, response_text: str, ground_truth: str | list[str], **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, ground_truth: str | list[str], **kwargs: Any) -> float:
         answers = alternatives(ground_truth)
         if not self.normalize:
             return float(response_text in answers)

@@ -48,7 +48,7 @@ class GSM8KReward(RewardFunction):
     0.0
     """
 
-    def __call__(self, *, response_text: str, ground_truth: Any, **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, ground_truth: Any, **kwargs: Any) -> float:
         expected = _expected(ground_truth)
         return float(final_number(response_text) == expected)
 
@@ -117,7 +117,7 @@ def _expected(ground_truth: Any) -> Fraction:
         if number is None:
             raise ConfigError(f"ground_truth holds no number: {ground_truth[-60:]!r}", hint=hint)
         return number
-    if isinstance(ground_truth, bool) or not isinstance(ground_truth, (numbers.Real, Decimal)):
+    if not isinstance(ground_truth, (numbers.Real, Decimal)):
         raise ConfigError(f"ground_truth is a {type(ground_truth).__name__}, not a number", hint=hint)
     try:
         # Through its shortest text: the float 0.1 means 1/10, not its nearest binary fraction.

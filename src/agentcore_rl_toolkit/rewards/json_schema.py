@@ -33,7 +33,7 @@ class JsonSchemaValidity(RewardFunction):
         self.partial = partial
         self._validator = _validator(schema)
 
-    def __call__(self, *, response_text: str, **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, **kwargs: Any) -> float:
         import referencing.exceptions
 
         try:

@@ -39,7 +39,7 @@ class MathEquivalence(RewardFunction):
     def __init__(self, *, timeout_seconds: float = 5.0) -> None:
         self.timeout_seconds = timeout_seconds
 
-    def __call__(self, *, response_text: str, ground_truth: str | int | float, **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, ground_truth: str | int | float, **kwargs: Any) -> float:
         job = {
             "task": "math_equal",
             "answer": response_text[-MAX_CHARS:],

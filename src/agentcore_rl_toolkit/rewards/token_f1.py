@@ -18,7 +18,7 @@ class TokenF1(RewardFunction):
     0.5
     """
 
-    def __call__(self, *, response_text: str, ground_truth: str | list[str], **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, ground_truth: str | list[str], **kwargs: Any) -> float:
         response = normalized_tokens(response_text)
         return max(_f1(response, normalized_tokens(answer)) for answer in alternatives(ground_truth))
 

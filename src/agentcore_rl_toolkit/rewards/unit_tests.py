@@ -51,7 +51,7 @@ class UnitTestFraction(RewardFunction):
         self.total_seconds = total_seconds
         self.memory_mb = memory_mb
 
-    def __call__(self, *, response_text: str, tests: Sequence[str] | None = None, **kwargs: Any) -> float:  # type: ignore[override]
+    def __call__(self, *, response_text: str, tests: Sequence[str] | None = None, **kwargs: Any) -> float:
         todo = self.tests if tests is None else _checked(tests)
         if todo is None:
             raise ConfigError("there are no tests", hint="pass tests=[...] to the constructor or to the call")

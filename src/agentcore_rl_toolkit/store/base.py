@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -58,8 +58,10 @@ class Store(Protocol):
         """Release connections and watches. The store can't be used afterwards."""
 
 
-def open_store(url: str, *, sqs_url: str | None = None) -> Store:
+def open_store(url: str, *, sqs_url: str | None = None, environ: Mapping[str, str] | None = None) -> Store:
     """Open the store that `url` names; contacts nothing yet.
+
+    AWS settings come from the process's environment as boto3 reads them, or from `environ` instead.
 
     | url | store |
     |---|---|
@@ -80,15 +82,17 @@ def open_store(url: str, *, sqs_url: str | None = None) -> Store:
         raise ConfigError(f"{url!r} names no store", hint=_HINT)
     from .s3 import S3Store
 
-    return S3Store(bucket, prefix.strip("/"), queue=sqs_url)
+    return S3Store(bucket, prefix.strip("/"), queue=sqs_url, environ=environ)
 
 
 _HINT = "give a bucket name, s3://bucket/prefix, file:///path or an absolute path (relative ones differ per process)"
 
 
 def _local(path: str, url: str) -> Store:
-    from .local import LocalStore
-
     if not os.path.isabs(path):
         raise ConfigError(f"store {url!r} is not an absolute path", hint=_HINT)
-    return LocalStore(path)
+    from .door import DOOR_VARIABLE, DoorStore
+    from .local import LocalStore
+
+    door = os.environ.get(DOOR_VARIABLE)
+    return DoorStore(door, path) if door else LocalStore(path)

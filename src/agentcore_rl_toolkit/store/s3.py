@@ -10,7 +10,7 @@ import datetime
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, unquote_plus
@@ -30,9 +30,12 @@ _PASSING_CODES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 class S3Store:
     """Documents in one bucket, under one prefix. Open it with `open_store`."""
 
-    def __init__(self, bucket: str, prefix: str = "", *, queue: str | None = None) -> None:
+    def __init__(
+        self, bucket: str, prefix: str = "", *, queue: str | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         if prefix:
             check_key(prefix)
+        self._environ = environ
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._queue = queue
@@ -180,15 +183,30 @@ class S3Store:
         }
         try:
             with self._lock:  # creating clients from one session is not thread-safe
-                session = boto3.session.Session()
-                client = session.client(service, config=Config(**settings))
+                session = boto3.session.Session(**self._credentials())
+                where = (
+                    {}
+                    if self._environ is None
+                    else {"endpoint_url": self._environ.get(f"AWS_ENDPOINT_URL_{service.upper()}")}
+                )
+                client = session.client(service, config=Config(**settings), **where)
                 if service == "s3" and ".amazonaws.com" not in client.meta.endpoint_url:
                     # A server of our own is rarely reachable as bucket.host.
                     client.close()
-                    client = session.client(service, config=Config(**settings, s3={"addressing_style": "path"}))
+                    client = session.client(
+                        service, config=Config(**settings, s3={"addressing_style": "path"}), **where
+                    )
                 return client
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
+
+    def _credentials(self) -> dict[str, str | None]:
+        """What boto3 would find in the environment, from one that isn't ours."""
+        if self._environ is None:
+            return {}
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        region = self._environ.get("AWS_REGION") or self._environ.get("AWS_DEFAULT_REGION")
+        return {name: self._environ.get(name.upper()) for name in names} | {"region_name": region}
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
         """Raise `error` as ours: passing, or for good."""

@@ -28,6 +28,7 @@ PLACES = [
     (r"\boxed{42} which took 3 steps. The answer is 5.", 42),
     (r"first \boxed{7}, then \boxed{42}", 42),
     (r"\boxed{x = 42}", 42),
+    (r"\boxed{2 + 3 = 5}", 5),
     (r"\boxed{42\text{ cm}^2}", 42),
     (r"\boxed{\$1{,}234.50}", Fraction("1234.5")),
     (r"\boxed{1\,000}", 1000),
@@ -45,6 +46,7 @@ PLACES = [
     ("answer = _42_ after 3", 42),
     ("The answer is 3 + 4 = 7", 7),
     ("The answer is 42\n- 3 apples less than before", 42),
+    ("The answer is $ 42 after 3 steps", 42),
     ("The answer is roughly 42", 42),
     ("3 boxes, 14 each: 42", 42),
     ("I have no idea.", None),
@@ -82,6 +84,7 @@ FORMS = [
     ("3 1/2", Fraction(7, 2)),
     ("-3 1/2", Fraction(-7, 2)),
     ("1/0", None),
+    ("1.2.3", None),
     ("9" * 5000, None),
     ("3." + "1" * 301, None),
 ]

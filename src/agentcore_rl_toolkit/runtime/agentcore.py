@@ -1,0 +1,293 @@
+"""The runtime on AWS: Amazon Bedrock AgentCore Runtime, or whatever speaks its wire, through boto3.
+
+The only file of the runtime that imports boto3, and it does so on the first call. boto3 blocks, so every call and every
+read of a stream runs on a private thread. Refuses a malformed ARN at once. Keeps no record of sessions, and leaves
+pacing to the client: boto3's adaptive retries are the last resort when the service throttles or a connection breaks.
+They deliver the same request again, so an app must take a repeated invoke of a session for the same one, and a command
+may run twice if its connection breaks before the first byte of the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError, RuntimeFault
+from .base import CommandEvent, Invocation
+
+T = TypeVar("T")
+
+_ARN = re.compile(r"arn:[\w-]+:bedrock-agentcore:(?P<region>[\w-]+):\w*:runtime/[\w./-]+")
+_CHUNK = 65536
+_COMMAND_GRACE = 30
+"""Seconds beyond its time limit that a silent command is waited for: the service ends it, we only listen."""
+
+
+class AgentCoreRuntime:
+    """One agent's runtime behind the `bedrock-agentcore` API.
+
+    `endpoint_url` defaults to `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE`, then AWS. On loopback no AWS account is needed.
+
+    >>> AgentCoreRuntime("my-agent")
+    Traceback (most recent call last):
+        ...
+    agentcore_rl_toolkit.errors.ConfigError: 'my-agent' is not the ARN of an agent runtime
+    hint: expected arn:aws:bedrock-agentcore:<region>:<account>:runtime/<name>
+    """
+
+    def __init__(
+        self,
+        arn: str,
+        *,
+        region: str | None = None,
+        qualifier: str | None = None,
+        max_concurrency: int = 50,
+        max_attempts: int = 5,
+        read_timeout: float = 900,
+        endpoint_url: str | None = None,
+    ) -> None:
+        match = _ARN.fullmatch(arn) if isinstance(arn, str) else None
+        if match is None:
+            raise ConfigError(
+                f"{arn!r} is not the ARN of an agent runtime",
+                hint="expected arn:aws:bedrock-agentcore:<region>:<account>:runtime/<name>",
+            )
+        self._arn = arn
+        region = region or match["region"]
+        self._region = "us-east-1" if region == "local" else region  # a signature needs some region of AWS
+        env = os.environ.get
+        self._endpoint = endpoint_url or env("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or env("AWS_ENDPOINT_URL")
+        self._qualifier = {} if qualifier is None else {"qualifier": qualifier}
+        self._settings: dict[str, Any] = {
+            "retries": {"mode": "adaptive", "total_max_attempts": max_attempts},
+            "max_pool_connections": max_concurrency,
+            "connect_timeout": 10,
+            "read_timeout": read_timeout,
+        }
+        self._threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="agentcore")
+        # Stopping a session must not wait for a thread that reads from that very session.
+        self._stop_threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="agentcore-stop")
+        self._streams: weakref.WeakSet[_Stream[Any]] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    @property
+    def arn(self) -> str:
+        return self._arn
+
+    async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
+        answer = await self._call("invoke_agent_runtime", session_id, payload=payload, contentType=content_type)
+        raw = answer["response"]._raw_stream
+        body = _Stream(self._threads, raw, lambda: _read(raw))
+        self._streams.add(body)
+        return Invocation(
+            session_id=answer.get("runtimeSessionId", session_id),
+            status=answer["statusCode"],
+            content_type=answer.get("contentType", ""),
+            body=body,
+            headers=answer["ResponseMetadata"]["HTTPHeaders"],
+        )
+
+    async def stop(self, session_id: str) -> None:
+        await self._call("stop_runtime_session", session_id)
+
+    async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
+        body = {"command": command, "timeout": timeout}
+        answer = await self._call("invoke_agent_runtime_command", session_id, body=body)
+        raw, events = answer["stream"]._raw_stream, iter(answer["stream"])
+        stream = _Stream(self._threads, raw, lambda: next(events, None))
+        self._streams.add(stream)
+        _wait_for(raw, max(self._settings["read_timeout"], timeout + _COMMAND_GRACE))
+        try:
+            async for event in stream:
+                chunk = event.get("chunk", {})
+                if "contentStop" in chunk:
+                    stop = chunk["contentStop"]
+                    yield CommandEvent(exit_code=stop["exitCode"], status=stop["status"])
+                    return
+                if "contentDelta" in chunk:
+                    yield CommandEvent(chunk["contentDelta"].get("stdout"), chunk["contentDelta"].get("stderr"))
+            raise RuntimeFault(f"the events of a command in session {session_id} ended before the command did")
+        finally:
+            await stream.aclose()
+
+    async def aclose(self) -> None:
+        """Close the client and every open stream, and cancel the calls that wait for a thread.
+
+        A call that waits for its answer can't be interrupted: it ends on its thread, when the service answers.
+        """
+        for stream in list(self._streams):
+            await stream.aclose()
+        for threads in (self._threads, self._stop_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+    async def _call(self, operation: str, session_id: str, **params: Any) -> dict[str, Any]:
+        if not session_id.isprintable():  # boto3 would call it a failed connection, and try again
+            raise RuntimeFault(f"session id {session_id!r} has control characters", code="ValidationException")
+        params |= {"agentRuntimeArn": self._arn, "runtimeSessionId": session_id} | self._qualifier
+        threads = self._stop_threads if operation == "stop_runtime_session" else self._threads
+        call: Future[dict[str, Any]] = threads.submit(lambda: getattr(self._connect(), operation)(**params))
+        try:
+            return await _result(call)
+        except asyncio.CancelledError:
+            call.add_done_callback(_discard)
+            raise
+
+    def _connect(self) -> Any:
+        """The client, made by the first call."""
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+
+        with self._lock:
+            if self._client is None:
+                session = Session()
+                settings, credentials = self._settings, {}
+                if _is_loopback(self._endpoint):
+                    settings = settings | {"proxies": {}}
+                    # A laptop would wait in vain for the metadata service of an EC2 instance.
+                    session.get_component("credential_provider").remove("iam-role")
+                    if session.get_credentials() is None:
+                        credentials = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+                try:
+                    self._client = boto3.session.Session(botocore_session=session).client(
+                        "bedrock-agentcore",
+                        region_name=self._region,
+                        endpoint_url=self._endpoint,
+                        config=Config(**settings),
+                        **credentials,
+                    )
+                except (BotoCoreError, ValueError) as error:
+                    raise ConfigError(f"bedrock-agentcore can't be used: {error}") from error
+            return self._client
+
+
+class _Stream(AsyncIterator[T]):
+    """What a response streams, item by item, each read on a thread. Closing it ends a read in progress."""
+
+    def __init__(self, threads: ThreadPoolExecutor, raw: Any, read: Callable[[], T | None]) -> None:
+        self._threads = threads
+        self._raw = raw
+        self._read = read
+        self._reading: Future[T | None] | None = None
+        self._closed = False
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        self._reading = self._threads.submit(self._read)
+        try:
+            item = await _result(self._reading)
+        except BaseException:  # a cancelled read still goes on, on its thread: nothing can be read after it
+            await self.aclose()
+            raise
+        if self._closed:
+            raise RuntimeFault("the stream was closed while it was read")
+        if item is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._reading is None or self._reading.done():
+            _release(self._raw)
+        else:
+            # Closing waits for the lock that the reader holds, so the reader has to be woken first. urllib3 has
+            # `shutdown` from 2.3 on; before, the reader's thread ends with the next byte or the read timeout.
+            with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+                self._raw.shutdown()
+            self._reading.add_done_callback(lambda _: _release(self._raw))
+
+
+def _read(raw: Any) -> bytes | None:
+    """What has arrived, not waiting for more; None at the end."""
+    from botocore.exceptions import IncompleteReadError
+
+    chunk: bytes = getattr(raw, "read1", raw.read)(_CHUNK)
+    if not chunk and raw.length_remaining:
+        raise IncompleteReadError(actual_bytes=raw.tell(), expected_bytes=raw.tell() + raw.length_remaining)
+    return chunk or None
+
+
+def _wait_for(raw: Any, seconds: float) -> None:
+    """Read from this response with a timeout of its own."""
+    from botocore.compat import set_socket_timeout
+
+    with contextlib.suppress(AttributeError):  # nothing is left to wait for
+        set_socket_timeout(raw, seconds)
+
+
+def _release(raw: Any) -> None:
+    raw.close()
+    raw.release_conn()
+
+
+def _discard(call: Future[dict[str, Any]]) -> None:
+    """Close the stream of an answer nobody waits for any more."""
+    if not call.cancelled() and call.exception() is None:
+        answer = call.result()
+        stream = answer.get("response") or answer.get("stream")
+        if stream is not None:
+            _release(stream._raw_stream)
+
+
+async def _result(future: Future[T]) -> T:
+    """What the thread's work came to, its failure in our terms."""
+    try:
+        return await asyncio.wrap_future(future)
+    except Exception as error:
+        fault = _fault(error)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def _fault(error: Exception) -> RuntimeFault | None:
+    """The same failure as ours, if it is the service's or the connection's."""
+    from botocore.eventstream import ParserError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
+    from urllib3.exceptions import HTTPError
+
+    if isinstance(error, ClientError):
+        return _client_fault(error)
+    if isinstance(error, ParamValidationError):
+        return RuntimeFault(str(error), code="ValidationException")
+    if isinstance(error, NoCredentialsError):
+        return RuntimeFault(str(error), code="AccessDeniedException", hint="set AWS credentials")
+    if isinstance(error, (BotoCoreError, HTTPError, ParserError, OSError)):
+        return RuntimeFault(f"the runtime could not be reached: {error}")
+    return None
+
+
+def _client_fault(error: Any) -> RuntimeFault:
+    response = error.response
+    meta = response.get("ResponseMetadata", {})
+    code, message = response["Error"].get("Code", ""), response["Error"].get("Message", "")
+    known = code[:1].upper() + code[1:]  # within a stream, errors are named by its members
+    if known not in RuntimeFault.STATUS:
+        known = _CODE_OF.get(meta.get("HTTPStatusCode", 500), "InternalServerException")
+        message = str(error)
+    wait = meta.get("HTTPHeaders", {}).get("retry-after", "")
+    return RuntimeFault(message or str(error), code=known, retry_after=float(wait) if wait.isdecimal() else None)
+
+
+_CODE_OF = {status: code for code, status in reversed(RuntimeFault.STATUS.items())}
+"""For an error the service model does not name, such as an expired token, the code that goes with its status."""
+
+
+def _is_loopback(url: str | None) -> bool:
+    return url is not None and urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")

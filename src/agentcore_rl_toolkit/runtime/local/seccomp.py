@@ -1,0 +1,63 @@
+"""The system calls a session has no business with, as a seccomp program. Pure.
+
+A short list of refusals, not of permissions: agents run compilers, browsers and JVMs, and must not notice. What is
+refused could undo the sandbox or reach the kernel by unusual doors: namespaces, mounts, modules, BPF, keys, io_uring.
+Refused calls fail with EPERM; `clone3` with ENOSYS, so that libc falls back to `clone`, whose flags can be seen.
+"""
+
+from __future__ import annotations
+
+import platform
+import struct
+
+_NUMBERS: dict[str, dict[str, int]] = {
+    "x86_64": {
+        "syslog": 103, "pivot_root": 155, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165,
+        "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "init_module": 175, "delete_module": 176,
+        "quotactl": 179, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272,
+        "perf_event_open": 298, "fanotify_init": 300, "open_by_handle_at": 304, "setns": 308, "finit_module": 313,
+        "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "io_uring_setup": 425, "open_tree": 428,
+        "move_mount": 429, "fsopen": 430, "fsmount": 432, "mount_setattr": 442, "clone": 56, "clone3": 435,
+    },
+    "aarch64": {
+        "syslog": 116, "pivot_root": 41, "chroot": 51, "acct": 89, "settimeofday": 170, "mount": 40,
+        "umount2": 39, "swapon": 224, "swapoff": 225, "reboot": 142, "init_module": 105, "delete_module": 106,
+        "quotactl": 60, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219, "unshare": 97,
+        "perf_event_open": 241, "fanotify_init": 262, "open_by_handle_at": 265, "setns": 268, "finit_module": 273,
+        "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "io_uring_setup": 425, "open_tree": 428,
+        "move_mount": 429, "fsopen": 430, "fsmount": 432, "mount_setattr": 442, "clone": 220, "clone3": 435,
+    },
+}  # fmt: skip
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_NEW_NAMESPACES = 0x7E020000
+
+_LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
+
+
+def build_filter(machine: str | None = None) -> bytes | None:
+    """The program for this machine's architecture; None for one we have no numbers for."""
+    machine = machine or platform.machine()
+    if machine not in _NUMBERS:
+        return None
+    numbers = dict(_NUMBERS[machine])
+    clone, clone3 = numbers.pop("clone"), numbers.pop("clone3")
+    program = [
+        (_LOAD, 0, 0, 4),  # the architecture: another one has other numbers
+        (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),  # the call's number
+    ]
+    if machine == "x86_64":  # the x32 variants of all calls
+        program += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _EPERM)]
+    program += [(_EQUAL, 0, 1, clone3), (_RETURN, 0, 0, _ENOSYS)]
+    for number in numbers.values():
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _EPERM)]
+    program += [
+        (_EQUAL, 0, 3, clone),
+        (_LOAD, 0, 0, 16),  # low half of its flags
+        (_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+        (_RETURN, 0, 0, _EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

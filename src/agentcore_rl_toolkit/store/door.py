@@ -1,0 +1,78 @@
+"""A directory store seen from inside a sandbox: one session's own results, through a door that the runtime keeps.
+
+A session of the local runtime doesn't see the host's files. The runtime names the door in its environment
+(`AGENTCORE_RL_STORE_DOOR`), and `open_store` then uses it for directories. Through it a session can store, read and
+announce its own results in the store that its invoke named, and nothing else.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import NoReturn
+from urllib.parse import quote, urlsplit
+
+from ..errors import ConfigError, KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from ..types import check_key, check_prefix
+
+DOOR_VARIABLE = "AGENTCORE_RL_STORE_DOOR"
+
+
+class DoorStore:
+    """One session's results in a directory of the host."""
+
+    def __init__(self, door: str, root: str) -> None:
+        self._door = urlsplit(door)
+        self._root = root
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    @property
+    def announces(self) -> bool:
+        return True
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._ask("PUT", check_key(key), data)[0] == 201
+
+    def get(self, key: str) -> bytes:
+        status, body = self._ask("GET", check_key(key))
+        if status == 404:
+            raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}")
+        return body
+
+    def exists(self, key: str) -> bool:
+        return self._ask("HEAD", check_key(key))[0] == 200
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        _, body = self._ask("GET", "", query=f"&prefix={quote(check_prefix(prefix), safe='')}")
+        yield from body.decode().splitlines()
+
+    def announce(self, key: str) -> None:
+        self._ask("POST", check_key(key))
+
+    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+        raise ConfigError("a session hears no announcements", hint="read them outside of the sandbox")
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _ask(self, method: str, key: str, data: bytes = b"", query: str = "") -> tuple[int, bytes]:
+        path = f"{self._door.path}/store/{quote(key, safe='/')}?store={quote(self._root, safe='')}{query}"
+        connection = http.client.HTTPConnection(self._door.hostname or "", self._door.port, timeout=30)
+        try:
+            connection.request(method, path, data)
+            response = connection.getresponse()
+            status, body = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise StoreUnavailable(f"the door to {self.url} did not answer for {key!r}: {error}") from error
+        finally:
+            connection.close()
+        if status not in (200, 201, 204, 404, 409):
+            self._fail(status, body.decode(errors="replace"), key)
+        return status, body
+
+    def _fail(self, status: int, text: str, key: str) -> NoReturn:
+        kind = StoreUnavailable if status >= 500 else KeyInvalid if status == 400 else StoreError
+        raise kind(f"{key!r} in {self.url}: {text}")
