@@ -199,6 +199,15 @@ def test_an_object_is_put_read_and_overwritten(s3: Any, root: Path) -> None:
     assert [p.name for p in root.rglob("*") if p.is_file()] == ["k.json"]  # no draft is left
 
 
+def test_overwriting_leaves_a_reader_its_object(s3: Any, root: Path) -> None:
+    s3.put_object(Bucket=BUCKET, Key="k", Body=b"old")
+    with (root / BUCKET / "k").open("rb") as reader:
+        s3.put_object(Bucket=BUCKET, Key="k", Body=b"new")
+        assert reader.read() == b"old"
+    got = s3.get_object(Bucket=BUCKET, Key="k")
+    assert (got["Body"].read(), got["ContentType"]) == (b"new", "binary/octet-stream")
+
+
 def test_another_content_has_another_etag(s3: Any) -> None:
     etags = {s3.put_object(Bucket=BUCKET, Key="k", Body=body)["ETag"] for body in (b"1", b"2", b"3")}
     assert len(etags) == 3
@@ -257,7 +266,8 @@ def test_deleting(s3: Any) -> None:
 
 def test_what_is_missing_is_named(s3: Any) -> None:
     s3.create_bucket(Bucket=BUCKET)
-    assert code_of(s3.get_object, Bucket=BUCKET, Key="k") == ("NoSuchKey", 404)
+    for key in ("k", "<&>"):
+        assert code_of(s3.get_object, Bucket=BUCKET, Key=key) == ("NoSuchKey", 404)
     for call in (s3.get_object, s3.delete_object):
         assert code_of(call, Bucket="another", Key="k") == ("NoSuchBucket", 404)
     assert code_of(s3.list_objects_v2, Bucket="another") == ("NoSuchBucket", 404)

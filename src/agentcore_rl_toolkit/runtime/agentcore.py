@@ -136,12 +136,8 @@ class AgentCoreRuntime:
             raise RuntimeFault(f"session id {session_id!r} has control characters", code="ValidationException")
         params |= {"agentRuntimeArn": self._arn, "runtimeSessionId": session_id} | self._qualifier
         threads = self._stop_threads if operation == "stop_runtime_session" else self._threads
-        call: Future[dict[str, Any]] = threads.submit(lambda: getattr(self._connect(), operation)(**params))
-        try:
-            return await _result(call)
-        except asyncio.CancelledError:
-            call.add_done_callback(_discard)
-            raise
+        # When the caller is cancelled nobody holds the answer that still comes, and urllib3 then closes its connection.
+        return await _result(threads.submit(lambda: getattr(self._connect(), operation)(**params)))
 
     def _connect(self) -> Any:
         """The client, made by the first call."""
@@ -234,15 +230,6 @@ def _wait_for(raw: Any, seconds: float) -> None:
 def _release(raw: Any) -> None:
     raw.close()
     raw.release_conn()
-
-
-def _discard(call: Future[dict[str, Any]]) -> None:
-    """Close the stream of an answer nobody waits for any more."""
-    if not call.cancelled() and call.exception() is None:
-        answer = call.result()
-        stream = answer.get("response") or answer.get("stream")
-        if stream is not None:
-            _release(stream._raw_stream)
 
 
 async def _result(future: Future[T]) -> T:

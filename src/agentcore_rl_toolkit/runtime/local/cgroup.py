@@ -1,6 +1,6 @@
 """Limits on a session's memory, CPU and processes by control groups, version 1 or 2, whichever the machine has.
 
-Every runtime has a group of its own, `agentcore-rl-<pid>`, with one group per session in it. Groups that a killed
+Every runtime has a group of its own, `agentcore-rl-<pid>-<n>`, with one group per session in it. Groups that a killed
 runtime left behind are removed when the next one starts.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .policy import SessionPolicy
 CONTROLLERS = ("memory", "cpu", "pids")
 _PREFIX = "agentcore-rl-"
 _PERIOD = 100_000
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class CgroupTree:
     """The runtime's own group; makes one per session."""
 
     def __init__(self) -> None:
+        self.name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
         self.reasons: dict[str, str] = {}
         """Why a controller can't be used, by controller."""
         self._homes: dict[str, Path] = {}
@@ -138,17 +141,16 @@ class CgroupTree:
 
     def _home(self, controller: str) -> Path:
         """Make (or find) the runtime's group in the hierarchy that has `controller`."""
-        name = f"{_PREFIX}{os.getpid()}"
         version1, version2 = _hierarchies()
         if controller in version1:
-            home = version1[controller] / name
+            home = version1[controller] / self.name
         elif version2 is not None:
             parent = _delegated(version2, controller)
-            home, self._version2 = parent / name, True
+            home, self._version2 = parent / self.name, True
         else:
             raise OSError(errno.ENOENT, f"no control group hierarchy has {controller}")
         for stale in home.parent.glob(f"{_PREFIX}*"):
-            pid = stale.name.removeprefix(_PREFIX)
+            pid = stale.name.removeprefix(_PREFIX).partition("-")[0]
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 _remove_tree(stale)
         home.mkdir(exist_ok=True)

@@ -257,7 +257,9 @@ class LocalRuntime:
         self.missing = {name: reason for name, reason in found.items() if reason is not None}
         wanted = PROTECTIONS if self._wanted is None else self._wanted
         use = [name for name in PROTECTIONS if found.get(name) is None and name in wanted]
-        state = Path(tempfile.mkdtemp(prefix="agentcore-rl-"))
+        # Sockets live in it, and their paths must be short.
+        home = tempfile.gettempdir()
+        state = Path(tempfile.mkdtemp(prefix="agentcore-rl-", dir=home if len(home) < 60 else "/tmp"))
         (state / "logs").mkdir()
         s3 = LocalS3(self._buckets or state / "buckets")
         door = ResultDoor(s3)

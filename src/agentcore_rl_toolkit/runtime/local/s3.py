@@ -135,7 +135,7 @@ class LocalS3:
     def _put(self, bucket: str, key: str, data: bytes, only_if_absent: bool) -> str:
         """Store an object, whole at once, and return its ETag."""
         folder = self._root / bucket
-        path = folder / check_key(key)
+        path = folder / key  # which LocalStore checks
         if not LocalStore(folder).put_if_absent(key, data):
             if path.is_dir():
                 raise S3Error(400, "InvalidRequest", f"{key!r} is a folder here, with objects below it")

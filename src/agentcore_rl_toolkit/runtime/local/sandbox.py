@@ -142,8 +142,6 @@ def show_under_tmp(root: RootSpec) -> None:
 
 def open_doors(root: RootSpec, addresses: list[tuple[str, int]]) -> list[socket.socket]:
     """Listen inside the session's network at addresses that really lie outside; the runtime accepts there."""
-    if "network" not in root.protections:
-        return []
     doors: list[socket.socket] = []
     names: dict[str, str] = {}
     for host, port in addresses:

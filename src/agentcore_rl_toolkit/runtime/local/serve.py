@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 
@@ -25,6 +25,7 @@ from ...logs import configure_logging
 
 COMMAND_PATH = "/.session/command"
 _CHUNK = 65536
+_LAST_OUTPUT_SECONDS = 0.5
 _SHELL = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -134,41 +135,61 @@ async def _command(receive: Receive, send: Send) -> None:
         if not message.get("more_body"):
             break
     request = json.loads(body)
+    out, err = await _pipe(), await _pipe()
+    # Pipes of our own: asyncio's would have `wait` wait for whoever else holds on to them.
     process = await asyncio.create_subprocess_exec(
         _SHELL,
         "-c",
         request["command"],
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=out.write_end,
+        stderr=err.write_end,
         start_new_session=True,
     )
+    os.close(out.write_end)
+    os.close(err.write_end)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/x-ndjson")]})
-    pumps = asyncio.ensure_future(_pump_both(process, send))
+    pumps = asyncio.ensure_future(_pump_both(out.reader, err.reader, send))
+    exited = asyncio.ensure_future(process.wait())
     gone = asyncio.ensure_future(_disconnected(receive))
-    end: dict[str, Any]
     try:
-        done, _ = await asyncio.wait({pumps, gone}, timeout=request["timeout"], return_when=asyncio.FIRST_COMPLETED)
-        if pumps in done:
-            end = {"exit_code": await process.wait(), "status": "COMPLETED"}
+        await asyncio.wait({exited, gone}, timeout=request["timeout"], return_when=asyncio.FIRST_COMPLETED)
+        if exited.done():
+            # What it left running in the background may hold on to the output; that's no reason to wait.
+            await asyncio.wait({pumps}, timeout=_LAST_OUTPUT_SECONDS)
+            end = {"exit_code": exited.result(), "status": "COMPLETED"}
         else:
             end = {"exit_code": -1, "status": "TIMED_OUT"}
     finally:
-        gone.cancel()
-        with contextlib.suppress(ProcessLookupError):
+        if not exited.done():
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        with contextlib.suppress(Exception):
-            await pumps
+        for task in (gone, pumps):
+            task.cancel()
+        await asyncio.gather(exited, pumps, return_exceptions=True)
+        out.transport.close()
+        err.transport.close()
     await send({"type": "http.response.body", "body": json.dumps(end).encode() + b"\n"})
 
 
-async def _pump_both(process: asyncio.subprocess.Process, send: Send) -> None:
-    await asyncio.gather(_pump(process.stdout, "stdout", send), _pump(process.stderr, "stderr", send))
+class _Pipe(NamedTuple):
+    reader: asyncio.StreamReader
+    transport: asyncio.ReadTransport
+    write_end: int
 
 
-async def _pump(stream: asyncio.StreamReader | None, name: str, send: Send) -> None:
-    assert stream is not None
+async def _pipe() -> _Pipe:
+    read_end, write_end = os.pipe()
+    reader = asyncio.StreamReader()
+    connect = asyncio.get_running_loop().connect_read_pipe
+    transport, _ = await connect(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb"))
+    return _Pipe(reader, transport, write_end)
+
+
+async def _pump_both(out: asyncio.StreamReader, err: asyncio.StreamReader, send: Send) -> None:
+    await asyncio.gather(_pump(out, "stdout", send), _pump(err, "stderr", send))
+
+
+async def _pump(stream: asyncio.StreamReader, name: str, send: Send) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         chunk = await stream.read(_CHUNK)

@@ -98,7 +98,6 @@ class LocalSession:
         self.ended = asyncio.Event()
         self.on_ended: Callable[[], object] = lambda: None
         self._exited = asyncio.Event()
-        self._exit_status: int | None = None
         self._shared = shared
         self._template: Template | None = None
         self._cgroup: Cgroup | None = None
@@ -145,7 +144,6 @@ class LocalSession:
 
     async def prepare(self, template: Template) -> None:
         """Have the template make a process in its sandbox, which then waits to be assigned."""
-        self._template = template
         listen = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._channel, control = Channel.pair()
         log = -1
@@ -159,6 +157,7 @@ class LocalSession:
                 joins = self._cgroup.open_procs()
             folder = await self._folder()
             template.prepare(self.n, folder, [listen.fileno(), log, control.fileno(), *joins], self._has_exited)
+            self._template = template
         finally:
             listen.close()
             control.close()
@@ -333,11 +332,11 @@ class LocalSession:
     async def _why_it_ended(self) -> RuntimeFault:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._exited.wait(), 2)
-        what = self.reason or f"the app's process ended ({_status_text(self._exit_status)})"
-        if self._cgroup is not None and self._cgroup.ran_out_of_memory():
-            what += f": it ran out of its {self.source.policy.memory_mb} MB of memory"
         tail = self.log_tail()
-        return RuntimeFault(what + (f"\nlast output:\n{tail}" if tail else ""), code="RuntimeClientError")
+        return RuntimeFault(
+            (self.reason or "the app closed the connection") + (f"\nlast output:\n{tail}" if tail else ""),
+            code="RuntimeClientError",
+        )
 
     def log_tail(self) -> str:
         """The end of what the session printed."""
@@ -379,7 +378,7 @@ class LocalSession:
             builder = ResultBuilder(
                 rollout.id, rollout.store, jsonable(rollout.payload, redact=redact), redact, None, rollout.accepted_at
             )
-            error = SessionLost(self.reason or f"the app's process ended ({_status_text(self._exit_status)})")
+            error = SessionLost(self.reason)
             result = builder.failed(Status.SESSION_LOST, error, time.time())
             try:
                 environ = self._environment(inside=False)
@@ -428,10 +427,11 @@ class LocalSession:
         self.ended.set()
 
     def _has_exited(self, status: int) -> None:
-        self._exit_status = status
+        reason = f"the app's process ended ({_status_text(status)})"
+        if self._cgroup is not None and self._cgroup.ran_out_of_memory():
+            reason += f": it ran out of its {self.source.policy.memory_mb} MB of memory"
         self._exited.set()
-        if self._ending is None:
-            self.end(f"the app's process ended ({_status_text(status)})")
+        self.end(reason)
 
     @property
     def _socket_path(self) -> Path:
@@ -463,9 +463,7 @@ def _give_away(folder: Path) -> None:
             os.chown(path, SESSION_UID, SESSION_UID, follow_symlinks=False)
 
 
-def _status_text(status: int | None) -> str:
-    if status is None:
-        return "its end was not seen"
+def _status_text(status: int) -> str:
     if status < 0 or status > 128:
         return f"signal {-status if status < 0 else status - 128}"
     return f"exit code {status}"

@@ -81,7 +81,7 @@ def _watch(pid: int, lifeline: int) -> int:
     if child not in ready:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) & 0xFF
+    return _exit_code(status)
 
 
 def _be_template(spec: TemplateSpec) -> NoReturn:
@@ -229,11 +229,12 @@ def _be_assigned(spec: TemplateSpec, app: Any, listen: int, control: int, folder
     message, _ = channel.receive()
     if message is None:  # not needed any more
         return
-    doors = open_doors(spec.root, [tuple(door) for door in message["doors"]])
-    channel.send({"op": "doors"}, [door.fileno() for door in doors])
+    if "network" in spec.root.protections:
+        doors = open_doors(spec.root, [tuple(door) for door in message["doors"]])
+        channel.send({"op": "doors"}, [door.fileno() for door in doors])
+        for door in doors:
+            door.close()
     channel.close()
-    for door in doors:
-        door.close()
     os.environ.update(message["env"])
     os.chdir(folder)
     serve_session(app, socket.socket(fileno=listen))
@@ -262,7 +263,7 @@ def _init(body: Any, keep: set[int] | None) -> int:
     while True:
         done, status = os.waitpid(-1, 0)
         if done == pid:
-            return os.waitstatus_to_exitcode(status) & 0xFF
+            return _exit_code(status)
 
 
 # --- the agent -----------------------------------------------------------------------------------------------------
@@ -337,6 +338,12 @@ def _close_all_but(keep: set[int]) -> None:
         if int(name) not in keep:
             with contextlib.suppress(OSError):
                 os.close(int(name))
+
+
+def _exit_code(status: int) -> int:
+    """As a shell would give it: 128 and the signal's number for a process that was killed."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
 
 
 def _quietly_kill(pid: int, number: int) -> None:

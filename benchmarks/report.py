@@ -1,0 +1,26 @@
+"""What every benchmark does with its figures: a table for people, a JSON file for the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def write(name: str, figures: dict[str, Any]) -> None:
+    """Write `benchmarks/results/<name>.json`, with the machine it was measured on."""
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": machine} | figures, indent=2) + "\n")
+    print(f"\nwritten to {path.relative_to(ROOT)}")
