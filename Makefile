@@ -26,6 +26,7 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 
 bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/install.py
+	$(BIN)/python benchmarks/runtime.py
 
 clean:  ## remove the virtual environment and build leftovers
 	rm -rf $(VENV) build dist src/*.egg-info runs

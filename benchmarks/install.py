@@ -7,17 +7,16 @@ wheel), and starts fresh interpreters in them by turns. Prints a table, writes `
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import venv
 from pathlib import Path
 
+from report import ROOT, write
+
 from agentcore_rl_toolkit.cli.table import format_table
 
-ROOT = Path(__file__).parents[1]
 STATEMENTS = {
     "nothing": ("base", "pass"),
     "import bedrock_agentcore": ("base", "import bedrock_agentcore"),
@@ -85,11 +84,7 @@ def report(sizes: dict[str, dict[str, float]], times: dict[str, list[float]]) ->
         for statement, row in summary.items()
     ]
     print(format_table(["statement", "ms", "spread", "÷ bedrock_agentcore"], rows))
-    path = ROOT / "benchmarks" / "results" / "install.json"
-    path.parent.mkdir(exist_ok=True)
-    result = {"python": sys.version.split()[0], "sizes": sizes, "import": summary}
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    write("install", {"sizes": sizes, "import": summary})
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ class LocalStore:
             try:
                 os.link(draft, path)
             except FileExistsError:
+                if path.is_dir():
+                    raise StoreError(f"{path} is a folder, with other keys below it") from None
                 return False
         finally:
             draft.unlink(missing_ok=True)

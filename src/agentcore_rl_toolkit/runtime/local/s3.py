@@ -102,7 +102,6 @@ class LocalS3:
                 await asyncio.to_thread((self._root / bucket).mkdir, parents=True, exist_ok=True)
                 return web.Response()
             case "bucket", "HEAD":
-                await asyncio.to_thread(self._folder, bucket)
                 return web.Response()
             case "bucket", "GET" if request.query.get("list-type") == "2":
                 return _xml("ListBucketResult", await asyncio.to_thread(self._list, bucket, request.query))
@@ -117,12 +116,6 @@ class LocalS3:
                 await asyncio.to_thread(self._delete, bucket, key)
                 return web.Response(status=204)
         raise _not_implemented(f"{request.method} {request.raw_path}")
-
-    def _folder(self, bucket: str) -> Path:
-        folder = self._root / bucket
-        if not folder.is_dir():
-            raise S3Error(404, "NoSuchBucket", f"there is no bucket {bucket!r}")
-        return folder
 
     def _buckets(self) -> str:
         folders = sorted(self._root.iterdir()) if self._root.is_dir() else []
@@ -147,7 +140,7 @@ class LocalS3:
         return Stat.of(path.stat()).etag
 
     def _get(self, bucket: str, key: str, wanted: str, with_body: bool) -> web.Response:
-        path = self._folder(bucket) / check_key(key)
+        path = self._root / bucket / check_key(key)
         try:
             with open(path, "rb") as file:
                 stat = Stat.of(os.fstat(file.fileno()))
@@ -169,12 +162,12 @@ class LocalS3:
         return web.Response(body=body, headers=headers, status=206)
 
     def _delete(self, bucket: str, key: str) -> None:
-        path = self._folder(bucket) / check_key(key)
+        path = self._root / bucket / check_key(key)
         if path.is_file():
             path.unlink(missing_ok=True)
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> str:
-        folder, prefix, delimiter = self._folder(bucket), query.get("prefix", ""), query.get("delimiter", "")
+        folder, prefix, delimiter = self._root / bucket, query.get("prefix", ""), query.get("delimiter", "")
         if not query.get("max-keys", "1000").isdecimal():
             raise S3Error(400, "InvalidArgument", f"max-keys is {query['max-keys']!r}, not a number")
         limit = min(1000, int(query.get("max-keys", "1000")))

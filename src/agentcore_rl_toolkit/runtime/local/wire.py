@@ -56,7 +56,7 @@ class WireServer:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/sessions", self._show_sessions)
         app.router.add_get("/logs/{session}", self._show_log)
-        app.router.add_route("*", "/{path:.*}", self._route)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._route)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
         await self._runner.setup()
         host, port = self._runtime.host, self._runtime.port
@@ -101,7 +101,8 @@ class WireServer:
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)
             response = _fault(RuntimeFault(f"{type(error).__name__}: {error}"))
-        self._metrics.observe(action or "other", response.status, time.monotonic() - start)
+        known = action if action in ("invocations", "stopruntimesession", "commands") else "other"
+        self._metrics.observe(known, response.status, time.monotonic() - start)
         return response
 
     def _agent(self, arn: str) -> LocalAgent:
