@@ -122,9 +122,7 @@ async def overhead_benchmark(folder: Path, requests: int) -> dict[str, Any]:
     agent = make_agent(folder / "overhead_agent", "")
     port = free_port()
     direct_ms, routed_ms, local_ms = [], [], []
-    process = subprocess.Popen(
-        [sys.executable, str(agent)], env=os.environ | {"PORT": str(port)}, stderr=subprocess.DEVNULL
-    )
+    process = await asyncio.to_thread(launch, agent, port)
     try:
         async with LocalRuntime(agent) as runtime, aiohttp.ClientSession() as http:
             session_id = str(uuid.uuid4())
@@ -182,9 +180,7 @@ def start_process(agent: Path) -> float:
     import http.client
 
     port, begun = free_port(), time.time()
-    process = subprocess.Popen(
-        [sys.executable, str(agent)], env=os.environ | {"PORT": str(port)}, stderr=subprocess.DEVNULL
-    )
+    process = launch(agent, port)
     try:
         while True:
             try:

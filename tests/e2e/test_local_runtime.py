@@ -522,6 +522,15 @@ def test_it_degrades_openly(tmp_path: Path, protections: list[str]) -> None:
         assert [s.id for s in user.runtime.sessions] == [other]
 
 
+def test_without_control_groups_each_process_is_limited(tmp_path: Path) -> None:
+    policy = SessionPolicy(memory_mb=256)
+    with local_runtime(tmp_path / "agent", AGENT, protections=["processes"], policy=policy) as user:
+        session = new_id()
+        assert user.ask(session, do="allocate", mb=50) == 50 << 20
+        assert user.fault(session, do="allocate", mb=1000).status == 424
+        assert user.ask(session, do="allocate", mb=50) == 50 << 20  # it survives
+
+
 def test_several_agents_in_one_runtime(tmp_path: Path) -> None:
     from agentcore_rl_toolkit.runtime.local import AgentSource
     from support.loop import loop_thread

@@ -33,7 +33,8 @@ def invoke_agent(payload, context):
     if payload.get("do") == "sleep":
         print("going to sleep", flush=True)
         time.sleep(60)
-    return {"said": payload.get("prompt"), "headers": {k.lower(): v for k, v in (context.request_headers or {}).items()}}
+    headers = {name.lower(): value for name, value in (context.request_headers or {}).items()}
+    return {"said": payload.get("prompt"), "headers": headers}
 """
 
 

@@ -116,6 +116,7 @@ class Template:
                     protections=self._protections,
                     read_only=read_only_paths(),
                     disk_mb=self.source.policy.disk_mb,
+                    memory_mb=self.source.policy.memory_mb,
                     uid=SESSION_UID if privileged else os.geteuid(),
                     gid=SESSION_UID if privileged else os.getegid(),
                 )

@@ -35,22 +35,14 @@ class Cgroup:
 
     def memory_bytes(self) -> int | None:
         """Memory in use, None if it isn't counted."""
-        folder = self.folders.get("memory")
-        for name in ("memory.current", "memory.usage_in_bytes"):
-            if folder is not None and (folder / name).exists():
-                return int((folder / name).read_text())
-        return None
+        text = self._read_memory("memory.current", "memory.usage_in_bytes")
+        return int(text) if text else None
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel ended a process of this group for want of memory."""
-        folder = self.folders.get("memory")
-        for name in ("memory.events", "memory.oom_control"):
-            if folder is None or not (folder / name).exists():
-                continue
-            for line in (folder / name).read_text().splitlines():
-                if line.startswith("oom_kill ") and int(line.split()[1]) > 0:
-                    return True
-        return False
+        text = self._read_memory("memory.events", "memory.oom_control") or ""
+        counts = dict(line.split(maxsplit=1) for line in text.splitlines())
+        return int(counts.get("oom_kill", "0")) > 0
 
     def kill(self) -> None:
         """Kill whatever is in the group."""
@@ -70,6 +62,13 @@ class Cgroup:
                 return False
         return True
 
+    def _read_memory(self, *names: str) -> str | None:
+        """The first of these files of the memory controller that is there."""
+        for name in names:
+            with contextlib.suppress(OSError, KeyError):
+                return (self.folders["memory"] / name).read_text()
+        return None
+
     def _unique(self) -> list[Path]:
         return list(dict.fromkeys(self.folders.values()))
 
@@ -77,7 +76,8 @@ class Cgroup:
 class CgroupTree:
     """The runtime's own group; makes one per session."""
 
-    def __init__(self) -> None:
+    def __init__(self, hierarchies: tuple[dict[str, Path], Path | None] | None = None) -> None:
+        self._hierarchies = hierarchies or _hierarchies()
         self.name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
         self.reasons: dict[str, str] = {}
         """Why a controller can't be used, by controller."""
@@ -141,7 +141,7 @@ class CgroupTree:
 
     def _home(self, controller: str) -> Path:
         """Make (or find) the runtime's group in the hierarchy that has `controller`."""
-        version1, version2 = _hierarchies()
+        version1, version2 = self._hierarchies
         if controller in version1:
             home = version1[controller] / self.name
         elif version2 is not None:
@@ -207,7 +207,7 @@ def _delegated(group: Path, controller: str) -> Path:
 
 
 def _write(path: Path, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.write(descriptor, value.encode())
     except OSError as error:

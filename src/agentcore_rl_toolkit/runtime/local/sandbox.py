@@ -50,6 +50,7 @@ class RootSpec:
     read_only: list[str]
     """Folders to show at their own place: Python and what it imports."""
     disk_mb: int
+    memory_mb: int
     uid: int
     gid: int
 
@@ -64,15 +65,7 @@ class RootSpec:
         return [(path, f"/.shown/{i}") for i, path in enumerate(paths)]
 
 
-@dataclass(frozen=True)
-class SessionSpec:
-    """What `enter_session` needs to know."""
-
-    hostname: str
-    disk_mb: int
-
-
-def enter_session(root: RootSpec, spec: SessionSpec) -> None:
+def enter_session(root: RootSpec, hostname: str) -> None:
     """Turn this process, freshly forked from a template, into a session's."""
     on = set(root.protections)
     flags = 0
@@ -86,16 +79,19 @@ def enter_session(root: RootSpec, spec: SessionSpec) -> None:
     if flags:
         linux.unshare(flags)
     if "hostname" in on:
-        linux.set_hostname(spec.hostname)
+        linux.set_hostname(hostname)
     if "network" in on:
         linux.loopback_up()
         linux.make_all_addresses_local()
     if "filesystem" in on:
-        _mount_session(root, spec)
+        _mount_session(root)
     if "network" in on:
         with contextlib.suppress(OSError):  # without it, only doors on ports below 1024 fail
             Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if "memory" not in on:  # better than nothing: a limit on each process
+        limit = root.memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     if "capabilities" in on:
         linux.drop_bounding_set()
     if "user" in on and os.geteuid() == 0:
@@ -111,10 +107,10 @@ def enter_session(root: RootSpec, spec: SessionSpec) -> None:
         linux.install_seccomp(program)
 
 
-def _mount_session(root: RootSpec, spec: SessionSpec) -> None:
+def _mount_session(root: RootSpec) -> None:
     safe = linux.MS_NOSUID | linux.MS_NODEV
     owner = f"uid={root.uid},gid={root.gid}"
-    linux.mount("tmpfs", "/.session", "tmpfs", safe, f"mode=755,size={spec.disk_mb}m,{owner}")
+    linux.mount("tmpfs", "/.session", "tmpfs", safe, f"mode=755,size={root.disk_mb}m,{owner}")
     for name, mode in (("upper", 0o755), ("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777)):
         os.mkdir(f"/.session/{name}")
         os.chmod(f"/.session/{name}", mode)

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 from . import linux
 from .channel import Channel
 from .root import build_root, enter_namespaces
-from .sandbox import RootSpec, SessionSpec, enter_session, open_doors
+from .sandbox import RootSpec, enter_session, open_doors
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _run_session(spec: TemplateSpec, message: dict[str, Any], descriptors: list[
         os.dup2(log, 2)
         for descriptor in cgroups:
             os.write(descriptor, b"0")
-        enter_session(spec.root, SessionSpec(f"session-{message['n']}", spec.root.disk_mb))
+        enter_session(spec.root, f"session-{message['n']}")
         code = _init(lambda: _be_assigned(spec, app, listen, control, message["folder"]), keep={0, 1, 2})
     except BaseException:
         traceback.print_exc()
@@ -197,7 +197,7 @@ def _run_session(spec: TemplateSpec, message: dict[str, Any], descriptors: list[
 def _become_session(spec: TemplateSpec, channel: Channel) -> NoReturn:
     """Single mode: the sandbox first, the import in it, then the one session."""
     os.setsid()
-    enter_session(spec.root, SessionSpec("session", spec.root.disk_mb))
+    enter_session(spec.root, "session")
 
     def body() -> None:
         start = time.monotonic()
