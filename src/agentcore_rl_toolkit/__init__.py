@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import AgentCoreRLApp
+    from .client import RolloutClient, RolloutFuture
     from .config import AgentCoreConfig
     from .errors import AgentCoreRLError
     from .frameworks.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
@@ -26,6 +27,8 @@ _HOMES = {
     "AgentCoreRLError": ".errors",
     "Result": ".result",
     "RewardFunction": ".reward",
+    "RolloutClient": ".client",
+    "RolloutFuture": ".client",
     "Status": ".types",
     "Store": ".store",
     "StrandsAgentCoreRLApp": ".frameworks.strands",
@@ -39,6 +42,8 @@ __all__ = [
     "AgentCoreRLError",
     "Result",
     "RewardFunction",
+    "RolloutClient",
+    "RolloutFuture",
     "Status",
     "Store",
     "StrandsAgentCoreRLApp",

@@ -80,6 +80,16 @@ class Result:
         """The reward, one per turn, or none."""
         return normalize_rewards(self.document.get("rewards"))
 
+    @property
+    def seconds(self) -> float | None:
+        """How long the function ran, if the document says so."""
+        times = self.document.get("_rollout")
+        try:
+            start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))  # type: ignore[index]
+        except (TypeError, KeyError, ValueError):
+            return None
+        return (end - start).total_seconds()
+
     def to_bytes(self) -> bytes:
         """The document as it is stored."""
         return dump_json(self.document)

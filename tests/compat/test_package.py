@@ -29,13 +29,13 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"errors", "eventstream"},
+    {"errors", "eventstream", "loop"},
     {"types", "config", "redact"},
     {"reward", "jsonable"},
     {"rewards", "result", "logs"},
     {"store"},
-    {"run", "runtime"},
-    {"app"},
+    {"run", "runtime", "evaluation"},
+    {"app", "client"},
     {"frameworks"},
     {"cli"},
 ]

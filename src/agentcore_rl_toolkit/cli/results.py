@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import sys
-from typing import Any
 
 from ..errors import RewardInvalid
 from ..result import Result
@@ -50,7 +48,13 @@ def _row(store: Store, key: str) -> list[str]:
     except ValueError as error:
         return [key, "unreadable", "", "", str(error)]
     stop_reason = str(result.document.get("stop_reason", "")).splitlines()
-    return [key, result.status.value, _reward(result), _seconds(result.document), (stop_reason or [""])[0][:60]]
+    return [
+        key,
+        result.status.value,
+        _reward(result),
+        "-" if result.seconds is None else f"{result.seconds:.2f}",
+        (stop_reason or [""])[0][:60],
+    ]
 
 
 def _reward(result: Result) -> str:
@@ -61,12 +65,3 @@ def _reward(result: Result) -> str:
     if rewards is None:
         return "-"
     return f"{rewards:g}" if isinstance(rewards, float) else " ".join(f"{r:g}" for r in rewards)
-
-
-def _seconds(document: dict[str, Any]) -> str:
-    times: Any = document.get("_rollout")
-    try:
-        start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))
-    except (TypeError, KeyError, ValueError):
-        return "-"
-    return f"{(end - start).total_seconds():.2f}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
+from ...loop import PrivateLoop
 from ..base import CommandEvent
 
 if TYPE_CHECKING:
     from .runtime import LocalRuntime
-
-T = TypeVar("T")
 
 
 class BlockingRuntime:
@@ -20,8 +17,7 @@ class BlockingRuntime:
 
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="local-runtime", daemon=True)
+        self._loop = PrivateLoop("local-runtime")
 
     @property
     def arn(self) -> str:
@@ -35,43 +31,34 @@ class BlockingRuntime:
 
     def invoke(self, session_id: str, payload: bytes) -> bytes:
         """Invoke the only agent; gives the whole answer."""
-        return self._wait(self._invoke(session_id, payload))
+        return self._loop.run(self._invoke(session_id, payload))
 
     def stop(self, session_id: str) -> None:
         """Stop a session."""
-        self._wait(self._runtime.stop(session_id))
+        self._loop.run(self._runtime.stop(session_id))
 
     def command(self, session_id: str, command: str, *, timeout: int = 300) -> list[CommandEvent]:
         """Run a shell command inside a live session; gives all its events."""
-        return self._wait(_collect(self._runtime.command(session_id, command, timeout=timeout)))
+        return self._loop.run(_collect(self._runtime.command(session_id, command, timeout=timeout)))
 
     def start(self) -> BlockingRuntime:
         """Start the thread, and the runtime on it."""
-        self._thread.start()
         try:
-            self._wait(self._runtime.start())
+            self._loop.run(self._runtime.start())
         except BaseException:
-            self._end_thread()
+            self._loop.close()
             raise
         return self
 
     def close(self) -> None:
         """End all sessions, the runtime and the thread."""
         try:
-            self._wait(self._runtime.aclose())
+            self._loop.run(self._runtime.aclose())
         finally:
-            self._end_thread()
+            self._loop.close()
 
     async def _invoke(self, session_id: str, payload: bytes) -> bytes:
         return await (await self._runtime.invoke(session_id, payload)).read()
-
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _end_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 async def _collect(events: AsyncIterator[CommandEvent]) -> list[CommandEvent]:

@@ -61,20 +61,20 @@ class Doors:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    ends = [writer]
     try:
         far_reader, far_writer = await asyncio.open_connection(host, port)
-    except OSError as error:
-        logger.warning("a session could not reach %s:%s: %s", host, port, error)
-        writer.close()
-        return
-    try:
+        ends.append(far_writer)
         await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
-    except OSError:
-        pass  # either end may close as it likes
+    except OSError as error:
+        if len(ends) == 1:
+            logger.warning("a session could not reach %s:%s: %s", host, port, error)
     finally:
-        for end in (writer, far_writer):
+        for end in ends:
+            end.close()
+        for end in ends:
             with contextlib.suppress(OSError):
-                end.close()
+                await end.wait_closed()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,15 @@
+"""Submitting rollouts to a runtime and bringing their results back."""
+
+from .batch import AsyncBatchResult, BatchItem, BatchResult
+from .client import RolloutClient
+from .future import RolloutCancelled, RolloutFailed, RolloutFuture
+
+__all__ = [
+    "AsyncBatchResult",
+    "BatchItem",
+    "BatchResult",
+    "RolloutCancelled",
+    "RolloutClient",
+    "RolloutFailed",
+    "RolloutFuture",
+]

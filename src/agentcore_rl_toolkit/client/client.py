@@ -1,0 +1,143 @@
+"""`RolloutClient`: what a trainer, an evaluation and other projects hold in their hands.
+
+Every call comes twice, blocking and awaited; both run the same coroutine of `core.py` on the client's private loop. So
+a client works in scripts, in notebooks, in several threads and on any event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from ..loop import PrivateLoop
+from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
+from .core import AWS_TPS, ClientCore
+from .future import RolloutFuture
+
+
+class RolloutClient:
+    """Submits rollouts to one agent and brings their results back.
+
+    `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which a local
+    runtime is started and ended with the client. `s3_bucket` is whatever `open_store` takes, or a relative folder.
+    `base_url`, `model_id` and further keywords go into each payload's `_rollout`. Nothing is contacted before the
+    first invoke.
+    """
+
+    def __init__(
+        self,
+        agent_runtime_arn: str | os.PathLike[str],
+        s3_bucket: str | os.PathLike[str],
+        exp_id: str,
+        max_retry_attempts: int = 5,
+        tps_limit: float | None = AWS_TPS,
+        max_pool_connections: int = 50,
+        base_url: str | None = None,
+        model_id: str | None = None,
+        **extra_config: Any,
+    ) -> None:
+        settings = {"base_url": base_url, "model_id": model_id, **extra_config}
+        self._core = ClientCore(
+            os.fspath(agent_runtime_arn),
+            os.fspath(s3_bucket),
+            exp_id,
+            tps_limit=tps_limit,
+            max_retry_attempts=max_retry_attempts,
+            max_pool_connections=max_pool_connections,
+            rollout_settings={name: value for name, value in settings.items() if value is not None},
+        )
+        self._loop = PrivateLoop("rollout-client")
+
+    @property
+    def exp_id(self) -> str:
+        """The experiment results land under."""
+        return self._core.exp_id
+
+    def invoke(
+        self, payload: dict[str, Any], session_id: str | None = None, input_id: str | None = None, **overrides: Any
+    ) -> RolloutFuture:
+        """Start one rollout; keywords go into its `_rollout`. Raises if the runtime doesn't take it on."""
+        return self._loop.run(self._invoke(payload, session_id, input_id, overrides))
+
+    async def invoke_async(
+        self, payload: dict[str, Any], session_id: str | None = None, input_id: str | None = None, **overrides: Any
+    ) -> RolloutFuture:
+        """The same, awaited."""
+        return await self._loop.run_async(self._invoke(payload, session_id, input_id, overrides))
+
+    def run_batch(
+        self,
+        payloads: Iterable[dict[str, Any]],
+        max_concurrent_sessions: int = 25,
+        timeout: float | None = 900.0,
+        *,
+        n: int = 1,
+        max_retries: int = 2,
+        hedge_after: float | None = None,
+        resume: bool = False,
+        rerun_failures: bool = False,
+        progress: Progress | None = None,
+    ) -> BatchResult:
+        """Run many rollouts; iterate over what it gives.
+
+        `timeout` is per rollout. `n` samples of each row share its `input_id`. A failure of the infrastructure is
+        tried again up to `max_retries` times in a fresh session; the agent's own error is not. `hedge_after` seconds
+        without a result start a duplicate, and the first to finish counts. `resume` hands out what the store has
+        under this `exp_id` and runs the rest; `rerun_failures` counts failed results as missing.
+        """
+        options = locals()
+        return BatchResult(self._batch(options), self._loop)
+
+    def run_batch_async(
+        self,
+        payloads: Iterable[dict[str, Any]],
+        max_concurrent_sessions: int = 25,
+        timeout: float | None = 900.0,
+        *,
+        n: int = 1,
+        max_retries: int = 2,
+        hedge_after: float | None = None,
+        resume: bool = False,
+        rerun_failures: bool = False,
+        progress: Progress | None = None,
+    ) -> AsyncBatchResult:
+        """The same, for `async for`."""
+        options = locals()
+        return AsyncBatchResult(self._batch(options), self._loop)
+
+    def close(self) -> None:
+        """Stop every live session, and a runtime of its own."""
+        try:
+            self._loop.run(self._core.aclose())
+        finally:
+            self._loop.close()
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        await self._loop.run_async(self._core.aclose())
+        self._loop.close()
+
+    def __enter__(self) -> RolloutClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> RolloutClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _invoke(
+        self, payload: dict[str, Any], session_id: str | None, input_id: str | None, overrides: dict[str, Any]
+    ) -> RolloutFuture:
+        session_id = session_id or str(uuid.uuid4())
+        flight = await self._core.start(payload, session_id, input_id or str(uuid.uuid4()), overrides)
+        return RolloutFuture(flight, self._core, self._loop)
+
+    def _batch(self, given: dict[str, Any]) -> BatchRun:
+        options = {name: value for name, value in given.items() if name not in ("self", "payloads")}
+        return BatchRun(self._core, given["payloads"], BatchOptions(**options))

@@ -1,0 +1,376 @@
+"""The pacer on a virtual clock: the cap in every window, the use of a quota, throttles and recovery."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcore_rl_toolkit.client import pacing
+from agentcore_rl_toolkit.client.pacing import LONGEST_HOLD, Pacer
+from agentcore_rl_toolkit.errors import ConfigError
+
+rates = st.floats(0.2, 500)
+dice = st.one_of(
+    st.sampled_from([lambda: 0.0, lambda: 1.0]), st.integers(0, 1 << 32).map(lambda seed: random.Random(seed).random)
+)
+
+
+def reserve_all(pacer: Pacer, now: float, count: int) -> list[float]:
+    return [pacer.reserve(now) for _ in range(count)]
+
+
+def most_above(slots: list[float], rate: float) -> float:
+    """The largest surplus over `rate` · window, over all windows: each begins at one slot and ends at another."""
+    best, lead = 0.0, -math.inf
+    for i, slot in enumerate(slots):
+        lead = max(lead, rate * slot - i)
+        best = max(best, i + 1 - rate * slot + lead)
+    return best
+
+
+# The cap, the order, the spread
+
+
+@given(
+    rate=rates,
+    burst=st.floats(1, 30),
+    jitter=st.floats(0, 1),
+    dice=dice,
+    steps=st.lists(
+        st.tuples(
+            st.one_of(st.just(0.0), st.floats(0, 0.1), st.floats(0, 20)),
+            st.sampled_from(["reserve"] * 6 + ["throttled", "held", "succeeded"]),
+        ),
+        max_size=120,
+    ),
+)
+def test_no_window_holds_more_than_the_cap_and_slots_are_in_order(
+    rate: float, burst: float, jitter: float, dice: Callable[[], float], steps: list[tuple[float, str]]
+) -> None:
+    pacer, now, slots = Pacer(rate, burst=burst, jitter=jitter, dice=dice), 0.0, []
+    for pause, step in steps:
+        now += pause
+        if step == "reserve":
+            slots.append(pacer.reserve(now))
+            assert slots[-1] >= now
+        elif step == "succeeded":
+            pacer.succeeded(now)
+        else:
+            pacer.throttled(now, 1.5 if step == "held" else None)
+        assert 0 < (pacer.rate or 0) <= rate
+    assert slots == sorted(slots)
+    assert most_above(slots, rate) <= burst + 1e-6
+
+
+@given(rate=rates, burst=st.integers(1, 30), pause=st.floats(0, 1000))
+def test_a_pause_is_saved_up_to_the_burst_and_no_further(rate: float, burst: int, pause: float) -> None:
+    pacer = Pacer(rate, burst=burst, jitter=0)
+    now = reserve_all(pacer, 0, 40)[-1] + pause
+    at_once = sum(slot == now for slot in reserve_all(pacer, now, 40))
+    assert at_once <= burst
+    if pause * rate > burst + 1:
+        assert at_once == burst
+
+
+def test_slots_taken_at_once_are_spread_evenly() -> None:
+    assert reserve_all(Pacer(25, jitter=0), 7.0, 4) == pytest.approx([7.0, 7.04, 7.08, 7.12])
+
+
+def test_the_jitter_is_a_fraction_of_a_slot_and_does_jitter() -> None:
+    pacer = Pacer(10, jitter=0.5, dice=itertools.cycle([0.0, 1.0, 0.5]).__next__)
+    assert reserve_all(pacer, 0, 4) == pytest.approx([0.0, 0.15, 0.275, 0.375])
+
+
+def test_jitter_is_free_where_a_burst_pays_for_it() -> None:
+    slots = reserve_all(Pacer(10, burst=2, jitter=1, dice=random.Random(1).random), 0, 1000)
+    assert slots[-1] <= 100.1
+    assert len({round(b - a, 6) for a, b in itertools.pairwise(slots)}) > 900
+
+
+def test_a_late_caller_does_not_lose_its_quota() -> None:
+    """A timer that fires 30 ms late, every time, still leaves 25 a second."""
+    pacer, now = Pacer(25, jitter=0), 0.0
+    for _ in range(1001):
+        slot = pacer.reserve(now)
+        now = slot + 0.03
+    assert slot == pytest.approx(1000 / 25)
+
+
+@pytest.mark.parametrize(("rate", "slots"), [(10, [5.0, 5.1]), (None, [5.0, 5.0])])
+def test_a_clock_that_steps_back_does_not_reorder(rate: float | None, slots: list[float]) -> None:
+    pacer = Pacer(rate, jitter=0)
+    assert [pacer.reserve(5.0), pacer.reserve(4.0)] == pytest.approx(slots)
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines of the module under test `call` runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == pacing.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("rate", [25, None])
+def test_a_slot_costs_the_same_however_many_were_taken(rate: float | None) -> None:
+    pacer = Pacer(rate)
+    pacer.reserve(0)
+    first = lines_run(lambda: pacer.reserve(0))
+    reserve_all(pacer, 0, 10_000)
+    assert lines_run(lambda: pacer.reserve(0)) == first < 20
+    assert not any(hasattr(getattr(pacer, name), "__len__") for name in Pacer.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"rate": 0}, "the rate must be above 0 requests a second, not 0\nhint: None means no limit"),
+        ({"rate": -1}, "the rate must be above 0"),
+        ({"rate": math.nan}, "the rate must be above 0"),
+        ({"rate": math.inf}, "the rate must be above 0"),
+        ({"rate": 1, "burst": 0.5}, "burst must be at least 1 request, not 0.5"),
+        ({"rate": 1, "jitter": -0.1}, "jitter must be from 0 to 1 slots, not -0.1"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Pacer(**arguments)
+
+
+# Throttles and recovery
+
+
+def test_a_throttle_halves_the_rate_once_per_round_trip() -> None:
+    pacer = Pacer(24, jitter=0)
+    for now in (10.0, 10.1, 10.9):
+        pacer.throttled(now)
+    assert pacer.rate == 12
+    pacer.throttled(11.0)
+    assert pacer.rate == 6
+
+
+@pytest.mark.parametrize(("rate", "floor"), [(25, 1.0), (8, 0.5), (None, 1 / 16)])
+def test_the_rate_has_a_floor(rate: float | None, floor: float) -> None:
+    pacer = Pacer(rate)
+    for now in range(100):
+        pacer.throttled(2.0 * now)
+    assert pacer.rate == floor
+
+
+def test_slots_already_taken_keep_their_time_and_later_ones_are_pushed() -> None:
+    pacer = Pacer(10, jitter=0)
+    taken = reserve_all(pacer, 0, 3)
+    assert taken == pytest.approx([0.0, 0.1, 0.2])
+    pacer.throttled(0.05)
+    assert reserve_all(pacer, 0.05, 2) == pytest.approx([0.4, 0.6])  # 5 a second from the last one taken
+
+
+def test_retry_after_holds_every_later_slot() -> None:
+    pacer = Pacer(10, burst=5, jitter=0)
+    pacer.throttled(1.0, retry_after=3)
+    assert reserve_all(pacer, 1.1, 2) == pytest.approx([4.2, 4.4])
+
+
+def test_the_longest_hold_wins_even_within_one_round_trip() -> None:
+    pacer = Pacer(10, jitter=0)
+    for now, seconds in ((1.0, 2), (1.1, 9), (1.2, 1)):
+        pacer.throttled(now, retry_after=seconds)
+    assert pacer.rate == 5
+    assert pacer.reserve(1.3) == pytest.approx(10.3)
+
+
+def test_a_hold_is_bounded_and_never_pulls_the_line_forward() -> None:
+    pacer = Pacer(1, jitter=0)
+    pacer.throttled(0.0, retry_after=86_400)
+    assert pacer.reserve(0.0) == pytest.approx(LONGEST_HOLD + 2)
+    last = reserve_all(pacer, 0.0, 100)[-1]
+    pacer.throttled(0.5, retry_after=86_400)
+    assert pacer.reserve(0.5) > last
+
+
+def test_a_throttle_spends_what_was_saved_up() -> None:
+    pacer = Pacer(10, burst=5, jitter=0)
+    pacer.throttled(100.0)
+    assert reserve_all(pacer, 100.0, 2) == pytest.approx([100.2, 100.4])
+
+
+def seconds_to_recover(pacer: Pacer, now: float, limit: float | None) -> float:
+    start = now
+    while pacer.rate != limit:
+        now = pacer.reserve(now)
+        pacer.succeeded(now)
+    return now - start
+
+
+@pytest.mark.parametrize("rate", [2, 25, 400])
+def test_successes_at_full_load_bring_half_the_rate_back_in_10_to_20_seconds(rate: float) -> None:
+    pacer = Pacer(rate)
+    pacer.throttled(0.0)
+    assert 10 <= seconds_to_recover(pacer, 0.0, rate) <= 20
+
+
+def test_time_alone_recovers_nothing() -> None:
+    pacer = Pacer(25)
+    pacer.throttled(0.0)
+    pacer.reserve(1000.0)
+    assert pacer.rate == 12.5
+
+
+# Without a limit
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    assert set(reserve_all(Pacer(None), 3.0, 1000)) == {3.0}
+
+
+@given(rate=st.floats(5, 300))
+def test_without_a_limit_a_throttle_halves_the_rate_of_late(rate: float) -> None:
+    pacer = Pacer(None)
+    for i in range(int(rate * 10)):
+        pacer.reserve(i / rate)
+    pacer.throttled(10.0)
+    assert (pacer.rate or 0) == pytest.approx(rate / 2, abs=0.8)
+
+
+def test_the_rate_of_long_ago_does_not_count() -> None:
+    pacer = Pacer(None)
+    reserve_all(pacer, 0.0, 1000)
+    pacer.throttled(60.0)
+    assert pacer.rate == 0.5
+
+
+def test_without_a_limit_one_that_is_no_use_is_lifted_again() -> None:
+    pacer = Pacer(None)
+    reserve_all(pacer, 0.0, 100)
+    pacer.throttled(0.1)
+    assert 10 <= seconds_to_recover(pacer, 0.1, None) <= 60
+    assert set(reserve_all(pacer, 100.0, 1000)) == {100.0}
+
+
+# Against a server with a quota
+
+
+@dataclass
+class Server:
+    """A token bucket that is refilled at `rate` and refuses what comes when it is empty."""
+
+    rate: float
+    depth: float
+    tokens: float = 0
+    at: float = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = self.depth
+
+    def change(self, now: float, rate: float) -> None:
+        self.take(now, 0)
+        self.rate, self.depth = rate, rate
+
+    def take(self, now: float, count: float = 1) -> bool:
+        self.tokens, self.at = min(self.depth, self.tokens + self.rate * (now - self.at)), now
+        accepted = self.tokens >= count
+        self.tokens -= count if accepted else 0
+        return accepted
+
+
+@dataclass
+class Traffic:
+    """A client that always has one more request to send, waits for one slot at a time, and reports how it went."""
+
+    pacer: Pacer
+    server: Server
+    retry_after: float | None = None
+    round_trip: float = 0.2
+    busy: float = 0
+    """Seconds the client needs between two requests, so that no limit does not mean infinitely many."""
+    accepted: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+
+    def run(self, until: float, changes: Iterable[tuple[float, float]] = ()) -> None:
+        network, order = random.Random(0), itertools.count()
+        events: list[tuple[float, int, Callable[[float], None]]] = []
+
+        def at(time: float, event: Callable[[float], None]) -> None:
+            heapq.heappush(events, (time, next(order), event))
+
+        def send(now: float) -> None:
+            at(now + network.uniform(0, self.round_trip), arrive)
+            at(max(self.pacer.reserve(now), now + self.busy), send)
+
+        def arrive(now: float) -> None:
+            if self.server.take(now):
+                self.accepted.append(now)
+                at(now + self.round_trip / 2, self.pacer.succeeded)
+            else:
+                self.refused.append(now)
+                at(now + self.round_trip / 2, lambda now: self.pacer.throttled(now, self.retry_after))
+
+        for time, rate in changes:
+            at(time, lambda now, rate=rate: self.server.change(now, rate))
+        at(self.pacer.reserve(0.0), send)
+        while events[0][0] < until:
+            now, _, event = heapq.heappop(events)
+            event(now)
+
+    def use(self, start: float, end: float, rate: float) -> float:
+        """The share of a quota that was used from `start` to `end`."""
+        return sum(start <= t < end for t in self.accepted) / (rate * (end - start))
+
+    def refusals(self, start: float, end: float) -> int:
+        return sum(start <= t < end for t in self.refused)
+
+
+@given(dice=dice)
+def test_a_quota_of_25_is_used_to_98_percent_without_a_throttle(dice: Callable[[], float]) -> None:
+    server = Server(rate=25, depth=25)
+    slots = reserve_all(Pacer(25, dice=dice), 0.0, 1000)
+    assert all(server.take(slot) for slot in slots)
+    assert 1000 / (25 * (slots[-1] - slots[0] + 1 / 25)) >= 0.98
+
+
+def test_a_quota_is_used_as_well_over_an_uneven_network() -> None:
+    traffic = Traffic(Pacer(25, dice=random.Random(2).random), Server(25, 25))
+    traffic.run(until=41)
+    assert traffic.use(1, 41, 25) >= 0.98
+    assert traffic.refused == []
+
+
+@pytest.mark.parametrize("retry_after", [None, 0.5, 1.0])
+def test_a_quota_that_drops_is_followed_down_and_up(retry_after: float | None) -> None:
+    traffic = Traffic(Pacer(25, dice=random.Random(3).random), Server(25, 25), retry_after=retry_after)
+    traffic.run(until=400, changes=[(50, 10), (250, 25)])
+    assert traffic.use(60, 250, 10) >= 0.85
+    assert traffic.refusals(50, 250) <= 0.03 * 10 * 200
+    assert traffic.refusals(60, 250) <= 0.02 * 10 * 190
+    assert traffic.use(275, 400, 25) >= 0.97
+    assert traffic.refusals(250, 400) == 0
+
+
+@pytest.mark.parametrize("quota", [10, 30, 200])
+def test_without_a_limit_a_quota_is_found_and_left_again(quota: float) -> None:
+    traffic = Traffic(Pacer(None, dice=random.Random(4).random), Server(quota, quota), busy=0.002)
+    traffic.run(until=160, changes=[(80, 10_000)])
+    assert traffic.use(10, 80, quota) >= 0.85
+    assert traffic.refusals(10, 80) <= 0.02 * quota * 70
+    assert traffic.pacer.rate is None
+    assert traffic.use(150, 160, 500) >= 0.98
