@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import results, runtime
+from . import results, rollout, runtime
 
-VERBS = (runtime, results)
+VERBS = (rollout, runtime, results)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,168 @@
+"""Results find their way back from every kind of store, once each, whatever fails on the way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.client.delivery import Delivery
+from agentcore_rl_toolkit.errors import StoreError
+from agentcore_rl_toolkit.store import Store, open_store
+from support.fault_proxy import FaultProxy
+from support.loop import LoopThread, loop_thread
+from support.runtime import eventually
+
+
+@dataclass
+class Inbox:
+    """What was delivered, by key."""
+
+    delivered: Counter[str] = field(default_factory=Counter)
+    documents: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+    def receiver(self, key: str) -> Callable[[dict[str, Any] | None, Exception | None], None]:
+        def receive(document: dict[str, Any] | None, error: Exception | None) -> None:
+            self.delivered[key] += 1
+            self.documents[key] = document
+            if error is not None:
+                self.errors[key] = error
+
+        return receive
+
+
+@dataclass
+class Setup:
+    threads: LoopThread
+    delivery: Delivery
+    writer: Store
+    inbox: Inbox
+
+    def expect(self, *keys: str) -> None:
+        async def all_of_them() -> None:
+            for key in keys:
+                self.delivery.expect(key, self.inbox.receiver(key))
+
+        self.threads.run(all_of_them())
+
+    def put(self, key: str, *, announce: bool = True) -> None:
+        self.writer.put_if_absent(key, json.dumps({"key": key}).encode())
+        if announce:
+            self.writer.announce(key)
+
+
+async def make(store: Store) -> Delivery:
+    return Delivery(store, "exp")
+
+
+@pytest.fixture(params=["directory", "s3 and sqs", "s3 alone"])
+def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    queue = None
+    name = str(tmp_path)
+    if request.param != "directory":
+        aws = request.getfixturevalue("aws_env")
+        name = aws.new_bucket()
+        queue = aws.new_queue() if request.param == "s3 and sqs" else None
+    with loop_thread() as threads:
+        delivery = threads.run(make(open_store(name, sqs_url=queue)))
+        writer = open_store(name, sqs_url=queue)
+        yield Setup(threads, delivery, writer, Inbox())
+        threads.run(delivery.close())
+        writer.close()
+
+
+def test_results_are_delivered_once(setup: Setup) -> None:
+    keys = [f"exp/row-{n}/s.json" for n in range(30)]
+    setup.expect(*keys)
+    for key in keys:
+        setup.put(key)
+        setup.writer.announce(key)  # twice: readers must not mind
+    eventually(lambda: len(setup.inbox.delivered) == 30)
+    setup.threads.run(setup.delivery._look_once())
+    assert set(setup.inbox.delivered.values()) == {1}
+    assert all(setup.inbox.documents[key] == {"key": key} for key in keys)
+
+
+def test_what_was_there_before_is_found(setup: Setup) -> None:
+    setup.put("exp/row/early.json", announce=False)
+    setup.expect("exp/row/early.json")
+    eventually(lambda: setup.inbox.delivered["exp/row/early.json"] == 1)
+
+
+def test_what_is_not_waited_for_is_left_alone(setup: Setup) -> None:
+    setup.expect("exp/row/mine.json", "exp/row/forgotten.json")
+    setup.threads.run(forget(setup.delivery, "exp/row/forgotten.json"))
+    for name in ("theirs", "forgotten", "mine"):
+        setup.put(f"exp/row/{name}.json")
+    eventually(lambda: setup.inbox.delivered)
+    setup.threads.run(setup.delivery._look_once())
+    assert setup.inbox.delivered == {"exp/row/mine.json": 1}
+
+
+async def forget(delivery: Delivery, key: str) -> None:
+    delivery.forget(key)
+
+
+def test_a_result_that_cannot_be_read_is_an_error_not_a_silence(setup: Setup) -> None:
+    setup.expect("exp/row/bad.json", "exp/row/list.json")
+    setup.writer.put_if_absent("exp/row/bad.json", b"{half")
+    setup.writer.put_if_absent("exp/row/list.json", b"[1]")
+    eventually(lambda: len(setup.inbox.errors) == 2)
+    assert all(isinstance(error, StoreError) for error in setup.inbox.errors.values())
+
+
+def test_one_listing_replaces_many_reads(setup: Setup) -> None:
+    keys = [f"exp/row-{n}/s.json" for n in range(50)]
+    setup.expect(*keys)
+    before = setup.delivery.requests
+    setup.threads.run(setup.delivery._look_once())
+    assert setup.delivery.requests - before <= 2  # nothing is there: one listing says so for all of them
+
+
+def test_the_store_may_fail(aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = aws_env.new_bucket()
+    writer = open_store(bucket, environ=aws_env.env)
+    with FaultProxy(aws_env.s3_url, rate=0.3, seed=3).serving() as proxy, loop_thread() as threads:
+        environ = aws_env.env | {"AWS_ENDPOINT_URL_S3": proxy.url}
+        setup = Setup(threads, threads.run(make(open_store(bucket, environ=environ))), writer, Inbox())
+        keys = [f"exp/row-{n}/s.json" for n in range(100)]
+        setup.expect(*keys)
+        proxy.down = True
+        threading.Timer(2, lambda: setattr(proxy, "down", False)).start()
+        for key in keys:
+            setup.put(key)
+        eventually(lambda: len(setup.inbox.delivered) == 100, 60)
+        assert set(setup.inbox.delivered.values()) == {1}
+        assert setup.inbox.errors == {}
+        assert proxy.counts["down"] > 0
+        threads.run(setup.delivery.close())
+    writer.close()
+
+
+def test_how_often_it_looks_follows_how_long_rollouts_take(tmp_path: Path) -> None:
+    class Silent:
+        """A store that announces nothing; only its name is asked for here."""
+
+        announces = False
+
+        def close(self) -> None:
+            pass
+
+    async def intervals() -> list[float]:
+        delivery = Delivery(Silent(), "exp")  # type: ignore[arg-type]
+        found = [delivery.interval()]
+        for typical in (1.0, 20.0, 3600.0):
+            delivery._typical = typical
+            found.append(delivery.interval())
+        await delivery.close()
+        return found
+
+    with loop_thread() as threads:
+        assert threads.run(intervals()) == [0.2, 0.2, 2.0, 10.0]
