@@ -34,10 +34,10 @@ clean:  ## remove the virtual environment and build leftovers
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What an agent's container has: the base package, nothing else.
+# What the demo needs: the package, and the local runtime's one dependency.
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing the package into $(VENV) …"
-	@$(PIP) -e .
+	@$(PIP) -e '.[local]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

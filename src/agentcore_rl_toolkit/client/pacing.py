@@ -110,7 +110,7 @@ class Pacer:
         if now - self._slowed >= ROUND_TRIP:
             self._move_to(now)
             if self._limit == math.inf:
-                self._reference = max(1.0, min(self._rate, self._recent))
+                self._reference = max(1.0, self._recent)
             self._rate = min(self._rate, self._reference)
             self._rate = max(self._rate * DECREASE, min(1.0, self._reference / 16))
             self._debt, self._slowed = self._burst, now

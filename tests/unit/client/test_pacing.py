@@ -214,6 +214,25 @@ def test_a_throttle_spends_what_was_saved_up() -> None:
     assert reserve_all(pacer, 100.0, 2) == pytest.approx([100.2, 100.4])
 
 
+def test_a_hold_saves_nothing_up() -> None:
+    pacer = Pacer(10, burst=5, jitter=0)
+    pacer.throttled(1.0)
+    pacer.succeeded(1.9)
+    pacer.throttled(1.95, retry_after=1)
+    slot = 2.95 + 1 / (pacer.rate or 0)
+    assert pacer.reserve(2.0) == pytest.approx(slot)
+
+
+def test_a_higher_rate_counts_from_when_it_came() -> None:
+    pacer = Pacer(30, jitter=0)
+    for now in range(10):
+        pacer.throttled(2.0 * now)
+    pacer.reserve(50.0)
+    pacer.succeeded(50.5)
+    assert pacer.rate == 2
+    assert pacer.reserve(50.5) == pytest.approx(50.75)  # half a slot at 1 a second, the other half at 2
+
+
 def seconds_to_recover(pacer: Pacer, now: float, limit: float | None) -> float:
     start = now
     while pacer.rate != limit:

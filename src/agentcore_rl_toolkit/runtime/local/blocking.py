@@ -29,6 +29,11 @@ class BlockingRuntime:
         """What `boto3.client("bedrock-agentcore", endpoint_url=…)` takes."""
         return self._runtime.endpoint_url
 
+    @property
+    def protections(self) -> list[str]:
+        """What sessions run with."""
+        return self._runtime.protections
+
     def invoke(self, session_id: str, payload: bytes) -> bytes:
         """Invoke the only agent; gives the whole answer."""
         return self._loop.run(self._invoke(session_id, payload))

@@ -219,6 +219,11 @@ class LocalRuntime:
         return sorted((session for session in self._all if session.id), key=lambda session: session.n)
 
     @property
+    def protections(self) -> list[str]:
+        """What sessions run with."""
+        return [] if self._shared is None else list(self._shared.protections)
+
+    @property
     def state(self) -> Path:
         """The runtime's own folder; gone when it is closed."""
         assert self._shared is not None, "the runtime has not been started"
