@@ -1,7 +1,8 @@
 """An HTTP proxy that fails on purpose, to stand between a client and a real server.
 
-It can refuse with a status, cut the connection before the request reaches the server, or cut it after the server did
-the work (the answer is lost: the hardest case), and it can be down altogether for a while. Seeded, and it counts.
+It can refuse with a status, cut the connection before the request reaches the server, cut it after the server did the
+work (the answer is lost: the hardest case), delay a request, send it twice, or take it and never answer; and it can be
+down altogether for a while. Seeded, and it counts.
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector, web
 
+_REFUSALS = {
+    "unavailable": (503, "ServiceUnavailableException"),
+    "error": (500, "InternalServerException"),
+    "throttled": (429, "ThrottlingException"),
+}
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "proxy-connection", "trailer"}
+
+
+FAULTS = ("unavailable", "cut before", "cut after")
+MORE_FAULTS = (*FAULTS, "error", "delayed", "twice")
 
 
 class FaultProxy:
     """Forwards to `upstream`, failing a `rate` of the requests."""
 
-    def __init__(self, upstream: str, *, rate: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, upstream: str, *, rate: float = 0.0, seed: int = 0, faults: tuple[str, ...] = FAULTS, **few: int
+    ) -> None:
+        """`few`: further faults, each injected that many times, for those that would slow a test down."""
         self.upstream = upstream.rstrip("/")
-        self.rate = rate
+        self.rate, self.faults, self.few = rate, faults, few
         self.down = False
         self.counts: Counter[str] = Counter()
         self.url = ""
@@ -37,32 +50,40 @@ class FaultProxy:
         self.counts[fault] += 1
         if fault == "down" or fault == "cut before":
             return _cut(request)
-        if fault == "unavailable":
-            return web.Response(status=503, text="fault injected")
+        if fault in _REFUSALS:
+            status, code = _REFUSALS[fault]
+            headers = {"x-amzn-ErrorType": code}
+            return web.json_response({"message": "fault injected"}, status=status, headers=headers)
+        if fault == "hang":
+            await self._closing.wait()
+            return _cut(request)
+        if fault == "delayed":
+            await asyncio.sleep(self._dice.random())
+        if fault == "twice":
+            self._second = asyncio.ensure_future(self._forward(request, body))
+        answer, content = await self._forward(request, body)
+        if fault == "cut after":
+            return _cut(request)
+        return _copy(request, answer, content)
+
+    async def _forward(self, request: web.Request, body: bytes) -> tuple[ClientResponse, bytes]:
         assert self._session is not None
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = self.upstream + request.raw_path
         async with self._session.request(
             request.method, _raw(url), data=body, headers=headers, allow_redirects=False
         ) as answer:
-            content = await answer.read()
-        if fault == "cut after":
-            return _cut(request)
-        kept = [(n, v) for n, v in answer.headers.items() if n.lower() not in _HOP_BY_HOP | {"content-length"}]
-        response = web.Response(status=answer.status, body=content)
-        response.headers.extend([(n, v) for n, v in kept if n.lower() != "content-type"])
-        if "Content-Type" in answer.headers:
-            response.headers["Content-Type"] = answer.headers["Content-Type"]
-        if request.method == "HEAD":
-            response.headers["Content-Length"] = answer.headers.get("Content-Length", "0")
-        return response
+            return answer, await answer.read()
 
     def _choose(self) -> str:
         if self.down:
             return "down"
         if self._dice.random() >= self.rate:
             return "passed"
-        return self._dice.choice(["unavailable", "cut before", "cut after"])
+        due = [fault for fault, count in self.few.items() if self.counts[fault] < count]
+        if due and self._dice.random() < 0.2:
+            return self._dice.choice(due)
+        return self._dice.choice(self.faults)
 
     @contextmanager
     def serving(self) -> Iterator[FaultProxy]:
@@ -71,6 +92,7 @@ class FaultProxy:
         runner = web.AppRunner(self._app())
 
         async def start() -> None:
+            self._closing = asyncio.Event()
             self._session = ClientSession(
                 connector=TCPConnector(limit=0), timeout=ClientTimeout(total=60), auto_decompress=False
             )
@@ -80,6 +102,7 @@ class FaultProxy:
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
         async def stop() -> None:
+            self._closing.set()
             await runner.cleanup()
             assert self._session is not None
             await self._session.close()
@@ -108,7 +131,18 @@ def _raw(url: str) -> object:
     return URL(url, encoded=True)
 
 
+def _copy(request: web.Request, answer: ClientResponse, content: bytes) -> web.Response:
+    response = web.Response(status=answer.status, body=content)
+    dropped = _HOP_BY_HOP | {"content-length", "content-type"}
+    response.headers.extend([(n, v) for n, v in answer.headers.items() if n.lower() not in dropped])
+    if "Content-Type" in answer.headers:
+        response.headers["Content-Type"] = answer.headers["Content-Type"]
+    if request.method == "HEAD":
+        response.headers["Content-Length"] = answer.headers.get("Content-Length", "0")
+    return response
+
+
 def _cut(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
+    if request.transport is not None:  # else the client was faster
+        request.transport.abort()
     return web.Response(status=500)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import random
 import time
 import uuid
 from collections import defaultdict
@@ -28,6 +29,7 @@ from .future import RolloutCancelled
 INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
 """Failures that are not the agent's own: worth another try, and not worth keeping when a batch is resumed."""
 
+_PAUSE_SECONDS = 2.0
 # What a runtime says (code 424) when the app answered with an error, or never could; all else is a session lost.
 _OWN_FAULTS = ("Received error (", "could not be imported", "did not take the rollout on")
 
@@ -154,6 +156,8 @@ class BatchRun:
         """Try until it succeeds, fails by its own fault, or the retries are used up."""
         start = time.monotonic()
         for attempt in range(1, self._options.max_retries + 2):
+            if attempt > 1:  # whatever it was, give it time to pass
+                await asyncio.sleep(random.uniform(0.5, 1) * _PAUSE_SECONDS * (attempt - 1))
             item = await self._attempt(sample, attempt, start)
             if item.success or item.status not in INFRASTRUCTURE:
                 break

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import random
+import threading
 import time
 import weakref
 from typing import Any
@@ -32,9 +33,11 @@ _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _LONGEST_BACKOFF = 20.0
 _RETRYABLE = frozenset({"RetryableConflictException", "ConflictException", "InternalServerException"})
 _STOP_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0  # a rollout is answered at once, so silence means that nobody is there
 
-# Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process.
-_pacers: weakref.WeakValueDictionary[str, Pacer] = weakref.WeakValueDictionary()
+# Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process with the same limit.
+_pacers: weakref.WeakValueDictionary[tuple[str, float | None], Pacer] = weakref.WeakValueDictionary()
+_pacers_lock = threading.Lock()  # clients live on loops, and so on threads, of their own
 
 
 class Flight:
@@ -88,6 +91,7 @@ class ClientCore:
         self.live: dict[str, Flight] = {}
         """Sessions that may be running, by session id."""
         self._stopping: set[asyncio.Task[None]] = set()
+        self._line = asyncio.Lock()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
@@ -110,7 +114,11 @@ class ClientCore:
             is_local = self.target.startswith(LOCAL_PREFIX)
             endpoint = os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or (_LOCAL_ENDPOINT if is_local else None)
             self._runtime = AgentCoreRuntime(
-                self.target, endpoint_url=endpoint, max_concurrency=self._connections, max_attempts=1
+                self.target,
+                endpoint_url=endpoint,
+                max_concurrency=self._connections,
+                max_attempts=1,  # retries are ours, so that they are paced
+                read_timeout=_ANSWER_SECONDS,
             )
         else:
             from ..runtime.local import LocalRuntime
@@ -123,9 +131,10 @@ class ClientCore:
             environ["AWS_ENDPOINT_URL_S3"] = runtime.endpoint_url
         if is_local and limit == AWS_TPS:  # AWS's quota is no quota of this machine
             limit = None
-        arn = self._runtime.arn
-        self._pacer = _pacers.get(arn) or Pacer(limit)
-        _pacers[arn] = self._pacer
+        with _pacers_lock:
+            key = (self._runtime.arn, limit)
+            self._pacer = _pacers.get(key) or Pacer(limit)
+            _pacers[key] = self._pacer
         self.delivery = Delivery(self.open_store(environ), self.exp_id)
 
     def open_store(self, environ: dict[str, str] | None = None) -> Store:
@@ -160,6 +169,9 @@ class ClientCore:
             if not flight.outcome.done():
                 self.end(flight, error if isinstance(error, Exception) else RuntimeFault("the invoke was cancelled"))
                 raise
+        if flight.stopped:  # the result came first, and a repeated invoke may have started the session again
+            flight.stopped = False
+            self._stop(flight)
         return flight
 
     def end(self, flight: Flight, error: Exception) -> None:
@@ -246,20 +258,27 @@ class ClientCore:
     # --- pacing ----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """Wait for this client's turn to send a request."""
+        """Wait for this client's turn to send a request.
+
+        One at a time, in order: a slot is only taken when it is next, so that a throttle moves everybody behind it.
+        """
         assert self._pacer is not None
-        now = time.monotonic()
-        at = self._pacer.reserve(now)
-        if at > now:
-            await asyncio.sleep(at - now)
+        async with self._line:
+            with _pacers_lock:
+                now = time.monotonic()
+                at = self._pacer.reserve(now)
+            if at > now:
+                await asyncio.sleep(at - now)
 
     def _pacer_throttled(self, fault: RuntimeFault) -> None:
         assert self._pacer is not None
-        self._pacer.throttled(time.monotonic(), fault.retry_after)
+        with _pacers_lock:
+            self._pacer.throttled(time.monotonic(), fault.retry_after)
 
     def _pacer_succeeded(self) -> None:
         assert self._pacer is not None
-        self._pacer.succeeded(time.monotonic())
+        with _pacers_lock:
+            self._pacer.succeeded(time.monotonic())
 
 
 def _absolute(store: str) -> str:
@@ -288,5 +307,5 @@ def _check_answer(body: bytes, key: str) -> None:
 
 
 def _backoff(attempt: int) -> float:
-    ceiling: float = min(0.2 * 2**attempt, _LONGEST_BACKOFF)
+    ceiling: float = min(0.5 * 2**attempt, _LONGEST_BACKOFF)
     return random.random() * ceiling

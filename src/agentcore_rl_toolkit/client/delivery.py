@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import AgentCoreRLError, KeyNotFound, StoreError
+from ..result import Result
 from ..store import Store
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ class Delivery:
                 waiting[0](None, problem)
             return
         if (waiting := self._take(key)) is not None:
-            seconds = self._loop.time() - waiting[1]
+            # What the rollout itself took, if it says so: how late it was found must not slow down the looking.
+            seconds = Result(document).seconds or self._loop.time() - waiting[1]
             self._typical = seconds if self._typical is None else 0.9 * self._typical + 0.1 * seconds
             waiting[0](document, None)
 

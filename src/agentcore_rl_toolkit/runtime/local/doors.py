@@ -46,6 +46,8 @@ class Doors:
             self._pumps.add(task)
             try:
                 await _pass_on(reader, writer, host, port)
+            except asyncio.CancelledError:
+                pass  # by `close`; asyncio would log it as an error
             finally:
                 self._pumps.discard(task)
 
