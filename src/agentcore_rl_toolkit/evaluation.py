@@ -8,7 +8,6 @@ independent would claim more certainty than there is.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
 import random
 import statistics
@@ -66,7 +65,7 @@ class Outcome:
             key = None
         input_id = result.document.get("input_id") or (key.input_id if key else "")
         session_id = about.get("session_id") or (key.session_id if key else "")
-        return cls(str(input_id), str(session_id), status, reward, _seconds(about))
+        return cls(str(input_id), str(session_id), status, reward, result.seconds)
 
     def passed(self, threshold: float) -> bool:
         """Whether it ran to its end with a reward of at least `threshold`."""
@@ -310,14 +309,6 @@ def _pass_at(k: int, groups: list[list[Outcome]], threshold: float) -> PassAtK:
 def _percentile(ordered: list[float], p: float) -> float:
     """Nearest rank: the smallest value that at least a share `p` of them does not exceed."""
     return ordered[max(0, math.ceil(p * len(ordered)) - 1)]
-
-
-def _seconds(about: Mapping[str, Any]) -> float | None:
-    try:
-        start, end = (datetime.datetime.fromisoformat(about[name]) for name in ("started_at", "finished_at"))
-        return (end - start).total_seconds()
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _number(value: float | None) -> str:

@@ -86,9 +86,9 @@ class Result:
         times = self.document.get("_rollout")
         try:
             start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))  # type: ignore[index]
+            return (end - start).total_seconds()
         except (TypeError, KeyError, ValueError):
             return None
-        return (end - start).total_seconds()
 
     def to_bytes(self) -> bytes:
         """The document as it is stored."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import results, rollout, runtime
+from . import eval, results, rollout, runtime
 
-VERBS = (rollout, runtime, results)
+VERBS = (rollout, eval, runtime, results)
 
 
 def build_parser() -> argparse.ArgumentParser:

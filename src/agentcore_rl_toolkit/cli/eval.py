@@ -1,0 +1,98 @@
+"""`agentcore-rl eval AGENT --data rows.jsonl`: run a data set and say how good the agent is, and how sure that is.
+
+Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` tells it apart from an
+earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..evaluation import Outcome, compare, summarize
+from ..result import Result
+from ..store import open_store
+from ..types import Status
+from .rollout import add_batch_arguments, outcome, run_batch
+from .table import format_table
+
+if TYPE_CHECKING:
+    from ..client import BatchItem
+
+_KINDS = (".json", ".csv", ".parquet")
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser("eval", help="run a data set and summarize it", description=__doc__)
+    add_batch_arguments(parser)
+    parser.add_argument("-k", type=int, action="append", help="report pass@k; may be repeated (default: 1)")
+    parser.add_argument("--threshold", type=float, default=1.0, help="reward from which a rollout passes (default: 1)")
+    parser.add_argument("--compare", metavar="EXP", help="an earlier experiment in the same store")
+    parser.add_argument("--output", metavar="FILE", help="write the outcomes: .json, .csv or .parquet")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run, summarize, compare; exit with 1 if nothing could be evaluated."""
+    if args.output and Path(args.output).suffix not in _KINDS:
+        raise ConfigError(f"--output {args.output}: unknown kind", hint=f"end it in {', '.join(_KINDS)}")
+    items: list[BatchItem] = []
+    run_batch(args, items.append)
+    outcomes = [_outcome(item) for item in items]
+    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+    print(format_table([f"experiment {args.exp}", "figure"], summary.rows()))
+    report: dict[str, Any] = {"exp_id": args.exp, "summary": summary.to_dict()}
+    if args.compare:
+        comparison = compare(_stored(args.store, args.compare), outcomes)
+        print("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
+        print(comparison.verdict)
+        report["comparison"] = comparison.to_dict() | {"against": args.compare}
+    if args.output:
+        _write(Path(args.output), report, [outcome(item) for item in items])
+    return 0 if any(item.status is Status.COMPLETED for item in items) else 1
+
+
+def _outcome(item: BatchItem) -> Outcome:
+    if item.result is not None:
+        return Outcome.from_result(Result(item.result))
+    return Outcome(item.input_id, item.session_id or "", item.status, None, item.elapsed)
+
+
+def _stored(store_name: str, exp_id: str) -> list[Outcome]:
+    """The outcomes of an earlier experiment; sessions that were lost are not the agent's."""
+    store = open_store(os.path.abspath(store_name) if os.path.isdir(store_name) else store_name)
+    results = [Result.from_bytes(store.get(key)) for key in store.keys(f"{exp_id}/") if key.endswith(".json")]
+    store.close()
+    if not results:
+        raise ConfigError(f"there is no experiment {exp_id!r} in {store.url}")
+    return [Outcome.from_result(result) for result in results if result.status is not Status.SESSION_LOST]
+
+
+def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -> None:
+    if path.suffix == ".json":
+        path.write_text(json.dumps(report | {"outcomes": outcomes}, indent=2) + "\n")
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(outcomes[0]))
+            writer.writeheader()
+            writer.writerows(outcomes)
+    else:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise ConfigError("writing Parquet needs pyarrow", hint="pip install pyarrow, or write .csv") from None
+        rows = [row | {"rewards": _last(row["rewards"])} for row in outcomes]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    print(f"written to {path}", file=sys.stderr)
+
+
+def _last(rewards: Any) -> Any:
+    return rewards[-1] if isinstance(rewards, list) else rewards

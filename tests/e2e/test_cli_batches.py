@@ -1,0 +1,104 @@
+"""`agentcore-rl rollout` and `eval`: a data set in, outcomes and figures out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.process import clean_env
+
+CLI = str(Path(sys.executable).parent / "agentcore-rl")
+AGENT = str(Path(__file__).parents[2] / "examples" / "echo_agent" / "rl_app.py")
+
+
+def cli(folder: Path, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [CLI, *args]
+    return subprocess.run(command, capture_output=True, text=True, input=stdin, cwd=folder, env=clean_env(), timeout=90)
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_data_set_with_a_bad_line_and_a_bad_row(tmp_path: Path) -> None:
+    data = write(tmp_path / "rows.jsonl", [{"prompt": "a"}, "{bad\n", {"prompt": "b", "answer": "c"}, {"note": 1}])
+    done = cli(tmp_path, "rollout", AGENT, "--data", str(data), "--exp", "e1", "--set", "temperature=0.5")
+    assert done.returncode == 1
+    assert "rows.jsonl: line 2: " in done.stderr
+    outcomes = {line["index"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert [(outcomes[i]["status"], outcomes[i]["rewards"]) for i in range(3)] == [
+        ("completed", 1.0),
+        ("completed", 0.0),
+        ("agent_error", None),
+    ]
+    assert outcomes[2]["error"] == "KeyError: 'prompt'"
+    stored = json.loads((tmp_path / "runs" / outcomes[0]["result_key"]).read_bytes())
+    assert stored["payload"]["_rollout"]["temperature"] == 0.5
+
+
+def test_stdin_and_resuming(tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(4))
+    first = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp", "e1", "--limit", "2", "--quiet", stdin=rows)
+    assert first.returncode == 0, first.stderr
+    second = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp", "e1", "--resume", stdin=rows)
+    lines = [json.loads(line) for line in second.stdout.splitlines()]
+    assert sorted(line["index"] for line in lines if line["resumed"]) == [0, 1]
+    assert len(lines) == 4
+    refused = cli(tmp_path, "rollout", AGENT, "--data", "-", "--resume", stdin=rows)
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (1, "error: --resume needs --exp")
+
+
+def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
+    good = [{"prompt": "x", "answer": "x", "input_id": f"q{n}"} for n in range(8)]
+    bad = [row | {"answer": "y" if n < 6 else "x"} for n, row in enumerate(good)]
+    common = ("--store", str(tmp_path / "store"), "--quiet")
+    before = cli(
+        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "bad.jsonl", bad)), "--exp", "old", *common,
+        "-n", "2", "-k", "1", "-k", "2", "--output", "old.csv",
+    )  # fmt: skip
+    assert before.returncode == 0, before.stderr
+    table = dict(line.split(maxsplit=1) for line in before.stdout.splitlines()[2:])
+    assert (table["rollouts"], table["pass@1"], table["pass@2"]) == ("16", "0.25", "0.25")
+    with (tmp_path / "old.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 16
+    after = cli(
+        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "good.jsonl", good)), "--exp", "new", *common,
+        "--compare", "old", "--output", "new.json",
+    )  # fmt: skip
+    assert after.returncode == 0, after.stderr
+    report = json.loads((tmp_path / "new.json").read_text())
+    assert report["summary"]["reward"] == 1.0
+    assert report["comparison"]["difference"] == 0.75
+    assert report["comparison"]["wins"] == 6
+    assert "b is better by 0.75" in after.stdout
+    missing = cli(tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), *common, "--compare", "nowhere")
+    assert missing.returncode == 1
+    assert "there is no experiment 'nowhere'" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("rollout", AGENT, "--data", "nowhere.jsonl"), "nowhere.jsonl can't be read: No such file"),
+        (("rollout", AGENT, "--data", "empty.jsonl"), "empty.jsonl has no rows"),
+        (("rollout", "nowhere.py", "--data", "one.jsonl"), "there is no agent at"),
+        (("rollout", AGENT, "--data", "one.jsonl", "--store", "Bad_Name"), "names no store"),
+        (("rollout", AGENT, "--data", "one.jsonl", "--set", "x"), "--set x: no value"),
+        (("eval", AGENT, "--data", "one.jsonl", "--output", "x.txt"), "unknown kind"),
+        (("rollout", AGENT, "--data", "one.jsonl", "-n", "0"), "n must be at least 1"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, args: tuple[str, ...], says: str) -> None:
+    write(tmp_path / "one.jsonl", [{"prompt": "x"}])
+    write(tmp_path / "empty.jsonl", [])
+    done = cli(tmp_path, *args)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
