@@ -70,6 +70,7 @@ class RolloutRunner:
         with self._lock:
             self._live.add(run)
         context = contextvars.copy_context()
+        _thread(run.store.prepare)  # while the function runs
         if is_async:
             loop = self._async_loop()
             loop.call_soon_threadsafe(self._start_task, run, context=context)

@@ -33,6 +33,9 @@ class Store(Protocol):
     def announces(self) -> bool:
         """Whether `announce` reaches anybody; if not, readers have to list."""
 
+    def prepare(self) -> None:
+        """Get ready, so that the first call is quick; contacts nothing, and what is wrong shows later."""
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store `data` durably unless `key` is taken. True if it was stored, False if something was there."""
 

@@ -45,6 +45,9 @@ class LocalStore:
     def announces(self) -> bool:
         return True
 
+    def prepare(self) -> None:
+        """Nothing takes time here."""
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
         try:

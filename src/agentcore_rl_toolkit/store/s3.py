@@ -6,6 +6,7 @@ The only file of the store that imports boto3. Endpoints, region and credentials
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
@@ -39,6 +40,7 @@ class S3Store:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._queue = queue
+        self._clients: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     @property
@@ -48,6 +50,11 @@ class S3Store:
     @property
     def announces(self) -> bool:
         return self._queue is not None
+
+    def prepare(self) -> None:
+        # Importing boto3 and reading its service models takes longer than any request.
+        with contextlib.suppress(ConfigError):
+            _ = self._s3, self._queue and self._sqs
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         name = self._name(key)
@@ -132,10 +139,9 @@ class S3Store:
         return wanted
 
     def close(self) -> None:
-        for name in ("_s3", "_sqs"):
-            client = self.__dict__.pop(name, None)
-            if client is not None:
-                client.close()
+        with self._lock:
+            while self._clients:
+                self._clients.popitem()[1].close()
 
     def _keys_in(self, body: str) -> list[str]:
         """The keys of this store that a message names; S3's own event notifications read the same."""
@@ -154,11 +160,11 @@ class S3Store:
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
 
-    @cached_property
+    @property
     def _s3(self) -> Any:
         return self._client("s3")
 
-    @cached_property
+    @property
     def _sqs(self) -> Any:
         return self._client("sqs")
 
@@ -182,7 +188,9 @@ class S3Store:
             "retries": {"total_max_attempts": 1},
         }
         try:
-            with self._lock:  # creating clients from one session is not thread-safe
+            with self._lock:  # making clients is not thread-safe, and one of each is enough
+                if service in self._clients:
+                    return self._clients[service]
                 session = boto3.session.Session(**self._credentials())
                 where = (
                     {}
@@ -196,6 +204,7 @@ class S3Store:
                     client = session.client(
                         service, config=Config(**settings, s3={"addressing_style": "path"}), **where
                     )
+                self._clients[service] = client
                 return client
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error

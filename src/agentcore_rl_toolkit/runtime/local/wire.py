@@ -80,9 +80,11 @@ class WireServer:
     async def _route(self, request: web.Request) -> web.StreamResponse:
         # boto3 percent-encodes the whole ARN, so the parts can only be told apart in the raw path.
         parts = request.raw_path.partition("?")[0].split("/")
-        if len(parts) < 2 or parts[1] != "runtimes":
-            return await self._s3.handle(request)
         start = time.monotonic()
+        if len(parts) < 2 or parts[1] != "runtimes":
+            answer = await self._s3.handle(request)
+            self._metrics.observe("s3", answer.status, time.monotonic() - start)
+            return answer
         action = parts[3] if len(parts) == 4 else ""
         try:
             handler = {
