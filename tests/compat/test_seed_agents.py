@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strands import Agent, tool
+from strands.hooks import AfterModelCallEvent, BeforeModelCallEvent, HookRegistry
+from strands.models.openai import OpenAIModel
+from strands.types.content import Message
 
+from agentcore_rl_toolkit import StrandsAgentCoreRLApp, StrandsRolloutCollector
+from agentcore_rl_toolkit.config import AgentCoreConfig
 from support.agent import rollout, run_agent
 from support.scripted_model import ScriptedModel
 
@@ -95,3 +101,103 @@ def test_a_model_without_an_endpoint_says_what_to_set(
         model_id="given", client_args={"base_url": "http://given/v1"}, params={"temperature": 0}
     )
     assert model.get_config()["model_id"] == "given"
+
+
+def agent(model: ScriptedModel, collector: StrandsRolloutCollector, prompt: str, *tools: Any) -> Agent:
+    client_args = {"api_key": "EMPTY", "base_url": model.base_url, "max_retries": 0}
+    policy = OpenAIModel(client_args=client_args, model_id="policy")
+    return Agent(model=policy, system_prompt=prompt, tools=list(tools), hooks=[collector], callback_handler=None)
+
+
+def delegates(body: dict[str, Any]) -> dict[str, Any]:
+    """The outer agent asks its helper once; whoever is asked "fail" finds the engine broken."""
+    system, last = body["messages"][0]["content"], body["messages"][-1]
+    if "fail" in str(last["content"]):
+        return {"status": 500, "error": {"message": "on fire", "type": "server_error"}}
+    if "outer" in str(system) and last["role"] == "user":
+        return {"tool_calls": [("ask_helper", {"question": "what?"})]}
+    return {"content": "said by the " + ("outer" if "outer" in str(system) else "helper")}
+
+
+def texts(collector: StrandsRolloutCollector) -> list[list[str]]:
+    """Per call: the text of the first message sent, and what was answered."""
+    calls = collector.get_rollout_data()
+    return [[c["messages"][0]["content"][0]["text"], c["response"]["content"][0].get("text", "tool")] for c in calls]
+
+
+def test_an_agent_called_as_a_tool_adds_to_the_same_invocation() -> None:
+    collector = StrandsRolloutCollector()
+    with ScriptedModel(delegates).serving() as model:
+
+        @tool
+        def ask_helper(question: str) -> str:
+            """Ask the helper."""
+            return str(agent(model, collector, "the helper")(question))
+
+        outer = agent(model, collector, "the outer", ask_helper)
+        for _ in range(2):  # the second time starts fresh
+            outer.messages.clear()
+            outer("begin")
+            expected = [["begin", "tool"], ["what?", "said by the helper"], ["begin", "said by the outer"]]
+            assert texts(collector) == expected
+
+
+def test_a_call_that_failed_is_not_kept_and_the_next_invocation_starts_fresh() -> None:
+    collector = StrandsRolloutCollector()
+    with ScriptedModel(delegates).serving() as model:
+        helper = agent(model, collector, "the helper")
+        helper("hello")
+        with pytest.raises(Exception, match="on fire"):
+            helper("fail")
+        assert collector.get_rollout_data() == []
+        helper.messages.clear()
+        helper("again")
+        assert texts(collector) == [["again", "said by the helper"]]
+
+
+def test_what_was_collected_stays_as_it_was_sent() -> None:
+    collector = StrandsRolloutCollector()
+    with ScriptedModel(delegates).serving() as model:
+        helper = agent(model, collector, "the helper")
+        helper("hello")
+        for message in helper.messages:
+            message["content"][0]["text"] = "changed by the agent"
+        collector.get_rollout_data()[0]["messages"].append("changed by the reader")
+        (call,) = collector.get_rollout_data()
+    assert call["messages"] == [{"role": "user", "content": [{"text": "hello"}]}]
+    assert call["response"] == {"role": "assistant", "content": [{"text": "said by the helper"}]}
+    assert call["stop_reason"] == "end_turn"
+
+
+def test_agents_that_run_at_the_same_time_keep_their_own_messages() -> None:
+    collector, registry = StrandsRolloutCollector(), HookRegistry()
+    collector.register_hooks(registry)
+    one, two = (
+        Agent(messages=[{"role": "user", "content": [{"text": text}]}], model=OpenAIModel(model_id="m"))
+        for text in ("asked one", "asked two")
+    )
+    for agent in (one, two):
+        registry.invoke_callbacks(BeforeModelCallEvent(agent=agent))
+    for agent in (one, two):
+        reply: Message = {"role": "assistant", "content": [{"text": "said"}]}
+        stop = AfterModelCallEvent.ModelStopResponse(message=reply, stop_reason="end_turn")
+        registry.invoke_callbacks(AfterModelCallEvent(agent=agent, stop_response=stop))
+    assert texts(collector) == [["asked one", "said"], ["asked two", "said"]]
+
+
+def test_the_argument_wins_over_the_config_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BASE_URL", raising=False)
+    monkeypatch.delenv("MODEL_ID", raising=False)
+    plain = StrandsAgentCoreRLApp()
+    configured = StrandsAgentCoreRLApp(config=AgentCoreConfig(base_url="http://config/v1", model_id="config"))
+    monkeypatch.setenv("BASE_URL", "http://env/v1")  # after construction: it is read when the model is made
+    monkeypatch.setenv("MODEL_ID", "env")
+    for app, kwargs, base_url, model_id in (
+        (plain, {}, "http://env/v1", "env"),
+        (configured, {}, "http://config/v1", "config"),
+        (configured, {"client_args": {"timeout": 5}}, "http://config/v1", "config"),
+        (configured, {"model_id": "given", "client_args": {"base_url": "http://given/v1"}}, "http://given/v1", "given"),
+    ):
+        model = app.create_openai_compatible_model(params={"temperature": 0.5}, **kwargs)
+        assert model.client_args == {"api_key": "EMPTY", "base_url": base_url} | kwargs.get("client_args", {})
+        assert model.get_config() == {"model_id": model_id, "params": {"temperature": 0.5}}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,3 +213,136 @@ def test_without_a_queue_s3_announces_nothing(aws_env: object) -> None:
     store.announce("exp/row/s.json")
     with pytest.raises(ConfigError, match="sqs_url"):
         store.announcements("exp", 0)
+
+
+def read(store: Store, exp_id: str, count: int) -> list[str]:
+    """`count` announcements, or as many as come within ten seconds."""
+    got: list[str] = []
+    deadline = time.monotonic() + 10
+    while len(got) < count and time.monotonic() < deadline:
+        got += store.announcements(exp_id, 1)
+    return got
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_inside_another_is_another(store: Store) -> None:
+    store.announce("team/ours/row/s.json")
+    store.announce("team/row/s.json")
+    assert read(store, "team", 1) == ["team/row/s.json"]
+
+
+# --- announcements on SQS --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(aws_env: Any) -> str:
+    return str(aws_env.new_queue())
+
+
+def waiting(aws: Any, queue: str) -> int:
+    """Messages in the queue, those that a reader holds included."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    counts = aws.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    return sum(int(counts[name]) for name in names)
+
+
+def test_anothers_announcements_stay_in_the_queue(aws_env: Any, queue: str) -> None:
+    store = open_store("some-bucket", sqs_url=queue)
+    aws_env.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "0"})
+    store.announce("theirs/row/s.json")
+    store.announce("ours/row/s.json")
+    assert read(store, "ours", 1) == ["ours/row/s.json"]
+    assert waiting(aws_env, queue) == 1
+    assert read(store, "theirs", 1) == ["theirs/row/s.json"]
+    assert waiting(aws_env, queue) == 0
+
+
+def s3_event(bucket: str, key: str) -> dict[str, Any]:
+    """As S3 itself sends it: blanks are pluses, and bytes are quoted."""
+    return {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": key}}}]}
+
+
+JUNK: list[Any] = [
+    "not json",
+    "[]",
+    "7",
+    "null",
+    "{}",
+    {"Records": "text"},
+    {"Records": 7},
+    {"Records": [{}]},
+    {"Records": [{"s3": None}]},
+    {"Records": [{"s3": {"bucket": {"name": "some-bucket"}, "object": {"key": 7}}}]},
+    {"Event": "s3:TestEvent", "Bucket": "some-bucket"},  # what S3 sends first of all
+]
+
+
+def test_messages_that_are_no_announcements_are_dropped(aws_env: Any, queue: str) -> None:
+    store, sqs = open_store("some-bucket", sqs_url=queue), aws_env.client("sqs")
+    for body in JUNK:
+        sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
+    store.announce("exp/row/s.json")
+    assert read(store, "exp", 1) == ["exp/row/s.json"]
+    while waiting(aws_env, queue):
+        assert store.announcements("exp", 0) == []
+
+
+def test_s3s_own_notifications_are_announcements(aws_env: Any, queue: str) -> None:
+    store, sqs = open_store("s3://some-bucket/team/run one", sqs_url=queue), aws_env.client("sqs")
+    event = s3_event("some-bucket", "team/run+one/exp/a+b%2Bc/Gr%C3%BC%C3%9Fe.json")
+    sqs.send_message(QueueUrl=queue, MessageBody=json.dumps(event))
+    assert read(store, "exp", 1) == ["exp/a b+c/Grüße.json"]
+
+
+def test_our_announcements_read_like_s3s_own(aws_env: Any, queue: str) -> None:
+    open_store("s3://some-bucket/team/run one", sqs_url=queue).announce("exp/a b+c/Grüße.json")
+    (message,) = aws_env.client("sqs").receive_message(QueueUrl=queue)["Messages"]
+    record = json.loads(message["Body"])["Records"][0]
+    assert record["s3"]["bucket"]["name"] == "some-bucket"
+    assert record["s3"]["object"]["key"] == "team/run+one/exp/a+b%2Bc/Gr%C3%BC%C3%9Fe.json"
+
+
+def test_announcements_of_another_store_are_not_taken_for_ours(aws_env: Any, queue: str) -> None:
+    for url in ("s3://other-bucket/team", "s3://some-bucket/other", "s3://some-bucket"):
+        open_store(url, sqs_url=queue).announce("exp/row/theirs.json")
+    store = open_store("s3://some-bucket/team", sqs_url=queue)
+    store.announce("exp/row/ours.json")
+    assert read(store, "exp", 1) == ["exp/row/ours.json"]
+    assert store.announcements("exp", 0) == []
+
+
+def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
+    name = queue.rsplit("/", 1)[1]
+    open_store("some-bucket", sqs_url=name).announce("exp/row/s.json")
+    assert read(open_store("some-bucket", sqs_url=queue), "exp", 1) == ["exp/row/s.json"]
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(0, 0), (-3, 0), (0.4, 0), (7, 7), (19.6, 20), (3600, 20)])
+def test_sqs_is_asked_to_wait_no_longer_than_it_can(
+    aws_env: Any, queue: str, monkeypatch: pytest.MonkeyPatch, asked: float, sent: int
+) -> None:
+    store, waits = open_store("some-bucket", sqs_url=queue), []
+
+    class Client:
+        def receive_message(self, **kwargs: Any) -> dict[str, Any]:
+            waits.append(kwargs["WaitTimeSeconds"])
+            return {}
+
+    monkeypatch.setattr(type(store), "_client", lambda self, service: Client())
+    assert store.announcements("exp", asked) == []
+    assert waits == [sent]
+
+
+def test_a_list_of_many_pages(aws_env: Any) -> None:
+    bucket, s3 = aws_env.new_bucket(), aws_env.client("s3")
+    store = open_store(bucket)
+    keys = [f"exp/row-{i}/s.json" for i in range(5)]
+    for key in keys:
+        store.put_if_absent(key, b"x")
+    store._s3.meta.events.register(  # type: ignore[attr-defined]
+        "provide-client-params.s3.ListObjectsV2", lambda params, **_: params | {"MaxKeys": 2}
+    )
+    assert sorted(store.keys()) == keys
+    assert s3.head_object(Bucket=bucket, Key=keys[0])["ContentType"] == "application/json"

@@ -38,3 +38,21 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 def test_bad_values_are_named(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         AgentCoreConfig.load(environ={}, **values)
+
+
+def test_what_is_not_given_is_looked_up() -> None:
+    env = {"AGENTCORE_RL_S3_BUCKET": "env", "AGENTCORE_RL_STORE_RETRY_SECONDS": "5"}
+    config = AgentCoreConfig.load(environ=env, s3_bucket=None, store_retry_seconds=None)
+    assert (config.s3_bucket, config.store_retry_seconds) == ("env", 5.0)
+
+
+def test_an_empty_variable_is_no_value() -> None:
+    env = {"AGENTCORE_RL_STORE_RETRY_SECONDS": "", "AGENTCORE_RL_BASE_URL": "", "BASE_URL": "http://general/v1"}
+    config = AgentCoreConfig.load(environ=env, model_id="")
+    assert (config.store_retry_seconds, config.base_url, config.model_id) == (120.0, "http://general/v1", None)
+
+
+@pytest.mark.parametrize("value", [None, [1], object()])
+def test_what_is_no_number_is_named(value: object) -> None:
+    with pytest.raises(ConfigError, match="shutdown_seconds must be a number of seconds"):
+        AgentCoreConfig(shutdown_seconds=value)  # type: ignore[arg-type]

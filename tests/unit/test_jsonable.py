@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import enum
 import json
 import uuid
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import NotSerializable
 from agentcore_rl_toolkit.jsonable import dump_json, jsonable
+from agentcore_rl_toolkit.redact import Redactor
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -101,3 +103,56 @@ def test_what_has_no_json_form_is_named(value: Any, says: str) -> None:
 def test_the_same_object_twice_is_no_cycle() -> None:
     shared = {"a": 1}
     assert jsonable([shared, shared]) == [shared, shared]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("inf"), "Infinity"),
+        (Decimal("Infinity"), "Infinity"),
+        (Decimal("1E400"), "1E+400"),
+        (datetime.timedelta(minutes=1.5), 90.0),
+        (datetime.time(3, 4), "03:04:00"),
+        (bytearray(b"a"), "YQ=="),
+        ({1, "a"}, ["a", 1]),
+        ({uuid.UUID(int=0): 1}, {"00000000-0000-0000-0000-000000000000": 1}),
+        ({datetime.date(2026, 1, 2): 1}, {"2026-01-02": 1}),
+        ({Colour.RED: 1}, {"red": 1}),
+    ],
+)
+def test_more_conversions(value: Any, expected: Any) -> None:
+    assert jsonable(value) == expected
+
+
+def test_numbers_are_plain() -> None:
+    values = jsonable([np.float64(0.5), np.int64(1), np.bool_(True)])
+    assert [type(value) for value in values] == [float, int, bool]
+
+
+def test_text_that_is_not_valid_unicode_survives() -> None:
+    data = dump_json(jsonable({"t": "a\ud800b"}))
+    assert data == b'{"t":"a\\ud800b"}'
+    assert json.loads(data) == {"t": "a\ud800b"}
+
+
+def test_other_text_is_stored_as_it_reads() -> None:
+    assert dump_json({"t": "Grüße 世界"}) == '{"t":"Grüße 世界"}'.encode()
+
+
+@pytest.mark.parametrize("text", ["", "\ud800"])  # the second takes the other way out
+def test_nothing_but_json_is_dumped(text: str) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dump_json([text, float("nan")])
+
+
+def test_a_cycle_is_named_where_it_closes() -> None:
+    loop: dict[str, Any] = {}
+    loop["a"] = [loop]
+    with pytest.raises(NotSerializable, match=r"^a\[0\] contains itself"):
+        jsonable(loop)
+
+
+def test_secrets_are_hidden_by_name_and_by_text() -> None:
+    redact = Redactor.of({"api_key": "sk-12345678"})
+    value = {"api_key": {"any": object()}, "openai_api_key": None, "said": ["it is sk-12345678"]}
+    assert jsonable(value, redact=redact) == {"api_key": "***", "openai_api_key": None, "said": ["it is ***"]}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.errors import RewardInvalid
 from agentcore_rl_toolkit.redact import Redactor
 from agentcore_rl_toolkit.result import RESERVED, Result, ResultBuilder, classify
 from agentcore_rl_toolkit.types import RolloutId, Status
@@ -83,3 +84,86 @@ def test_a_value_whose_repr_fails_is_still_a_failed_result() -> None:
 
 def test_an_exception_without_a_message_is_named() -> None:
     assert builder().raised(KeyError(), 2.0).document["stop_reason"] == "KeyError"
+
+
+def linked(*, cause: BaseException | None = None, context: BaseException | None = None) -> Exception:
+    error = RuntimeError("wrapped")
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+ENGINE = exception("APIConnectionError", "openai")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RewardInvalid("no number"), Status.REWARD_ERROR),
+        (exception("APITimeoutError", "openai"), Status.ENGINE_ERROR),
+        (exception("OverloadedError", "anthropic._exceptions"), Status.ENGINE_ERROR),
+        (exception("ServiceUnavailableError", "anthropic._exceptions"), Status.ENGINE_ERROR),
+        (exception("ModelThrottledException", "strands.types.exceptions"), Status.ENGINE_ERROR),
+        (exception("LengthFinishReasonError", "openai"), Status.TRUNCATED),
+        (linked(cause=ENGINE), Status.ENGINE_ERROR),
+        (linked(context=ENGINE), Status.ENGINE_ERROR),
+        (linked(cause=linked(context=ENGINE), context=ValueError()), Status.ENGINE_ERROR),
+    ],
+)
+def test_more_exceptions_are_told_apart(error: BaseException, status: Status) -> None:
+    assert classify(error) is status
+
+
+@pytest.mark.timeout(10)
+def test_exceptions_that_cause_each_other_have_an_end() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert classify(first) is Status.AGENT_ERROR
+
+
+def test_what_names_the_same_thing_is_not_shadowed() -> None:
+    assert "shadowed" not in builder().returned({"input_id": "i", "s3_bucket": "/store"}, 2.0).document
+
+
+@pytest.mark.parametrize("code", [True, "500", 500.0, None])
+def test_a_status_code_is_a_whole_number(code: Any) -> None:
+    document = builder().returned({"status_code": code}, 2.0).document
+    assert document["status_code"] == 200
+    assert type(document["status_code"]) is int
+    assert document["shadowed"] == {"status_code": code}
+
+
+@pytest.mark.parametrize("reason", [7, None, ["max_turns"]])
+def test_a_stop_reason_is_text(reason: Any) -> None:
+    document = builder().returned({"stop_reason": reason}, 2.0).document
+    assert (document["stop_reason"], document["shadowed"]) == ("end_turn", {"stop_reason": reason})
+
+
+def test_an_own_failure_keeps_its_own_error() -> None:
+    document = builder().returned({"status_code": 503, "stop_reason": "gave up", "error": "mine"}, 2.0).document
+    assert document["status_code"] == 503
+    assert document["error"] == {"kind": "agent_error", "type": "Returned", "message": "gave up"}
+    assert document["shadowed"] == {"error": "mine"}
+
+
+def test_what_is_left_of_a_value_is_short_and_has_no_secrets() -> None:
+    class Talkative:
+        def __repr__(self) -> str:
+            return "sk-12345678 " + "x" * 5000
+
+    value = {"said by sk-12345678": Talkative(), "api_key": "sk-another-one", "n": 1}
+    returned = builder(api_key="sk-12345678").returned(value, 2.0).document["returned"]
+    text = returned.pop("said by ***")
+    assert returned == {"api_key": "***", "n": 1}
+    assert text.startswith("*** xxx")
+    assert len(text) <= 1000
+
+
+def test_a_failure_has_no_secrets() -> None:
+    try:
+        raise ValueError("401 for sk-12345678")
+    except ValueError as error:
+        document = builder(api_key="sk-12345678").raised(error, 2.0).document
+    assert document["stop_reason"] == "ValueError: 401 for ***"
+    assert document["error"]["message"] == "401 for ***"
+    assert "ValueError: 401 for ***" in document["traceback"]
+    assert "sk-12345678" not in document["traceback"]

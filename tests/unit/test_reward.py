@@ -59,3 +59,24 @@ def test_a_reward_without_a_call_says_so() -> None:
 
     with pytest.raises(TypeError, match="Empty does not define __call__"):
         Empty()(response_text="x")
+
+
+class Shaped:
+    """Has the attribute of an array, and is none."""
+
+    ndim = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([1, "x"], r"^rewards\[1\] is a str \('x'\), not a number"),
+        ([1, float("nan")], r"^rewards\[1\] is nan"),
+        (np.array([[1.0]]), r"^rewards is a ndarray \(array\(\[\[1\.\]\]\)\)"),
+        ("x" * 1000, r"^rewards is a str \('x{56}\.\.\.\), not a number"),
+        (Shaped(), r"^rewards is a Shaped"),
+    ],
+)
+def test_what_is_refused_is_named(value: Any, says: str) -> None:
+    with pytest.raises(RewardInvalid, match=says):
+        normalize_rewards(value)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import itertools
+import os
 import random
+import select
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError, HTTPClientError, ParamValidationError, ResponseStreamingError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.errors import ConfigError, KeyInvalid, StoreError, StoreUnavailable
-from agentcore_rl_toolkit.store import open_store
+from agentcore_rl_toolkit.errors import ConfigError, KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from agentcore_rl_toolkit.store import Store, open_store, watch
 from agentcore_rl_toolkit.store.retry import FIRST_DELAY, LONGEST_DELAY, retry
+from agentcore_rl_toolkit.store.s3 import S3Store
 from agentcore_rl_toolkit.store.watch import DirectoryWatch
 
 
@@ -199,3 +208,428 @@ def test_readers_share_a_directory_without_taking_twice(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(itertools.chain(*found)) == sorted(f"exp/row-{i}/s.json" for i in range(100))
+
+
+def test_the_waits_double_up_to_a_ceiling_and_end_at_the_deadline() -> None:
+    clock, told = Clock(), []
+    error = StoreUnavailable("down")
+
+    def call() -> None:
+        raise error
+
+    with pytest.raises(StoreUnavailable) as caught:
+        retry(
+            call,
+            seconds=18.0,
+            on_retry=lambda *args: told.append(args),
+            clock=clock,
+            sleep=clock.sleep,
+            dice=lambda: 1.0,
+        )
+    assert caught.value is error
+    assert clock.sleeps == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 1.7])
+    assert told == [(error, slept) for slept in clock.sleeps]
+
+
+@pytest.mark.parametrize("error", [StoreError("denied"), KeyNotFound("none"), OSError("no"), ValueError("bug")])
+def test_only_what_may_pass_is_tried_again(error: Exception) -> None:
+    calls = []
+
+    def call() -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        retry(call, seconds=30, clock=(clock := Clock()), sleep=clock.sleep)
+    assert len(calls) == 1
+
+
+# --- the directory ---------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_comes_second_at_the_last_moment_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, link = open_store(str(tmp_path)), os.link
+
+    def other_writer_first(source: Path, target: Path) -> None:
+        if not target.exists():
+            target.write_bytes(b"theirs")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", other_writer_first)
+    assert store.put_if_absent("exp/row/s.json", b"ours") is False
+    assert store.get("exp/row/s.json") == b"theirs"
+
+
+def test_a_document_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That fsync is called, on the right files and in the right order; what a disk does with it no test can see."""
+    store, fsync, synced = open_store(str(tmp_path)), os.fsync, []
+
+    def record(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        there = (tmp_path / "exp/row/s.json").exists()
+        synced.append((path.parent.name if path.is_file() else path.name, path.is_file() and path.read_bytes(), there))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    store.put_if_absent("exp/row/s.json", b"x" * 10)
+    assert synced == [(".new", b"x" * 10, False), ("row", False, True)]
+    store.announce("exp/row/s.json")  # a hint: not worth a disk's time
+    assert len(synced) == 2
+
+
+def test_no_draft_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+    assert store.put_if_absent("exp/row/s.json", b"x")
+    assert not store.put_if_absent("exp/row/s.json", b"x")
+    store.announce("exp/row/s.json")
+
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "broken disk")
+
+    monkeypatch.setattr(os, "link", broken)
+    with pytest.raises(StoreUnavailable):
+        store.put_if_absent("exp/row/t.json", b"x")
+    assert list((tmp_path / ".new").iterdir()) == []
+    assert list(store.keys()) == ["exp/row/s.json"]
+
+
+PASSING = ["EAGAIN", "EINTR", "EIO", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ESTALE"]
+
+
+@pytest.mark.parametrize("name", [*PASSING, "EACCES", "EPERM", "EROFS", "ENAMETOOLONG"])
+def test_errors_that_may_pass_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def broken(*args: object) -> None:
+        raise OSError(getattr(errno, name), "broken on purpose")
+
+    monkeypatch.setattr(os, "link", broken)
+    with pytest.raises(StoreError, match="broken on purpose") as caught:
+        open_store(str(tmp_path)).put_if_absent("exp/row/s.json", b"x")
+    assert isinstance(caught.value, StoreUnavailable) is (name in PASSING)
+    assert ("hard links" in str(caught.value)) is (name == "EPERM")
+
+
+def test_a_folder_is_no_document(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put_if_absent("exp/row/s.json", b"x")
+    for key in ("exp/row", "exp/row/s.json/below.json"):
+        assert not store.exists(key)
+        with pytest.raises(KeyNotFound):
+            store.get(key)
+
+
+def test_keys_come_in_their_order(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    keys = ["a.json", "a/b/1.json", "a/b/2.json", "a/c/0.json", "b/a/0.json"]
+    for key in reversed(keys):
+        store.put_if_absent(key, b"x")
+    assert list(store.keys()) == keys
+
+
+def test_keys_outside_are_not_listed_through_a_link(tmp_path: Path) -> None:
+    outside, root = open_store(str(tmp_path / "outside")), tmp_path / "root"
+    outside.put_if_absent("row/s.json", b"x")
+    root.mkdir()
+    (root / "exp").symlink_to(tmp_path / "outside")
+    assert "exp/row/s.json" not in list(open_store(str(root)).keys())
+
+
+def test_announcements_are_read_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", itertools.count(98).__next__)
+    store = open_store(str(tmp_path))
+    keys = [f"exp/row-{i}/s.json" for i in range(5)]
+    for key in keys:
+        store.announce(key)
+    assert store.announcements("exp", 0) == keys
+
+
+def test_an_announcement_that_another_reader_took_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read_text = open_store(str(tmp_path)), Path.read_text
+    store.announce("exp/row/s.json")
+
+    def read_as_another_takes_it(path: Path) -> str:
+        text = read_text(path)
+        path.unlink()
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_as_another_takes_it)
+    assert store.announcements("exp", 0) == []
+
+
+# --- the watch -------------------------------------------------------------------------------------------------------
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[DirectoryWatch]:
+    watch = DirectoryWatch(tmp_path)
+    yield watch
+    watch.close()
+
+
+def readable(watch: DirectoryWatch) -> bool:
+    assert watch._descriptor is not None
+    return select.select([watch._descriptor], [], [], 0)[0] != []
+
+
+@linux
+@pytest.mark.parametrize("how", ["written", "linked", "moved"])
+def test_a_watch_does_not_nap(
+    watched: DirectoryWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def nap(seconds: float) -> None:
+        raise AssertionError("inotify is there: no need to nap")
+
+    monkeypatch.setattr(watch.time, "sleep", nap)
+    source = tmp_path.parent / f"source-{tmp_path.name}"
+    source.write_bytes(b"x")
+    assert not readable(watched)
+    if how == "written":
+        (tmp_path / "new").write_bytes(b"x")
+    elif how == "linked":
+        os.link(source, tmp_path / "new")
+    else:
+        source.rename(tmp_path / "new")
+    assert readable(watched)
+    watched.wait(60)
+    assert not readable(watched)  # what was seen does not wake the next wait
+
+
+@linux
+def test_a_wait_lasts_as_long_as_asked_and_yields_to_another_thread(
+    watched: DirectoryWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+
+    class Poll:
+        def register(self, *args: object) -> None: ...
+
+        def poll(self, milliseconds: float) -> list[object]:
+            waits.append(milliseconds)
+            return [object()]  # woken, but another thread has read the event since
+
+    assert watched._descriptor is not None
+    assert not os.get_blocking(watched._descriptor)
+    monkeypatch.setattr(watch.select, "poll", Poll)
+    watched.wait(1.5)
+    assert waits == [1500]
+
+
+@linux
+@pytest.mark.parametrize(("init", "add"), [(-1, 0), (None, -1)])
+def test_out_of_inotify_instances_a_watch_naps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: int | None, add: int
+) -> None:
+    spare = os.open("/dev/null", os.O_RDONLY)
+
+    class Libc:
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+        def inotify_init1(self, flags: int) -> int:
+            return spare if init is None else init
+
+        def inotify_add_watch(self, *args: object) -> int:
+            return add
+
+    monkeypatch.setattr(ctypes, "CDLL", Libc)
+    watched = DirectoryWatch(tmp_path)
+    naps: list[float] = []
+    monkeypatch.setattr(watch.time, "sleep", naps.append)
+    watched.wait(60)
+    assert len(naps) == 1
+    assert naps[0] < 1
+    if init is None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(spare)  # the watch gave it back
+    else:
+        os.close(spare)
+
+
+@linux
+def test_a_closed_watch_holds_nothing(tmp_path: Path) -> None:
+    watched = DirectoryWatch(tmp_path)
+    descriptor = watched._descriptor
+    assert descriptor is not None
+    watched.close()
+    watched.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+# --- S3's answers ----------------------------------------------------------------------------------------------------
+
+
+class AnsweringServer:
+    """Gives every request the same answer, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.status, self.code, self.requests = 200, "", []  # type: int, str, list[tuple[str, str, str]]
+        self.cut: str | None = None
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server.requests.append((self.command, self.headers["Host"], self.path))
+                if server.cut == "before":
+                    self.close_connection = True
+                    return
+                body = f"<Error><Code>{server.code}</Code><Message>told so</Message></Error>" if server.code else ""
+                self.send_response(server.status)
+                self.send_header("Content-Type", "application/xml")
+                self.send_header("Content-Length", str(len(body) + (100 if server.cut == "inside" else 0)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body.encode())
+                self.close_connection = server.cut == "inside"
+
+            do_GET = do_PUT = do_HEAD = answer
+
+            def log_message(self, *args: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        self.port = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AnsweringServer]:
+    server = AnsweringServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def answers(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> AnsweringServer:
+    """The server, with this process's AWS settings pointing at it."""
+    server.status, server.code, server.cut, server.requests = 200, "", None, []
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.port}")
+    return server
+
+
+def calls(store: Store) -> list[Callable[[], Any]]:
+    key = "exp/row/s.json"
+    return [lambda: store.put_if_absent(key, b"x"), lambda: store.get(key), lambda: list(store.keys("exp/"))]
+
+
+PASSING_STATUSES = (408, 409, 425, 429, 500, 502, 503, 504)
+
+
+PASSING_CODES = ("ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException")
+
+
+FOR_GOOD = [
+    (400, "InvalidRequest"),
+    (401, "Whatever"),
+    (403, "AccessDenied"),
+    (404, "NoSuchBucket"),
+    (405, "MethodNotAllowed"),
+    (501, "NotImplemented"),
+]
+
+
+def test_answers_that_may_pass_are_told_apart(answers: AnsweringServer) -> None:
+    cases = {(status, code): True for status in PASSING_STATUSES for code in ("Whatever", "")}
+    cases |= {(400, code): True for code in PASSING_CODES} | dict.fromkeys(FOR_GOOD, False)
+    store = open_store("some-bucket")
+    for (answers.status, answers.code), passing in cases.items():
+        for call in calls(store):
+            with pytest.raises(StoreError, match="in s3://some-bucket: ") as caught:
+                call()
+            assert isinstance(caught.value, StoreUnavailable) is passing, (answers.status, answers.code)
+            assert not isinstance(caught.value, KeyNotFound)
+    assert len(answers.requests) == 3 * len(cases)  # trying again is not boto3's business
+
+
+def test_an_answer_that_is_cut_off_may_pass(answers: AnsweringServer) -> None:
+    store = open_store("some-bucket")
+    answers.cut = "before"
+    for call in calls(store):
+        with pytest.raises(StoreUnavailable):
+            call()
+    answers.cut = "inside"
+    with pytest.raises(StoreUnavailable):
+        store.get("exp/row/s.json")
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (HTTPClientError(error="x"), True),
+        (EndpointConnectionError(endpoint_url="x"), True),
+        (ResponseStreamingError(error="x"), True),
+        (ConnectionResetError("x"), True),
+        (ParamValidationError(report="x"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_what_boto3_raises_is_told_apart(monkeypatch: pytest.MonkeyPatch, error: Exception, passing: bool) -> None:
+    class Client:
+        def put_object(self, **kwargs: object) -> None:
+            raise error
+
+    monkeypatch.setattr(S3Store, "_client", lambda self, service: Client())
+    with pytest.raises(StoreError) as caught:
+        open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
+    assert isinstance(caught.value, StoreUnavailable) is passing
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("code", ["PreconditionFailed", ""])
+def test_a_key_that_is_taken(answers: AnsweringServer, code: str) -> None:
+    answers.status, answers.code = 412, code
+    assert open_store("some-bucket").put_if_absent("exp/row/s.json", b"x") is False
+
+
+@pytest.mark.parametrize("code", ["NoSuchKey", "NotFound", ""])
+def test_a_key_that_is_missing(answers: AnsweringServer, code: str) -> None:
+    answers.status, answers.code = 404, code
+    store = open_store("some-bucket")
+    assert store.exists("exp/row/s.json") is False
+    with pytest.raises(KeyNotFound, match=r"exp/row/s\.json"):
+        store.get("exp/row/s.json")
+
+
+def test_missing_credentials_are_an_error_for_good(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
+    with pytest.raises(StoreError, match="hint: set AWS credentials") as caught:
+        open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+def test_the_bucket_is_in_the_path_of_a_server_of_our_own(
+    answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://localhost:{answers.port}")
+    assert open_store("s3://some-bucket/a/prefix").put_if_absent("exp/row/s.json", b"x")
+    expected = ("PUT", f"localhost:{answers.port}", "/some-bucket/a/prefix/exp/row/s.json")
+    assert answers.requests == [expected]
+
+
+def test_the_bucket_is_in_the_host_on_aws(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    client = open_store("some-bucket")._s3  # type: ignore[attr-defined]
+    url = client.generate_presigned_url("get_object", Params={"Bucket": "some-bucket", "Key": "k"})
+    assert url.startswith("https://some-bucket.s3.")
+
+
+def test_settings_that_boto3_refuses_are_named(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
+    with pytest.raises(StoreError, match=r"s3 can't be used: .*\nhint: set AWS_REGION"):
+        open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
