@@ -8,7 +8,10 @@
     ├── StoreError              the store said no, for good
     │   ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
     │   └── StoreUnavailable    the store did not answer; trying again may help
-    └── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
+    ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
+    ├── SessionLost             a session ended before its rollout did
+    ├── RolloutCancelled        a rollout was given up before its result came
+    └── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
 
 A message says what happened, with which value, and ends in a `hint:` when there is something to do.
 All of them survive pickling, so they cross process boundaries whole.
@@ -25,7 +28,10 @@ __all__ = [
     "KeyNotFound",
     "NotSerializable",
     "RewardInvalid",
+    "RolloutCancelled",
+    "RolloutFailed",
     "RuntimeFault",
+    "SessionLost",
     "StoreError",
     "StoreUnavailable",
 ]
@@ -119,3 +125,15 @@ class RuntimeFault(AgentCoreRLError):
     def throttled(self) -> bool:
         """Whether slowing down would help."""
         return self.status in (402, 429)
+
+
+class SessionLost(AgentCoreRLError):
+    """A session ended before its rollout did."""
+
+
+class RolloutCancelled(AgentCoreRLError):
+    """A rollout was given up before its result came."""
+
+
+class RolloutFailed(AgentCoreRLError):
+    """A rollout's result is not a success."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .config import AgentCoreConfig
-from .errors import AgentCoreRLError, StoreError, StoreUnavailable
+from .errors import SessionLost, StoreError, StoreUnavailable
 from .logs import JsonLine
 from .result import Result, ResultBuilder
 from .store import Store
@@ -29,10 +29,6 @@ from .types import Status
 logger = logging.getLogger(__name__)
 
 _ANNOUNCE_SECONDS = 10.0
-
-
-class SessionLost(AgentCoreRLError):
-    """The session is ending while its rollout still runs."""
 
 
 @dataclass(eq=False)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
-from agentcore_rl_toolkit.client import RolloutCancelled, RolloutFailed
-from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
+from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE

@@ -2,14 +2,12 @@
 
 from .batch import AsyncBatchResult, BatchItem, BatchResult
 from .client import RolloutClient
-from .future import RolloutCancelled, RolloutFailed, RolloutFuture
+from .future import RolloutFuture
 
 __all__ = [
     "AsyncBatchResult",
     "BatchItem",
     "BatchResult",
-    "RolloutCancelled",
     "RolloutClient",
-    "RolloutFailed",
     "RolloutFuture",
 ]

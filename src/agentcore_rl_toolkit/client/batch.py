@@ -19,12 +19,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AgentCoreRLError, ConfigError, RuntimeFault
+from ..errors import AgentCoreRLError, ConfigError, RolloutCancelled, RuntimeFault
 from ..loop import PrivateLoop
 from ..result import Result
 from ..types import RolloutId, Status
 from .core import ClientCore, Flight
-from .future import RolloutCancelled
 
 INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
 """Failures that are not the agent's own: worth another try, and not worth keeping when a batch is resumed."""

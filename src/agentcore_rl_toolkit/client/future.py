@@ -8,18 +8,10 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from ..errors import AgentCoreRLError
+from ..errors import RolloutCancelled, RolloutFailed
 from ..loop import PrivateLoop
 from ..result import Result
 from .core import ClientCore, Flight
-
-
-class RolloutFailed(AgentCoreRLError):
-    """A rollout's result is not a success; what `raise_for_status()` raises."""
-
-
-class RolloutCancelled(AgentCoreRLError):
-    """The rollout was cancelled before its result came."""
 
 
 class RolloutFuture:

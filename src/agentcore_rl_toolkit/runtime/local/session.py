@@ -22,14 +22,9 @@ from typing import Any
 import aiohttp
 
 from ...errors import AgentCoreRLError, RuntimeFault
-from ...jsonable import jsonable
-from ...redact import Redactor
-from ...result import ResultBuilder
-from ...store import open_store
 from ...store.door import DOOR_VARIABLE
-from ...store.retry import retry
-from ...types import RolloutId, Status
 from ..base import CommandEvent, Invocation
+from .accepted import AcceptedRollouts
 from .agent import AgentSource, Template
 from .cgroup import Cgroup, CgroupTree
 from .channel import Channel
@@ -51,21 +46,6 @@ _LOCAL_AWS = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 _LOG_TAIL = 4000
-
-
-class SessionLost(AgentCoreRLError):
-    """A session ended without a result for a rollout it had accepted."""
-
-
-@dataclass(frozen=True)
-class AcceptedRollout:
-    """A rollout that the session has taken on: enough to report it lost."""
-
-    id: RolloutId
-    store: str
-    sqs_url: str | None
-    payload: Any
-    accepted_at: float
 
 
 @dataclass
@@ -105,8 +85,7 @@ class LocalSession:
         self._doors = Doors()
         self._door_url = ""
         self._http: aiohttp.ClientSession | None = None
-        self._stores: set[str] = set()
-        self._rollouts: dict[str, AcceptedRollout] = {}
+        self._rollouts = AcceptedRollouts()
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -170,7 +149,7 @@ class LocalSession:
         self.id = session_id
         self.created_at = self.used_at = time.monotonic()
         addresses = self._addresses(payload)
-        self._door_url = self._shared.result_door.admit(session_id, self._may_use, self._was_stored)
+        self._door_url = self._shared.result_door.admit(session_id, self._rollouts.may_use, self._rollouts.was_stored)
         assert self._channel is not None
         with contextlib.suppress(OSError):  # it has ended already; the request will say so
             self._channel.send({"op": "assign", "doors": addresses, "env": self._environment(inside=True)})
@@ -257,12 +236,11 @@ class LocalSession:
 
     async def invoke(self, payload: bytes, parsed: dict[str, Any], headers: dict[str, str]) -> Invocation:
         """Send a request to the app; a fault if the session ends meanwhile, or if the app answers with an error."""
-        accepted = self._accept_rollout(parsed)
+        accepted = self._rollouts.accept(parsed, self.id)
         response = await self._request("/invocations", payload, headers)
         kind = response.headers.get("Content-Type", "")
         if response.status >= 300:
-            if accepted is not None:
-                self._rollouts.pop(accepted, None)
+            self._rollouts.refused(accepted)
             text = (await self._read(response)).decode(errors="replace")[:_LOG_TAIL]
             raise RuntimeFault(f"Received error ({response.status}) from runtime: {text}", code="RuntimeClientError")
         if kind.startswith("application/json") and (response.content_length or _LARGEST_CHECKED) < _LARGEST_CHECKED:
@@ -347,45 +325,6 @@ class LocalSession:
         except OSError:
             return ""
 
-    # --- rollouts --------------------------------------------------------------------------------------------------
-
-    def _accept_rollout(self, parsed: dict[str, Any]) -> str | None:
-        """Remember a rollout until its result is known to be there."""
-        settings = parsed.get("_rollout")
-        if not isinstance(settings, dict) or not isinstance(settings.get("s3_bucket"), str):
-            return None
-        try:
-            id = RolloutId(str(settings["exp_id"]), str(settings["input_id"]), self.id)
-        except (KeyError, AgentCoreRLError):
-            return None  # the app refuses it with a better message
-        self._stores.add(settings["s3_bucket"])
-        rollout = AcceptedRollout(id, settings["s3_bucket"], settings.get("sqs_url"), parsed, time.time())
-        self._rollouts.setdefault(f"{rollout.store}/{id.result_key}", rollout)
-        return f"{rollout.store}/{id.result_key}"
-
-    def _may_use(self, store: str) -> bool:
-        return store in self._stores or any(s.startswith("file:") and s.endswith(store) for s in self._stores)
-
-    def _was_stored(self, place: str) -> None:
-        self._rollouts.pop(place, None)
-        self._rollouts.pop(f"s3://{place}", None)
-        self._rollouts.pop(f"file://{place}", None)
-
-    async def _report_lost(self) -> None:
-        """Store `session_lost` for every accepted rollout that has no result. What is there stays."""
-        for rollout in self._rollouts.values():
-            redact = Redactor.of(rollout.payload)
-            builder = ResultBuilder(
-                rollout.id, rollout.store, jsonable(rollout.payload, redact=redact), redact, None, rollout.accepted_at
-            )
-            error = SessionLost(self.reason)
-            result = builder.failed(Status.SESSION_LOST, error, time.time())
-            try:
-                environ = self._environment(inside=False)
-                self.lost += await asyncio.to_thread(_store_once, rollout, result.to_bytes(), environ)
-            except AgentCoreRLError as problem:
-                logger.error("session %s was lost, and so is the report of it: %s", self.id, problem)
-
     # --- end -------------------------------------------------------------------------------------------------------
 
     def end(self, reason: str) -> asyncio.Task[None]:
@@ -416,7 +355,7 @@ class LocalSession:
         self._socket_path.unlink(missing_ok=True)
         if "filesystem" not in self._shared.protections:
             await asyncio.to_thread(shutil.rmtree, self._private_folder, ignore_errors=True)
-        await self._report_lost()
+        self.lost = await self._rollouts.report_lost(self.reason, self._environment(inside=False))
         if self._cgroup is not None:
             self._cgroup.kill()
             for _ in range(100):
@@ -444,17 +383,6 @@ class LocalSession:
 
 async def _one(body: bytes) -> AsyncIterator[bytes]:
     yield body
-
-
-def _store_once(rollout: AcceptedRollout, data: bytes, environ: dict[str, str]) -> bool:
-    store = open_store(rollout.store, sqs_url=rollout.sqs_url, environ=environ)
-    try:
-        stored = retry(lambda: store.put_if_absent(rollout.id.result_key, data), seconds=10)
-        if stored:
-            store.announce(rollout.id.result_key)
-    finally:
-        store.close()
-    return stored
 
 
 def _give_away(folder: Path) -> None:
