@@ -218,7 +218,7 @@ import subprocess
 result = 0
 try:
     for _ in range(200):
-        subprocess.Popen(["sleep", "30"])
+        subprocess.Popen(["sleep", "97531"])
         result += 1
 except BlockingIOError:
     pass
@@ -227,7 +227,21 @@ except BlockingIOError:
     assert 30 < started < 64
     user.ask()  # the others don't notice
     user.stop(session)
-    assert processes_running("sleep 30") == 0
+    assert processes_running("sleep 97531") == 0
+
+
+@needs_sandbox
+def test_its_share_of_the_cpu_is_limited(tmp_path: Path) -> None:
+    """Twice the work in parallel takes no more CPU time per second than the policy gives."""
+    with local_runtime(tmp_path / "agent", AGENT, policy=SessionPolicy(cpus=0.2)) as user:
+        code = """
+import os, time
+start, used = time.monotonic(), time.process_time()
+while time.monotonic() - start < 2:
+    pass
+result = (time.process_time() - used) / (time.monotonic() - start)
+"""
+        assert user.ask(do="exec", code=code) < 0.4
 
 
 @needs_sandbox
@@ -455,13 +469,13 @@ def test_nothing_of_a_session_remains(tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for session in sessions:
             user.ask(session)
-            user.sh(session, "sleep 1000 & disown; setsid sleep 1000 & echo x > /tmp/file")
+            user.sh(session, "sleep 86421 & disown; setsid sleep 86421 & echo x > /tmp/file")
         assert traces_of(user.runtime) != []
-        assert processes_running("sleep 1000") == 10
+        assert processes_running("sleep 86421") == 10
         for session in sessions:
             user.stop(session)
         assert traces_of(user.runtime) == []
-        assert processes_running("sleep 1000") == 0
+        assert processes_running("sleep 86421") == 0
         assert len(os.listdir("/proc/self/fd")) <= before
         assert user.runtime._shared is not None
         state, name = user.runtime.state, user.runtime._shared.cgroups.name
@@ -483,7 +497,7 @@ def processes_running(command: str) -> int:
 def test_a_killed_runtime_takes_its_sessions_along(tmp_path: Path) -> None:
     (tmp_path / "rl_app.py").write_text(
         "import subprocess\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
-        "@app.rollout_entrypoint\ndef f(payload):\n    subprocess.Popen(['sleep', '4321'])\n    return 1\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n    subprocess.Popen(['sleep', '75319'])\n    return 1\n"
     )
     code = (
         "import sys, time, uuid\nfrom agentcore_rl_toolkit.runtime.local import LocalRuntime\n"
@@ -494,11 +508,11 @@ def test_a_killed_runtime_takes_its_sessions_along(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_env(TMPDIR=str(tmp_path)))
     assert process.stdout is not None
     assert process.stdout.readline() == b"b'1'\n"
-    assert processes_running("sleep 4321") == 1
+    assert processes_running("sleep 75319") == 1
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    eventually(lambda: processes_running("sleep 4321") == 0)
+    eventually(lambda: processes_running("sleep 75319") == 0)
 
 
 # --- around it -----------------------------------------------------------------------------------------------------
