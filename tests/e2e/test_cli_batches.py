@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from support.process import clean_env
@@ -78,6 +79,14 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     assert report["comparison"]["difference"] == 0.75
     assert report["comparison"]["wins"] == 6
     assert "b is better by 0.75" in after.stdout
+    again = cli(
+        tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), "--exp", "new", "--resume", *common,
+        "--output", "new.parquet",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    table_ = pyarrow.parquet.read_table(tmp_path / "new.parquet")
+    assert table_.num_rows == 8
+    assert set(table_.column("rewards").to_pylist()) == {1.0}
     missing = cli(tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), *common, "--compare", "nowhere")
     assert missing.returncode == 1
     assert "there is no experiment 'nowhere'" in missing.stderr

@@ -88,7 +88,9 @@ def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -
             import pyarrow
             import pyarrow.parquet
         except ImportError:
-            raise ConfigError("writing Parquet needs pyarrow", hint="pip install pyarrow, or write .csv") from None
+            raise ConfigError(
+                "writing Parquet needs pyarrow", hint="pip install 'agentcore-rl-toolkit[cli]', or write .csv"
+            ) from None
         rows = [row | {"rewards": _last(row["rewards"])} for row in outcomes]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     print(f"written to {path}", file=sys.stderr)
