@@ -410,7 +410,7 @@ def test_no_session_outlives_its_lifetime(tmp_path: Path) -> None:
 def test_a_crashed_rollout_is_reported_as_lost(user: RuntimeUser, tmp_path: Path, store: str) -> None:
     name = str(tmp_path) if store == "directory" else "lost-and-found"
     settings = {"exp_id": "e", "input_id": "i", "s3_bucket": name, "api_key": "sk-secret-123"}
-    answer = user.ask(do="vanish", _rollout=settings)
+    answer = user.ask(do="vanish", note="the key is sk-secret-123", _rollout=settings)
     reader = open_store(name, environ=S3 | {"AWS_ENDPOINT_URL_S3": user.runtime.endpoint_url})
     eventually(lambda: reader.exists(answer["result_key"]))
     document = json.loads(reader.get(answer["result_key"]))
@@ -500,25 +500,26 @@ def processes_running(command: str) -> int:
 
 
 @needs_sandbox
-def test_a_killed_runtime_takes_its_sessions_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["serving", "importing"])
+def test_a_killed_runtime_takes_its_sessions_along(tmp_path: Path, when: str) -> None:
+    mark = f"sleep {75319 if when == 'serving' else 75320}"
+    sleeper = f"subprocess.Popen({mark.split()!r})"
     (tmp_path / "rl_app.py").write_text(
-        "import subprocess\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
-        "@app.rollout_entrypoint\ndef f(payload):\n    subprocess.Popen(['sleep', '75319'])\n    return 1\n"
+        "import subprocess, time\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        + (f"{sleeper}\ntime.sleep(60)\n" if when == "importing" else "")
+        + f"@app.rollout_entrypoint\ndef f(payload):\n    {sleeper}\n    return 1\n"
     )
     code = (
         "import sys, time, uuid\nfrom agentcore_rl_toolkit.runtime.local import LocalRuntime\n"
         "with LocalRuntime(sys.argv[1]) as runtime:\n"
-        "    print(runtime.invoke(str(uuid.uuid4()), b'{}'), flush=True)\n    time.sleep(60)\n"
+        "    runtime.invoke(str(uuid.uuid4()), b'{}')\n    time.sleep(60)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "rl_app.py")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_env(TMPDIR=str(tmp_path)))
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"b'1'\n"
-    assert processes_running("sleep 75319") == 1
+    process = subprocess.Popen(command, env=clean_env())
+    eventually(lambda: processes_running(mark) == 1)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    process.stdout.close()
-    eventually(lambda: processes_running("sleep 75319") == 0)
+    eventually(lambda: processes_running(mark) == 0)
 
 
 # --- around it -----------------------------------------------------------------------------------------------------
