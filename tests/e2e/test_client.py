@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault
+from agentcore_rl_toolkit.result import Result
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
@@ -267,28 +267,33 @@ def test_a_straggler_is_hedged(tmp_path: Path) -> None:
 
 
 def test_resuming(agent: Path, tmp_path: Path) -> None:
-    payloads = [{"n": n, "do": "raise" if n == 2 else None} for n in range(10)]
+    def rows(seconds: float) -> list[dict[str, Any]]:
+        """Row 2 fails by its own fault; rows 0 and 1 take so long that the first run is left before they end."""
+        return [
+            {"input_id": f"r{n}", "do": "raise" if n == 2 else None, "seconds": seconds if n < 2 else 0}
+            for n in range(10)
+        ]
+
     store = open_store(str(tmp_path / "results"))
-
-    def results() -> Counter[str]:
-        return Counter(key.split("/")[1] for key in store.keys("exp/"))
-
     with RolloutClient(agent, tmp_path / "results", "exp") as client:
-        for count, _ in enumerate(client.run_batch(payloads, max_concurrent_sessions=2, timeout=60), 1):
-            if count == 4:
+        for count, _ in enumerate(client.run_batch(rows(60), max_concurrent_sessions=4, timeout=90), 1):
+            if count == 5:
                 break
-    before = results()
-    assert 4 <= len(before) < 10
+    kinds = Counter(Result.from_bytes(store.get(key)).status for key in store.keys("exp/"))
+    assert kinds[Status.SESSION_LOST] >= 2  # the two that were stopped have said so
+    assert kinds[Status.COMPLETED] + kinds[Status.AGENT_ERROR] >= 5
     with RolloutClient(agent, tmp_path / "results", "exp") as client:
-        items = list(client.run_batch(payloads, max_concurrent_sessions=4, timeout=60, resume=True))
-        assert sorted(item.index for item in items) == list(range(10))
-        assert sum(item.resumed for item in items) >= 4
-        assert [item.index for item in items if not item.success] == [2]
-        completed = {k: json.loads(store.get(k))["status_code"] for k in store.keys("exp/")}
-        assert sum(code == 200 for code in completed.values()) == 9
-        again = list(client.run_batch(payloads, timeout=60, resume=True))
+        items = {item.index: item for item in client.run_batch(rows(0), timeout=60, resume=True)}
+        assert sorted(items) == list(range(10))
+        assert sum(item.resumed for item in items.values()) >= 5
+        assert not items[0].resumed  # a lost session's result is not the agent's
+        assert not items[1].resumed
+        assert [index for index in sorted(items) if not items[index].success] == [2]
+        completed = Counter(Result.from_bytes(store.get(key)).status for key in store.keys("exp/"))
+        assert completed[Status.COMPLETED] == 9  # each missing one ran once
+        again = list(client.run_batch(rows(0), timeout=60, resume=True))
         assert all(item.resumed for item in again)
-        rerun = list(client.run_batch(payloads, timeout=60, resume=True, rerun_failures=True))
+        rerun = list(client.run_batch(rows(0), timeout=60, resume=True, rerun_failures=True))
         assert [item.index for item in rerun if not item.resumed] == [2]
 
 
