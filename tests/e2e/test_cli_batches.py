@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,23 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     missing = cli(tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), *common, "--compare", "nowhere")
     assert missing.returncode == 1
     assert "there is no experiment 'nowhere'" in missing.stderr
+
+
+def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text(
+        "import time\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n    time.sleep(payload['seconds'])\n    return {'rewards': 1}\n"
+    )
+    data = write(tmp_path / "rows.jsonl", [{"seconds": 3}, {"seconds": 300}, {"seconds": 300}])
+    command = [CLI, "rollout", "rl_app.py", "--data", str(data), "--exp", "e", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_env())
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["index"] == 0  # the others are running
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    kinds = [json.loads(path.read_bytes()).get("error", {}).get("kind") for path in tmp_path.glob("runs/e/*/*.json")]
+    assert sorted(map(str, kinds)) == ["None", "session_lost", "session_lost"]
 
 
 @pytest.mark.parametrize(
