@@ -230,7 +230,7 @@ def _json_or_repr(value: Any, redact: Redactor) -> Any:
         return jsonable(value, redact=redact)
     except Exception:
         try:
-            return redact(repr(value)[:1000])
+            return redact(repr(value))[:1000]
         except Exception:
             return f"a {type(value).__name__}, whose repr fails"
 
