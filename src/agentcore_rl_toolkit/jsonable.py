@@ -39,7 +39,7 @@ _NO_FORM = object()
 
 
 def jsonable(value: Any, *, redact: Redactor | None = None, path: str = "") -> Any:
-    """Return `value` as JSON types, with every string passed through `redact`.
+    """Return `value` as JSON types, with every string, keys included, passed through `redact`.
 
     >>> from decimal import Decimal
     >>> jsonable({"when": datetime.date(2026, 1, 2), "cost": Decimal("0.5"), "seen": {2, 1}})
@@ -106,14 +106,27 @@ class _Converter:
     def _mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key, item in value.items():
-            name = _key(key, path)
-            if name in result:
-                raise NotSerializable(f"{_shown(path)} has two keys that both become {name!r} in JSON")
+            name = self._key(key, path)
+            shown = self._redact(name) if self._redact else name
+            if shown in result:
+                raise NotSerializable(f"{_shown(path)} has two keys that both become {shown!r} in JSON")
             if self._redact and self._redact.is_secret(name) and item is not None:
-                result[name] = HIDDEN
+                result[shown] = HIDDEN
             else:
-                result[name] = self.convert(item, f"{path}.{name}" if path else name, depth)
+                result[shown] = self.convert(item, f"{path}.{shown}" if path else shown, depth)
         return result
+
+    def _key(self, key: Any, path: str) -> str:
+        if isinstance(key, str):
+            return key.value if isinstance(key, enum.Enum) else key
+        if key is None or isinstance(key, (bool, int, float)):
+            return json.dumps(key)
+        if hasattr(key, "dtype") and hasattr(key, "item"):
+            return self._key(key.item(), path)
+        if isinstance(key, (enum.Enum, uuid.UUID, datetime.date)):
+            return str(key.value if isinstance(key, enum.Enum) else key)
+        said = self._redact(repr(key)) if self._redact else repr(key)
+        raise NotSerializable(f"{_shown(path)} has a {type(key).__name__} as a key ({said}); JSON keys are strings")
 
 
 def _simple(value: Any) -> Any:
@@ -138,18 +151,6 @@ def _float(value: float) -> float | str:
     if math.isfinite(value):
         return float(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _key(key: Any, path: str) -> str:
-    if isinstance(key, str):
-        return key.value if isinstance(key, enum.Enum) else key
-    if key is None or isinstance(key, (bool, int, float)):
-        return key if isinstance(key, str) else json.dumps(key)
-    if hasattr(key, "dtype") and hasattr(key, "item"):
-        return _key(key.item(), path)
-    if isinstance(key, (enum.Enum, uuid.UUID, datetime.date)):
-        return str(key.value if isinstance(key, enum.Enum) else key)
-    raise NotSerializable(f"{_shown(path)} has a {type(key).__name__} as a key ({key!r}); JSON keys are strings")
 
 
 def _ordered(values: Any) -> list[Any]:

@@ -156,3 +156,28 @@ def test_secrets_are_hidden_by_name_and_by_text() -> None:
     redact = Redactor.of({"api_key": "sk-12345678"})
     value = {"api_key": {"any": object()}, "openai_api_key": None, "said": ["it is sk-12345678"]}
     assert jsonable(value, redact=redact) == {"api_key": "***", "openai_api_key": None, "said": ["it is ***"]}
+
+
+def test_secrets_used_as_keys_are_hidden() -> None:
+    redact = Redactor.of({"api_key": "sk-12345678"})
+    value = {"tried": {"sk-12345678": 1, "with sk-12345678": 2}, "api_key": "other"}
+    assert jsonable(value, redact=redact) == {"tried": {"***": 1, "with ***": 2}, "api_key": "***"}
+
+
+def test_a_name_is_judged_before_it_is_hidden() -> None:
+    redact = Redactor(["my_token"], names=["my_token"])
+    assert jsonable({"my_token": "not in the request"}, redact=redact) == {"***": "***"}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"sk-12345678": [object()]}, r"^\*\*\*\[0\] is a object"),
+        ({"a sk-12345678": 1, "a ***": 2}, r"two keys that both become 'a \*\*\*'"),
+        ({"a": {("sk-12345678",): 1}}, r"a has a tuple as a key \(\('\*\*\*',\)\)"),
+    ],
+)
+def test_an_error_names_no_secret_key(value: Any, says: str) -> None:
+    with pytest.raises(NotSerializable, match=says) as caught:
+        jsonable(value, redact=Redactor(["sk-12345678"]))
+    assert "sk-12345678" not in str(caught.value)
