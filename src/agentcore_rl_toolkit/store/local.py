@@ -4,7 +4,8 @@
     <root>/.new/                                     documents on their way in; a crash leaves them here, unread
     <root>/.announced/<exp_id, quoted>/<time>-<id>   one small file per announcement; reading removes it
 
-Safe with many processes: a document appears whole or not at all, and only one writer of a key wins.
+Safe with many processes: a document appears whole or not at all, and only one writer of a key wins. A symbolic link
+that leads out of the root is never followed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class LocalStore:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         folder = check_prefix(prefix).rpartition("/")[0]
+        if not self._holds(self._root / folder):
+            return
         try:
             for key in self._walk(self._root / folder, f"{folder}/" if folder else ""):
                 if key.startswith(prefix):
@@ -119,8 +122,6 @@ class LocalStore:
     def _write_once(self, path: Path, data: bytes, *, durable: bool = True) -> bool:
         """Write `path` whole, and only if it isn't there. True if it wasn't."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.parent.resolve().is_relative_to(self._root):
-            raise KeyInvalid(f"{path} leaves the store {self.url} through a symbolic link")
         self._new.mkdir(exist_ok=True)
         draft = self._new / uuid.uuid4().hex
         try:
@@ -145,20 +146,35 @@ class LocalStore:
         """Keys under `folder`, in the order of the whole keys (so `a.json` comes before `a/b.json`)."""
         try:
             with os.scandir(folder) as entries:
-                found = [(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name) for e in entries]
+                visible = [entry for entry in entries if self._lists(entry)]
+                names = [e.name + "/" if e.is_dir(follow_symlinks=False) else e.name for e in visible]
         except (FileNotFoundError, NotADirectoryError):
             return
-        for name in sorted(name for name in found if not name.startswith(".")):
+        for name in sorted(names):
             if name.endswith("/"):
                 yield from self._walk(folder / name, base + name)
             else:
                 yield base + name
 
+    def _lists(self, entry: os.DirEntry[str]) -> bool:
+        if entry.name.startswith("."):
+            return False
+        return not entry.is_symlink() or (os.path.isfile(entry.path) and self._holds(entry.path))
+
     def _announced(self, exp_id: str) -> Path:
-        return self._root / ".announced" / quote(exp_id, safe="")
+        return self._inside(self._root / ".announced" / quote(exp_id, safe=""))
 
     def _path(self, key: str) -> Path:
-        return self._root / check_key(key)
+        return self._inside(self._root / check_key(key))
+
+    def _inside(self, path: Path) -> Path:
+        if not self._holds(path):
+            raise KeyInvalid(f"{path} leaves the store {self.url} through a symbolic link")
+        return path
+
+    def _holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether `path` is still in the store when every symbolic link is followed."""
+        return Path(os.path.realpath(path)).is_relative_to(self._root)
 
     def _fail(self, error: OSError, what: str) -> NoReturn:
         kind = StoreUnavailable if error.errno in _PASSING else StoreError
