@@ -279,7 +279,9 @@ JUNK: list[Any] = [
 ]
 
 
-def test_messages_that_are_no_announcements_are_dropped(aws_env: Any, queue: str) -> None:
+def test_messages_that_are_no_announcements_are_dropped(
+    aws_env: Any, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store, sqs = open_store("some-bucket", sqs_url=queue), aws_env.client("sqs")
     for body in JUNK:
         sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
@@ -287,6 +289,7 @@ def test_messages_that_are_no_announcements_are_dropped(aws_env: Any, queue: str
     assert read(store, "exp", 1) == ["exp/row/s.json"]
     while waiting(aws_env, queue):
         assert store.announcements("exp", 0) == []
+    assert caplog.text.count("is not an S3 event") == len(JUNK)
 
 
 def test_s3s_own_notifications_are_announcements(aws_env: Any, queue: str) -> None:
@@ -311,6 +314,7 @@ def test_announcements_of_another_store_are_not_taken_for_ours(aws_env: Any, que
     store.announce("exp/row/ours.json")
     assert read(store, "exp", 1) == ["exp/row/ours.json"]
     assert store.announcements("exp", 0) == []
+    assert waiting(aws_env, queue) == 3  # their readers will come
 
 
 def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:

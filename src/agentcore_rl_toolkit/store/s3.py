@@ -126,10 +126,10 @@ class S3Store:
             wanted: list[str] = []
             done: list[dict[str, str]] = []
             for message in messages:
-                keys = self._keys_in(message["Body"])
-                mine = [key for key in keys if _exp_id(key) == exp_id]
-                # Another experiment's message goes back to the queue when its visibility timeout is over.
-                if mine or not keys:
+                named = self._results_in(message["Body"])
+                mine = [key for exp, key in named if exp == exp_id]
+                # A message for another reader goes back to the queue when its visibility timeout is over.
+                if mine or not named:
                     wanted += mine
                     done.append({"Id": str(len(done)), "ReceiptHandle": message["ReceiptHandle"]})
             if done:
@@ -143,19 +143,25 @@ class S3Store:
             while self._clients:
                 self._clients.popitem()[1].close()
 
-    def _keys_in(self, body: str) -> list[str]:
-        """The keys of this store that a message names; S3's own event notifications read the same."""
+    def _results_in(self, body: str) -> list[tuple[str | None, str]]:
+        """Each result that a message names: its experiment, None if another store has it, and its key.
+
+        S3's own event notifications read the same.
+        """
         try:
-            records = json.loads(body).get("Records", [])
-            names = [
-                unquote_plus(record["s3"]["object"]["key"])
-                for record in records
-                if record["s3"]["bucket"]["name"] == self._bucket
-            ]
+            objects = [record["s3"] for record in json.loads(body)["Records"]]
+            names = [(o["bucket"]["name"], unquote_plus(o["object"]["key"])) for o in objects]
         except (ValueError, AttributeError, KeyError, TypeError):
-            logger.warning("a message on %s is not an S3 event; it was dropped", self._queue)
+            logger.warning("a message on %s is not an S3 event about an object; it was dropped", self._queue)
             return []
-        return [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+        results: list[tuple[str | None, str]] = []
+        for bucket, name in names:
+            key = name.removeprefix(self._prefix)
+            if bucket != self._bucket or not name.startswith(self._prefix):
+                results.append((None, name))
+            else:
+                results.append((_exp_id(key), key))
+        return results
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
