@@ -317,6 +317,14 @@ def test_announcements_of_another_store_are_not_taken_for_ours(aws_env: Any, que
     assert waiting(aws_env, queue) == 3  # their readers will come
 
 
+def test_what_is_no_result_is_announced_to_nobody(aws_env: Any, queue: str) -> None:
+    store, sqs = open_store("s3://some-bucket/team", sqs_url=queue), aws_env.client("sqs")
+    for key in ("team/notes.txt", "team/exp/row/log.txt", "team/row/s.json", "team/exp/.row/s.json"):
+        sqs.send_message(QueueUrl=queue, MessageBody=json.dumps(s3_event("some-bucket", key)))
+    assert store.announcements("exp", 1) == []
+    assert waiting(aws_env, queue) == 0
+
+
 def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
     name = queue.rsplit("/", 1)[1]
     open_store("some-bucket", sqs_url=name).announce("exp/row/s.json")

@@ -159,8 +159,10 @@ class S3Store:
             key = name.removeprefix(self._prefix)
             if bucket != self._bucket or not name.startswith(self._prefix):
                 results.append((None, name))
+            elif (exp_id := _exp_id(key)) is not None:
+                results.append((exp_id, key))
             else:
-                results.append((_exp_id(key), key))
+                logger.debug("%r in a message on %s is no result", name, self._queue)
         return results
 
     def _name(self, key: str) -> str:
