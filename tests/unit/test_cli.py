@@ -132,12 +132,23 @@ def test_a_command_line_that_says_too_little_is_refused(argv: list[str], capsys:
     assert capsys.readouterr().err.startswith("usage: agentcore-rl")
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
-    fill(tmp_path, {f"exp/{i}/s.json": {"status_code": 200, "text": "x" * 10_000} for i in range(50)})
+@pytest.mark.parametrize("size", [1, 10_000])  # in all less than Python's buffer, and more
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, size: int) -> None:
+    fill(tmp_path, {f"exp/{i}/s.json": {"status_code": 200, "text": "x" * size} for i in range(50)})
+    done = run_unread("results", str(tmp_path), "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_help_that_nobody_reads_is_no_error() -> None:
+    done = run_unread("--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def run_unread(*argv: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command with a pipe as its stdout that nobody reads any more."""
     code = "import sys; from agentcore_rl_toolkit.cli import main; sys.exit(main())"
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "wb") as closed:
-        command = [sys.executable, "-c", code, "results", str(tmp_path), "--json"]
-        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=clean_env(PYTHONUNBUFFERED=""))
-    assert (done.returncode, done.stderr) == (0, b"")
+        command = [sys.executable, "-c", code, *argv]
+        return subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=clean_env(PYTHONUNBUFFERED=""))

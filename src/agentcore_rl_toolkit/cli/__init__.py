@@ -6,6 +6,7 @@ Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; errors with a known cause are one line, and exit with 1."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # a failure of Python's own flush, at exit, can't be caught
+    except BrokenPipeError:  # `| head` closed early; what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = build_parser().parse_args(argv)
     try:
         code: int = args.run(args)
@@ -38,7 +50,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `| head` closed early
-        sys.stderr.close()
-        return 0
     return code
