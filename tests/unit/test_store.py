@@ -498,6 +498,7 @@ class AnsweringServer:
     def __init__(self) -> None:
         self.status, self.code, self.requests = 200, "", []  # type: int, str, list[tuple[str, str, str]]
         self.cut: str | None = None
+        self.body: str | None = None
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -510,6 +511,7 @@ class AnsweringServer:
                     self.close_connection = True
                     return
                 body = f"<Error><Code>{server.code}</Code><Message>told so</Message></Error>" if server.code else ""
+                body = body if server.body is None else server.body
                 self.send_response(server.status)
                 self.send_header("Content-Type", "application/xml")
                 self.send_header("Content-Length", str(len(body) + (100 if server.cut == "inside" else 0)))
@@ -543,7 +545,7 @@ def server() -> Iterator[AnsweringServer]:
 @pytest.fixture
 def answers(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> AnsweringServer:
     """The server, with this process's AWS settings pointing at it."""
-    server.status, server.code, server.cut, server.requests = 200, "", None, []
+    server.status, server.code, server.cut, server.body, server.requests = 200, "", None, None, []
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -597,6 +599,22 @@ def test_an_answer_that_is_cut_off_may_pass(answers: AnsweringServer) -> None:
     answers.cut = "inside"
     with pytest.raises(StoreUnavailable):
         store.get("exp/row/s.json")
+
+
+@pytest.mark.parametrize("cut", [None, "inside"])  # with the length of what is left, and with another
+@pytest.mark.parametrize("body", ["", "<ListBucketResult><Name>some-buc", "<html></html>"])
+def test_a_list_that_is_cut_off_is_not_an_empty_one(answers: AnsweringServer, body: str, cut: str | None) -> None:
+    answers.body, answers.cut = body, cut
+    with pytest.raises(StoreUnavailable, match=r"could not list 'exp/' in s3://some-bucket: "):
+        list(open_store("some-bucket").keys("exp/"))
+
+
+@pytest.mark.parametrize(
+    "inside", ["<Name>some-bucket</Name>", "<KeyCount>0</KeyCount>", "<IsTruncated>false</IsTruncated>"]
+)
+def test_a_list_may_be_empty(answers: AnsweringServer, inside: str) -> None:
+    answers.body = f"<ListBucketResult>{inside}</ListBucketResult>"
+    assert list(open_store("some-bucket").keys("exp/")) == []
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ _TAKEN = frozenset({"412", "PreconditionFailed"})
 # 409 is S3's word for two conditional writes at the same moment: whoever is told so tries again.
 _PASSING = frozenset({"ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"})
 _PASSING_CODES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+# A list has these even when it is empty; boto3 takes an answer without a body for one too.
+_EVERY_LIST = frozenset({"IsTruncated", "KeyCount", "Name"})
 
 
 class S3Store:
@@ -92,6 +94,8 @@ class S3Store:
         name = self._prefix + check_prefix(prefix)
         try:
             for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=name):
+                if not page.keys() & _EVERY_LIST:
+                    raise ConnectionError("the answer is no list; it was cut off")
                 for entry in page.get("Contents", ()):
                     yield entry["Key"].removeprefix(self._prefix)
         except Exception as error:
