@@ -209,14 +209,8 @@ class S3Store:
                     if self._environ is None
                     else {"endpoint_url": self._environ.get(f"AWS_ENDPOINT_URL_{service.upper()}")}
                 )
-                client = session.client(service, config=Config(**settings), **where)
-                if service == "s3" and ".amazonaws.com" not in client.meta.endpoint_url:
-                    # A server of our own is rarely reachable as bucket.host.
-                    client.close()
-                    client = session.client(
-                        service, config=Config(**settings, s3={"addressing_style": "path"}), **where
-                    )
-                self._clients[service] = client
+                # A server of our own is rarely reachable as bucket.host; boto3 knows, and names the bucket in the path.
+                client = self._clients[service] = session.client(service, config=Config(**settings), **where)
                 return client
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
@@ -235,8 +229,6 @@ class S3Store:
         from botocore.exceptions import ConnectionError as BotoConnectionError
 
         hint = None
-        if isinstance(error, StoreError):
-            raise error
         if isinstance(error, ClientError):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             passing = _code(error) in _PASSING or status in _PASSING_CODES
