@@ -46,10 +46,15 @@ class RolloutRun:
     stored: threading.Event = field(default_factory=threading.Event)
     task: asyncio.Task[None] | None = None
     _ended: threading.Lock = field(default_factory=threading.Lock)
+    _given_up: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self) -> bool:
         """Claim the right to decide the result; True for the first caller only."""
         return self._ended.acquire(blocking=False)
+
+    def give_up(self) -> bool:
+        """Claim the right to log that the result is not stored; True for the first caller only."""
+        return self._given_up.acquire(blocking=False)
 
 
 class RolloutRunner:
@@ -181,6 +186,8 @@ def _log_retry(error: StoreUnavailable, delay: float) -> None:
 
 
 def _log_unstored(run: RolloutRun, reason: str) -> None:
+    if not run.give_up():
+        return
     document = run.document.document if run.document is not None else None
     line = {
         "event": "result_not_stored",

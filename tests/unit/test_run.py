@@ -263,7 +263,27 @@ def test_a_shutdown_gives_the_store_no_more_time_than_it_has(unstored: Any) -> N
     rollouts.wait()
     go_on.set()
     assert rollouts.store.events == ["put", "on_stored"]
-    assert {line["event"] for line in unstored()} == {"result_not_stored"}
+    assert [line["event"] for line in unstored()] == ["result_not_stored"]
+
+
+def test_a_result_that_is_not_stored_is_logged_once(unstored: Any) -> None:
+    """First the shutdown has waited long enough, then the store refuses."""
+    rollouts, running, go_on = Rollouts(shutdown_seconds=0), threading.Event(), threading.Event()
+    rollouts.store.put_errors = [StoreError("denied")]
+    rollouts.store.may_put.clear()
+
+    def call() -> None:
+        running.set()
+        assert go_on.wait(PATIENCE)
+
+    rollouts.start(call)
+    assert running.wait(PATIENCE)
+    rollouts.shut_down()
+    rollouts.store.may_put.set()
+    rollouts.wait()
+    go_on.set()
+    (line,) = unstored()
+    assert line["reason"] == "the session ended before the store answered (0 s)"
 
 
 def test_what_is_logged_instead_of_stored_is_whole_and_has_no_secrets(rollouts: Rollouts, unstored: Any) -> None:
