@@ -326,9 +326,13 @@ def test_what_is_no_result_is_announced_to_nobody(aws_env: Any, queue: str) -> N
 
 
 def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
-    name = queue.rsplit("/", 1)[1]
-    open_store("some-bucket", sqs_url=name).announce("exp/row/s.json")
-    assert read(open_store("some-bucket", sqs_url=queue), "exp", 1) == ["exp/row/s.json"]
+    store, asked = open_store("some-bucket", sqs_url=queue.rsplit("/", 1)[1]), []
+    store._sqs.meta.events.register(  # type: ignore[attr-defined]
+        "provide-client-params.sqs", lambda params, **_: asked.append(params.get("QueueUrl"))
+    )
+    store.announce("exp/row/s.json")
+    assert read(store, "exp", 1) == ["exp/row/s.json"]
+    assert set(asked) == {None, queue}  # moto would take the name for a url; AWS doesn't
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(0, 0), (-3, 0), (0.4, 0), (7, 7), (19.6, 20), (3600, 20)])

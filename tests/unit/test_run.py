@@ -161,6 +161,7 @@ def test_storing_holds_up_no_other_async_rollout(rollouts: Rollouts) -> None:
     assert rollouts.store.put_called.wait(PATIENCE)
     rollouts.start(both(rollouts.store.may_put.set, True), "row-2", is_async=True)  # lets the first be stored
     rollouts.wait(2)
+    assert sorted(rollouts.store.documents) == ["exp/row-1/s.json", "exp/row-2/s.json"]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
