@@ -1,0 +1,26 @@
+"""A Transformers model in this process, as an engine: for laptops, tests, and a trainer that shares its weights.
+
+    engine.py    the asyncio side: what a request may ask, and its stream
+    decoder.py   the thread that samples: who is in the batch, and what happens between two steps
+    runner.py    the model: one forward pass, its training flags, its experts
+    kv.py        keys and values: of the batch, of a prefill, and kept for the next turn
+    sampler.py   logits in, token ids and logprobs out
+    grammar.py   what a JSON schema still allows
+    sequence.py  one sequence on its way
+
+Needs the extra `transformers`; `json_schema` also `llguidance`.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"{error}\nhint: pip install 'agentcore-rl-toolkit[transformers]'", name=error.name, path=error.path
+    ) from error
+
+from .engine import TransformersEngine
+
+__all__ = ["TransformersEngine"]

@@ -1,0 +1,272 @@
+"""Keys and values: the running batch's, a prefill's, and those kept for a session's next turn.
+
+In the batch all rows end at the same column, so that one slice takes a step's new keys of every row, padding is on the
+left, and the distance between two columns is the distance between two tokens (which sliding windows rely on). Rows join
+and leave in place; a row's columns are copied only when the buffers grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from ....errors import ConfigError
+
+KV = list[tuple[Tensor, Tensor]]
+"""A sequence's keys and values, layer by layer: heads × tokens × width."""
+
+ID_BYTES = 4
+ROOM = 256
+"""Columns that the batch's buffers have ahead, at least."""
+
+
+def attention_layers(config: Any) -> tuple[int, bool]:
+    """How many layers of keys and values the model has, and whether any slides. Refuses other kinds of state."""
+    layers = DynamicCache(config=config).layers or [DynamicLayer() for _ in range(config.num_hidden_layers)]
+    other = {type(layer).__name__ for layer in layers} - {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
+    if other:
+        raise ConfigError(
+            f"{type(config).__name__} keeps {', '.join(sorted(other))}, which is not a cache of keys and values",
+            hint="serve this model with vLLM or SGLang",
+        )
+    return len(layers), any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+class _Layer(DynamicLayer):  # type: ignore[misc]
+    """A layer of a cache whose tensors somebody else owns. Sliding layers are kept whole, the mask does the rest."""
+
+    keys: Any
+    values: Any
+    seen = 0
+    """Columns before the new ones."""
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        count = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self.seen + count, 0
+
+
+class _RowLayer(_Layer):
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        rows, count = self.rows, keys.shape[0]
+        if self.keys is None:
+            self.keys = _zeros(rows.room, keys, rows.columns)
+            self.values = _zeros(rows.room, values, rows.columns)
+        self.keys[:count, :, rows.end] = keys[:, :, 0]
+        self.values[:count, :, rows.end] = values[:, :, 0]
+        first = rows.end - self.seen
+        return self.keys[:count, :, first : rows.end + 1], self.values[:count, :, first : rows.end + 1]
+
+    def move(self, count: int, width: int, old_end: int) -> None:
+        """Into buffers of the rows' present size, `width` columns of `count` rows."""
+        if self.keys is None:
+            return
+        rows = self.rows
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = _zeros(rows.room, old, rows.columns)
+            new[:count, :, rows.end - width : rows.end] = old[:count, :, old_end - width : old_end]
+            setattr(self, name, new)
+
+
+def _zeros(rows: int, like: Tensor, columns: int) -> Tensor:
+    # Zeros, not whatever memory holds: a NaN under a mask is still a NaN.
+    return torch.zeros(rows, like.shape[1], columns, like.shape[3], dtype=like.dtype, device=like.device)
+
+
+class Rows:
+    """The running batch's keys and values."""
+
+    def __init__(self, layers: int) -> None:
+        self._count = layers
+        self.lengths: list[int] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self.room = self.columns = self.end = 0
+        self.layers = [_RowLayer(self) for _ in range(self._count)]
+        self.cache = Cache(layers=self.layers)
+
+    @property
+    def width(self) -> int:
+        return max(self.lengths, default=0)
+
+    def join(self, kv: KV | None, length: int) -> None:
+        """Add a row with the first `length` tokens' keys and values."""
+        row = len(self.lengths)
+        if row >= self.room or length > self.end or self.end >= self.columns:
+            self._make_room(max(self.room, 1 << row.bit_length()), max(self.width, length))
+        for layer, (keys, values) in zip(self.layers, kv or (), strict=False):
+            if layer.keys is None:
+                layer.keys = _zeros(self.room, keys[None], self.columns)
+                layer.values = _zeros(self.room, values[None], self.columns)
+            layer.keys[row, :, self.end - length : self.end] = keys[:, :length]
+            layer.values[row, :, self.end - length : self.end] = values[:, :length]
+        self.lengths.append(length)
+
+    def leave(self, row: int, *, poisoned: bool = False) -> None:
+        """Remove a row; the last one takes its place. A `poisoned` one leaves no NaN behind."""
+        last = len(self.lengths) - 1
+        first = self.end - self.lengths[last]
+        for layer in self.layers:
+            for buffer in (layer.keys, layer.values):
+                if buffer is not None:
+                    if poisoned:
+                        buffer[row] = 0
+                    if row != last:
+                        buffer[row, :, first : self.end] = buffer[last, :, first : self.end]
+        self.lengths[row] = self.lengths[last]
+        self.lengths.pop()
+        if not self.lengths:
+            self._clear()
+
+    def read(self, row: int, length: int) -> KV:
+        """Views of the first `length` tokens of a row."""
+        first = self.end - self.lengths[row]
+        return [
+            (layer.keys[row, :, first : first + length], layer.values[row, :, first : first + length])
+            for layer in self.layers
+            if layer.keys is not None
+        ]
+
+    def prepare(self) -> int:
+        """Make sure that there is a column for the next step; how many columns it attends to, before its own."""
+        if self.end >= self.columns:
+            self._make_room(self.room, self.width)
+        width = self.width
+        for layer in self.layers:
+            layer.seen = width
+        return width
+
+    def advance(self) -> None:
+        """The step's keys and values are there."""
+        self.end += 1
+        self.lengths = [length + 1 for length in self.lengths]
+
+    def _make_room(self, rows: int, longest: int) -> None:
+        # A quarter on the left too: a longer row may join.
+        count, width, old_end = len(self.lengths), self.width, self.end
+        self.room, self.end = rows, longest + longest // 4
+        self.columns = self.end + max(ROOM, longest // 4)
+        for layer in self.layers:
+            layer.move(count, width, old_end)
+
+
+class _PrefillLayer(_Layer):
+    def __init__(self, prefix: tuple[Tensor, Tensor] | None) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.seen = 0 if prefix is None else prefix[0].shape[2]
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = keys, values
+        if self.prefix is None:
+            return keys, values
+        return torch.cat([self.prefix[0], keys], dim=2), torch.cat([self.prefix[1], values], dim=2)
+
+
+class Prefill:
+    """The cache of a few sequences' next ids: what is known of each before them, and what they add."""
+
+    def __init__(self, known: list[KV | None], lengths: list[int], layers: int) -> None:
+        self.known, self.lengths = known, lengths
+        self.width = max(lengths)
+        self.layers = [_PrefillLayer(self._prefix(i)) for i in range(layers)]
+        self.cache = Cache(layers=self.layers)
+
+    def _prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        if not self.width:
+            return None
+        if len(self.known) == 1 and self.known[0] is not None:
+            keys, values = self.known[0][layer]
+            return keys[None, :, : self.width], values[None, :, : self.width]
+        return self._padded(layer, 0), self._padded(layer, 1)
+
+    def _padded(self, layer: int, which: int) -> Tensor:
+        like = next(kv for kv in self.known if kv)[layer][which]
+        padded = like.new_zeros(len(self.known), like.shape[0], self.width, like.shape[2])
+        for row, (kv, length) in enumerate(zip(self.known, self.lengths, strict=True)):
+            if kv and length:
+                padded[row, :, self.width - length :] = kv[layer][which][:, :length]
+        return padded
+
+    def result(self, row: int, count: int) -> KV:
+        """A sequence's keys and values with those of its `count` new ids."""
+        known, length, kv = self.known[row], self.lengths[row], []
+        for i, layer in enumerate(self.layers):
+            new = [tensor[row, :, tensor.shape[2] - count :] for tensor in (layer.keys, layer.values)]
+            if known and length:
+                new = [torch.cat([old[:, :length], part], dim=1) for old, part in zip(known[i], new, strict=True)]
+            kv.append((new[0], new[1]))
+        return kv
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A prefix somebody may go on from."""
+
+    key: bytes
+    """Its ids."""
+    kv: KV
+    routes: bytes
+    size: int
+    """Bytes of memory."""
+
+
+class Prefixes:
+    """Keys and values of sequences that ended, the least recently used ones dropped beyond `limit` bytes."""
+
+    MOST = 256
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.size = limit, 0
+        self.entries: OrderedDict[bytes, Kept] = OrderedDict()
+
+    def put(self, key: bytes, kv: KV, routes: bytes) -> None:
+        """Keep a copy. An entry that the new one extends is of no use any more."""
+        size = sum(keys.nbytes + values.nbytes for keys, values in kv) + len(routes)
+        if size > self.limit or not kv:
+            return
+        for old in [old for old in self.entries if key.startswith(old)]:
+            self._drop(old)
+        while self.entries and (self.size + size > self.limit or len(self.entries) >= self.MOST):
+            self._drop(next(iter(self.entries)))
+        copy = [(keys.clone(), values.clone()) for keys, values in kv]
+        self.entries[key] = Kept(key, copy, routes, size)
+        self.size += size
+
+    def used(self, entry: Kept) -> None:
+        self.entries.move_to_end(entry.key)
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.size = 0
+
+    def _drop(self, key: bytes) -> None:
+        self.size -= self.entries.pop(key).size
+
+
+def common(a: bytes, b: bytes) -> int:
+    """How many ids two sequences start with together.
+
+    >>> from array import array
+    >>> common(array("I", [1, 2, 3]).tobytes(), array("I", [1, 2, 4, 5]).tobytes())
+    2
+    """
+    most = min(len(a), len(b)) // ID_BYTES
+    if a[: most * ID_BYTES] == b[: most * ID_BYTES]:
+        return most
+    differs = range(most + 1)
+    return bisect_left(differs, True, key=lambda n: a[: n * ID_BYTES] != b[: n * ID_BYTES]) - 1

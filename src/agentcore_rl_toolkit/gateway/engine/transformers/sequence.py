@@ -1,0 +1,106 @@
+"""One sequence on its way: what was asked, what was sampled so far, and where its next tokens go."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ..base import EngineError, Routes, Sampled, Sampling
+
+if TYPE_CHECKING:
+    from .grammar import Grammar
+    from .kv import KV
+
+
+class Stream:
+    """Hands a sequence's chunks from the decoder's thread to the event loop that asked for them."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._items: deque[Sampled | EngineError] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Sampled | EngineError) -> None:
+        """On the event loop only."""
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Sampled:
+        while not self._items:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        item = self._items.popleft()
+        if isinstance(item, EngineError):
+            raise item
+        return item
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request's state. Once submitted, only the decoder's thread touches it (but `abandoned`)."""
+
+    ids: array[int]
+    """Prompt and sampled together."""
+    sampling: Sampling
+    limit: int
+    """The length at which it ends."""
+    stop_ids: frozenset[int]
+    keep: bool
+    """Whether its keys and values are worth keeping for the session's next turn."""
+    rng: Random
+    stream: Stream
+    grammar: Grammar | None = None
+    prompt_length: int = field(init=False)
+    abandoned: bool = False
+    """Nobody reads the stream any more."""
+    finished: bool = False
+    delivered: bool = False
+    """Whether any token has been handed over."""
+    kv: KV | None = None
+    """Of the first `filled` ids; in the batch's rows instead while it is running."""
+    filled: int = 0
+    epoch: int = 0
+    """Of the weights that the keys and values were computed with."""
+    routes: bytearray = field(default_factory=bytearray)
+    """Of the first `filled` ids, and of those decoded since."""
+    routed: int = 0
+    """How many bytes of `routes` were handed over."""
+    marks: Any = None
+    """What the sampler remembers of it between steps."""
+    chunk: Sampled | None = None
+    """Sampled, but not handed over yet."""
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.ids)
+
+    @property
+    def sampled(self) -> int:
+        return len(self.ids) - self.prompt_length
+
+    def forget(self) -> None:
+        """Its keys and values are gone; it has to be prefilled again."""
+        self.kv, self.filled = None, 0
+        self.routes.clear()
+
+    def append(self, token: int, logprob: float, version: str, top: dict[int, float] | None) -> None:
+        self.ids.append(token)
+        if self.chunk is None:
+            self.chunk = Sampled([], [], weight_version=version, top_logprobs=None if top is None else [])
+        self.chunk.token_ids.append(token)
+        self.chunk.logprobs.append(logprob)
+        if top is not None and self.chunk.top_logprobs is not None:
+            self.chunk.top_logprobs.append(top)
+
+    def take(self, width: int, itemsize: int) -> Sampled | None:
+        """What there is to hand over; `width` numbers of `itemsize` bytes are a token's routes."""
+        chunk, self.chunk = self.chunk, None
+        size = width * itemsize
+        if chunk is not None and len(self.routes) > self.routed:
+            chunk.routes = Routes(self.routed // size, bytes(self.routes[self.routed :]), width, itemsize)
+            self.routed = len(self.routes)
+        return chunk
