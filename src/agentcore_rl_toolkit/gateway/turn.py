@@ -1,0 +1,89 @@
+"""One model call, packed: what the policy was given, what it sampled, and with which weights.
+
+Turns share prefixes. A turn's prompt is the first `keep` tokens of its parent (prompt and sampled together), then
+`delta`; so a session's memory is linear in the tokens it sampled and received, at four bytes an id and four more a
+logprob.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .engine.base import IDS, Routes
+
+LOGPROBS = "f"
+
+# Why the tokens of a turn are not trained on.
+ABORTED = "aborted"  # the client went away while they were sampled
+ENGINE_ERROR = "engine_error"  # the engine failed before the turn was whole
+UNDELIVERED = "undelivered"  # sampled whole, but the client never received them
+TRUNCATED = "truncated"  # cut at the token limit, and the session masks such turns
+NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob (a token, not a turn)
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One sampled sequence of a session."""
+
+    index: int
+    """Its place in the order in which the session's turns were recorded."""
+    parent: Turn | None
+    keep: int
+    delta: array[int]
+    sampled: array[int]
+    logprobs: array[float]
+    """One for each sampled token; NaN where the engine gave none."""
+    finish: str
+    versions: tuple[tuple[str, int], ...] = ()
+    """Weight versions and how many sampled tokens each is behind, in order; empty if the engine doesn't say."""
+    masked: str | None = None
+    """Why none of it is trained on, if so."""
+    origin: str = "first"
+    """How its prompt came about: `first`, `bridge`, `render` (the history was changed, or could not be bridged)."""
+    routes: Routes | None = None
+    """Expert routes of the tokens that the parents' routes don't cover."""
+    parse_failures: int = 0
+    started: float = 0.0
+    seconds: float = 0.0
+    uid: str = ""
+    """Names its response and its tool calls."""
+    prompt_length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = self.keep + len(self.delta)
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and sampled together."""
+        return self.prompt_length + len(self.sampled)
+
+    def path(self) -> Iterator[Turn]:
+        """This turn, its parent, and so on to the first."""
+        turn: Turn | None = self
+        while turn is not None:
+            yield turn
+            turn = turn.parent
+
+    def prompt(self) -> array[int]:
+        """The whole prompt's token ids."""
+        return self.tokens(self.prompt_length)
+
+    def tokens(self, length: int | None = None) -> array[int]:
+        """The first `length` ids of prompt and sampled together (all of them, if not said)."""
+        end = self.length if length is None else length
+        parts: list[array[int]] = []
+        turn: Turn | None = self
+        while turn is not None and end > 0:
+            if end > turn.prompt_length:
+                parts.append(turn.sampled[: end - turn.prompt_length])
+                end = turn.prompt_length
+            if end > turn.keep:
+                parts.append(turn.delta[: end - turn.keep])
+                end = turn.keep
+            turn = turn.parent
+        whole = array(IDS)
+        for part in reversed(parts):
+            whole.extend(part)
+        return whole
