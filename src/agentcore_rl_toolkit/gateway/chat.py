@@ -1,0 +1,179 @@
+"""One model call in canonical form, whichever wire it came over, and the fingerprints that find its place in a session.
+
+Canonical messages are plain dicts in the shape `renderers` reads: `role`, `content` (a string), and where there is
+one `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. Tool arguments are objects where they parse as such.
+
+Fingerprints tolerate what clients do to the history they echo: tool arguments re-serialized or reordered, other
+tool-call ids, whitespace, dropped reasoning, `null` for empty content, text merged or split into parts. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from .engine.base import Sampling
+
+Message = dict[str, Any]
+
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+@dataclass(slots=True)
+class ChatCall:
+    """What an agent asks for, with nothing left of the wire it asked over."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or the name of the one function to call after a `=`."""
+    sampling: Sampling = field(default_factory=Sampling)
+    n: int = 1
+    model: str | None = None
+    logprobs: bool = False
+    template: dict[str, Any] = field(default_factory=dict)
+    """Settings of the chat template, e.g. `enable_thinking`."""
+
+
+@dataclass(slots=True)
+class TextCall:
+    """A call for a plain completion: text or token ids to go on from."""
+
+    prompt: str | list[int]
+    sampling: Sampling = field(default_factory=Sampling)
+    n: int = 1
+    model: str | None = None
+    logprobs: bool = False
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A function the model wants called."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text, as the model meant it."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the model said, parsed."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    parse_failures: int = 0
+    """Tool calls the model attempted that could not be parsed; their text is in `content`."""
+
+    def message(self) -> Message:
+        """As a canonical message, reasoning left out."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.tool_calls:
+            functions = [{"name": call.name, "arguments": parse_arguments(call.arguments)} for call in self.tool_calls]
+            message["tool_calls"] = [{"type": "function", "function": function} for function in functions]
+        return message
+
+
+def parse_arguments(arguments: Any) -> Any:
+    """Tool arguments as an object where they are one, else as they came."""
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except ValueError:
+            return arguments
+        return parsed if isinstance(parsed, dict) else arguments
+    return arguments
+
+
+@dataclass(slots=True)
+class Prints:
+    """Fingerprints of a conversation: of all of it, and of its beginnings up to each assistant message."""
+
+    whole: Any
+    """A hash that can be carried on: `after(whole, reply)`."""
+    echoes: list[tuple[int, bytes, bytes]]
+    """For each assistant message: messages up to and with it, the print of all these, the exact print of this one."""
+
+
+def fingerprint(call: ChatCall) -> Prints:
+    """The prints of a call's conversation; tools and template settings are part of it."""
+    running = blake2b(digest_size=16)
+    if call.tools or call.template:
+        running.update(_sorted([call.tools, call.template]))
+    echoes = []
+    for place, message in enumerate(call.messages, start=1):
+        running.update(_loose(message))
+        if message["role"] == "assistant":
+            echoes.append((place, running.digest(), exact(message)))
+    return Prints(running, echoes)
+
+
+def render_key(call: ChatCall) -> bytes:
+    """A print of everything that a prompt is rendered from, to the letter."""
+    return blake2b(_dumped([call.messages, call.tools, call.template], 0), digest_size=16).digest()
+
+
+def after(whole: Any, message: Message) -> bytes:
+    """The print of a conversation that goes on with `message`."""
+    running = whole.copy()
+    running.update(_loose(message))
+    digest: bytes = running.digest()
+    return digest
+
+
+def exact(message: Message) -> bytes:
+    """The print of one assistant message with its text, to tell apart replies with the same tool calls."""
+    text = " ".join(_without_thought(message.get("content") or "").split())
+    return blake2b(text.encode("utf-8", "surrogatepass") + _loose(message), digest_size=8).digest()
+
+
+def _loose(message: Message) -> bytes:
+    """What has to be the same for two messages to be the same; with its length, so that none run together."""
+    content: str = message.get("content") or ""
+    role: str = message["role"]
+    if role != "assistant":
+        body = content.strip().replace("\r\n", "\n")
+    elif message.get("tool_calls"):
+        # Clients drop or rewrite text beside tool calls; the calls are what counts.
+        body = "\0".join(_call(call) for call in message["tool_calls"])
+        role = "calls"
+    else:
+        body = " ".join(_without_thought(content).split())
+    data = body.encode("utf-8", "surrogatepass")
+    return b"%d %s:" % (len(data), role.encode()) + data
+
+
+def _call(call: dict[str, Any]) -> str:
+    function = call.get("function") or {}
+    arguments = parse_arguments(function.get("arguments"))
+    if isinstance(arguments, str):
+        text = " ".join(arguments.split())
+    else:
+        text = _sorted(arguments or {}).decode()
+    return f"{function.get('name')}\0{text}"
+
+
+def _sorted(value: Any) -> bytes:
+    return _dumped(value, orjson.OPT_SORT_KEYS)
+
+
+def _dumped(value: Any, option: int) -> bytes:
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError:  # integers of more than 64 bits, lone surrogates
+        return json.dumps(value, sort_keys=bool(option)).encode()
+
+
+def _without_thought(content: str) -> str:
+    return _THOUGHT.sub("", content, count=1) if "<think>" in content[:64] else content
+
+
+def has_assistant(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "assistant" for message in messages)

@@ -1,0 +1,65 @@
+"""The turns of one session as a tree: which turn a call goes on from, and what a new prompt shares with older ones.
+
+What the model saw is decided by our record, not by the history a client echoes: a call is matched by fingerprints,
+and goes on from the recorded turn's exact ids. A history that was really changed (compaction, a sub-agent, a retry, a
+branch) finds the last turn it still agrees with, or none.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from .chat import Prints
+from .turn import Turn
+
+_COMPARED = 8  # how many turns a changed history is compared with, token by token
+_WORTH_SHARING = 16
+
+
+class Tree:
+    """Turns, and the conversations that end in them."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._ends: dict[bytes, list[tuple[Turn, bytes]]] = {}
+
+    def add(self, turn: Turn, end: bytes, exact: bytes) -> None:
+        """Take in a turn; `end` is the print of its conversation with its reply, `exact` the reply's own."""
+        self.turns.append(turn)
+        self._ends.setdefault(end, []).append((turn, exact))
+
+    def match(self, prints: Prints) -> tuple[Turn | None, int]:
+        """The deepest turn whose conversation the call's begins with, and how many messages that is."""
+        for place, end, exact in reversed(prints.echoes):
+            found = self._ends.get(end)
+            if found:
+                same = [turn for turn, theirs in found if theirs == exact]
+                return (same or [turn for turn, _ in found])[-1], place
+        return None, 0
+
+    def share(self, prompt: array[int]) -> tuple[Turn | None, int]:
+        """The turn whose tokens a new prompt has the longest beginning in common with, and its length."""
+        best, longest = None, _WORTH_SHARING
+        for turn in self._candidates():
+            common = common_prefix(prompt, turn.tokens(min(turn.length, len(prompt))))
+            if common > longest:
+                best, longest = turn, common
+        while best is not None and best.parent is not None and longest <= best.keep:
+            best = best.parent  # the turn that these tokens really belong to
+        return best, longest if best is not None else 0
+
+    def _candidates(self) -> Iterable[Turn]:
+        return [*self.turns[:1], *self.turns[1:][-_COMPARED:]]
+
+
+def common_prefix(one: array[int], other: array[int]) -> int:
+    """How many leading ids are the same."""
+    length = min(len(one), len(other))
+    if length == 0:
+        return 0
+    differ = np.frombuffer(one, np.uint32, length) != np.frombuffer(other, np.uint32, length)
+    first = int(differ.argmax())
+    return first if differ[first] else length
