@@ -1,0 +1,74 @@
+"""A tokenizer as the gateway and `renderers` use it: straight on the compiled one, without offsets or padding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ConfigError
+
+
+class Tokenizer:
+    """Text to ids and back."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer` is a fast tokenizer of Transformers."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} is no fast tokenizer",
+                hint="save it with a tokenizer.json beside the model",
+            )
+        self._full = tokenizer
+        self._backend = backend
+        self.name_or_path: str = tokenizer.name_or_path
+        self.eos_token_id: int | None = tokenizer.eos_token_id
+        self.bos_token_id: int | None = tokenizer.bos_token_id
+        self.unk_token_id: int | None = tokenizer.unk_token_id
+        self.pad_token_id: int | None = tokenizer.pad_token_id
+        self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
+        self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
+        self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
+        self.size: int = backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
+        ids = token_ids if isinstance(token_ids, list) else list(token_ids)
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        if isinstance(tokens, str):
+            found = self._added.get(tokens)
+            found = self._backend.token_to_id(tokens) if found is None else found
+            return self.unk_token_id if found is None else found
+        return [self.convert_tokens_to_ids(token) for token in tokens]
+
+    def apply_chat_template(self, messages: Sequence[Any], **settings: Any) -> Any:
+        return self._full.apply_chat_template(messages, **settings)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return dict(self._added)
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
+    """From a folder or a hub id."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "the gateway needs Transformers to load a tokenizer",
+            hint="pip install 'agentcore-rl-toolkit[gateway]'",
+        ) from error
+    try:
+        return Tokenizer(AutoTokenizer.from_pretrained(os.fspath(name)))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: {error}") from error
+
+
+def _added(tokenizer: Any) -> list[tuple[int, Any]]:
+    return list(getattr(tokenizer, "added_tokens_decoder", {}).items())
