@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,8 +17,9 @@ T = TypeVar("T")
 class PrivateLoop:
     """An event loop on a daemon thread, started with the first coroutine."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
         self._name = name
+        self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -28,7 +29,7 @@ class PrivateLoop:
         """The loop itself."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = self._make()
                 self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
                 self._thread.start()
             return self._loop

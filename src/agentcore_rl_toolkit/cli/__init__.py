@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import eval, results, rollout, runtime
+from . import eval, gateway, results, rollout, runtime
 
-VERBS = (rollout, eval, runtime, results)
+VERBS = (rollout, eval, runtime, gateway, results)
 
 
 def build_parser() -> argparse.ArgumentParser:

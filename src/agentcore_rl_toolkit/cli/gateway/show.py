@@ -1,0 +1,151 @@
+"""`agentcore-rl gateway show SESSION --log DIR`: what a session's agent and policy said to each other.
+
+As messages, or with `--tokens` as the tokens of each training row: sampled and trained in green (fainter the less
+likely), sampled but masked in red, everything else plain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+
+if TYPE_CHECKING:
+    from ...gateway.session import Session
+
+_GREEN = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
+_RED, _DIM, _BOLD, _END = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser("show", help="show a recorded session", description=__doc__)
+    parser.add_argument("session", nargs="?", help="a session's id (default: list what there is)")
+    parser.add_argument("--log", required=True, metavar="DIR", help="the gateway's log folder")
+    parser.add_argument("--tokens", action="store_true", help="tokens, coloured by mask and logprob")
+    parser.add_argument("--tokenizer", help="needed for --tokens: a folder or a hub id")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    from ...gateway.log import logged_sessions, read_records
+
+    folder = Path(args.log)
+    if not folder.is_dir():
+        raise ConfigError(f"{args.log} is not a folder", hint="name the folder given to `gateway serve --log`")
+    if args.session is None:
+        return _list(folder)
+    if args.session not in logged_sessions(folder):
+        raise ConfigError(f"no session {args.session!r} is logged in {args.log}", hint="without an id it lists all")
+    session = _read(folder, args.session)
+    if session is None:
+        raise ConfigError(f"the log of session {args.session!r} has no whole record")
+    if args.tokens:
+        return _tokens(session, args.tokenizer)
+    return _messages(session, read_records(folder, args.session))
+
+
+def _read(folder: Path, session_id: str) -> Session | None:
+    from ...gateway.log import read_session
+
+    return read_session(folder / f"{session_id}.turns")[0]
+
+
+def _list(folder: Path) -> int:
+    from ...gateway.log import logged_sessions
+    from ...gateway.trajectory import fold
+    from ..table import format_table
+
+    rows = []
+    for session_id in logged_sessions(folder):
+        session = _read(folder, session_id)
+        if session is None:
+            continue
+        known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
+        state = "closed" if session.closed else "open"
+        rows.append([session_id, state, str(known.turns), str(known.rows), str(known.sampled), str(known.trained)])
+    if rows:
+        print(format_table(["session", "state", "turns", "rows", "sampled", "trained"], rows))
+    else:
+        print("no sessions are logged here", file=sys.stderr)
+    return 0
+
+
+def _messages(session: Session, records: list[dict[str, Any]]) -> int:
+    paint = _painter()
+    turns = session.tree.turns
+    for record in records:
+        if record["kind"] == "result":
+            print(paint(_BOLD, "result"), record["result"])
+        if record["kind"] != "turn":
+            continue
+        turn = turns[record["index"]]
+        goes_on = f"after turn {turn.parent.index}" if turn.parent is not None else "from the beginning"
+        versions = ", ".join(version for version, _ in turn.versions)
+        about = f"{turn.origin}, {goes_on}, {turn.prompt_length} + {len(turn.sampled)} tokens, {turn.finish}"
+        about += f", weights {versions}" if versions else ""
+        about += f", masked: {turn.masked}" if turn.masked else ""
+        print(paint(_DIM, f"── turn {turn.index}: {about} " + "─" * 8))
+        for message in record["messages"]:
+            print(f"{paint(_BOLD, message['role'])}  {message['content']}")
+        reply = record["reply"]
+        if reply.get("reasoning"):
+            print(f"{paint(_BOLD, 'thinks')}  {paint(_DIM, reply['reasoning'])}")
+        if reply["content"]:
+            print(f"{paint(_BOLD, 'assistant')}  {reply['content']}")
+        for name, arguments in reply.get("tool_calls", ()):
+            print(f"{paint(_BOLD, 'calls')}  {name}({arguments})")
+    _fidelity(session)
+    return 0
+
+
+def _tokens(session: Session, tokenizer: str | None) -> int:
+    from ...gateway.tokenizer import load_tokenizer
+    from ...gateway.trajectory import fold
+
+    if tokenizer is None:
+        raise ConfigError("--tokens needs the tokenizer", hint="--tokenizer <a folder or a hub id>")
+    decode = load_tokenizer(tokenizer).decode
+    paint = _painter()
+    folded = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated)
+    for number, row in enumerate(folded.rows):
+        print(
+            paint(
+                _DIM, f"── row {number}: {len(row.token_ids)} tokens, {row.trained} trained, weight {row.weight:.3f} ──"
+            )
+        )
+        parts = []
+        for token, trained, logprob in zip(row.token_ids, row.loss_mask, row.logprobs, strict=True):
+            text = decode([token])
+            if trained:
+                shade = 3 if logprob > -0.1 else 2 if logprob > -1 else 1 if logprob > -3 else 0
+                text = paint(_GREEN[shade], text)
+            elif logprob == logprob:
+                text = paint(_RED, text)
+            parts.append(text)
+        print("".join(parts))
+    _fidelity(session)
+    return 0
+
+
+def _fidelity(session: Session) -> None:
+    from ...gateway.trajectory import fold
+
+    known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
+    masked = ", ".join(f"{count} {reason}" for reason, count in known.masked.items())
+    print(
+        f"{known.turns} turns, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained"
+        + (f"; masked: {masked}" if masked else "")
+        + (f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else ""),
+        file=sys.stderr,
+    )
+
+
+def _painter() -> Any:
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return (lambda code, text: f"{code}{text}{_END}") if colour else (lambda code, text: text)

@@ -1,0 +1,300 @@
+"""The gateway's HTTP, described: what `GET /openapi.json` answers, and what the tests generate requests from."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .. import __version__
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_~:@=-]{1,128}$"}
+_OBJECT: Schema = {"type": "object"}
+_IDS: Schema = {"type": "array", "items": {"type": "integer"}}
+_NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
+_ERROR: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": _TEXT,
+            },
+        }
+    },
+}
+_SAMPLING: Schema = {
+    "type": "object",
+    "properties": {
+        "temperature": {"type": "number", "minimum": 0, "maximum": 100},
+        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "top_k": {"type": "integer", "minimum": -1},
+        "max_tokens": {"type": "integer", "minimum": 1},
+        "seed": {"type": "integer"},
+        "stop": {"type": ["string", "array", "null"], "items": _TEXT},
+    },
+}
+_SETTINGS: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "session_id": _ID,
+        "sampling": _SAMPLING,
+        "enforced": _SAMPLING,
+        "context_limit": {"type": "integer", "minimum": 1},
+        "group_id": _TEXT,
+        "input_id": _TEXT,
+        "model": _TEXT,
+        "metadata": _OBJECT,
+        "ttl_seconds": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
+        "mask_truncated": {"type": "boolean"},
+    },
+}
+_SESSION: Schema = {
+    "type": "object",
+    "required": ["session_id", "base_url", "anthropic_base_url", "bedrock_endpoint_url", "result_url", "expires_at"],
+    "properties": {
+        "session_id": _ID,
+        "base_url": _TEXT,
+        "anthropic_base_url": _TEXT,
+        "bedrock_endpoint_url": _TEXT,
+        "result_url": _TEXT,
+        "expires_at": {"type": "number"},
+    },
+}
+_TURN: Schema = {
+    "type": "object",
+    "required": ["index", "parent", "new_prompt_ids", "sampled_ids", "logprobs", "finish", "origin", "masked"],
+    "properties": {
+        "index": {"type": "integer"},
+        "parent": {"type": ["integer", "null"]},
+        "new_prompt_ids": _IDS,
+        "sampled_ids": _IDS,
+        "logprobs": _NUMBERS,
+        "finish": _TEXT,
+        "origin": {"enum": ["first", "bridge", "render"]},
+        "masked": {"type": ["string", "null"]},
+    },
+}
+_ROW: Schema = {
+    "type": "object",
+    "required": ["token_ids", "loss_mask", "logprobs", "weight", "prompt_length", "spans", "weight_versions"],
+    "properties": {
+        "token_ids": _IDS,
+        "loss_mask": {"type": "array", "items": {"enum": [0, 1]}},
+        "logprobs": _NUMBERS,
+        "weight": {"type": "number"},
+        "prompt_length": {"type": "integer"},
+        "spans": {"type": "array"},
+        "weight_versions": {"type": "array"},
+    },
+}
+_FIDELITY: Schema = {
+    "type": "object",
+    "required": ["sampled", "trained", "masked", "rows", "turns", "bridges", "renders", "parse_failures"],
+    "properties": {
+        "sampled": {"type": "integer"},
+        "trained": {"type": "integer"},
+        "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "rows": {"type": "integer"},
+    },
+}
+_HEALTH: Schema = {
+    "type": "object",
+    "required": ["status", "sessions", "in_flight"],
+    "properties": {
+        "status": {"enum": ["ok", "paused", "degraded"]},
+        "sessions": {"type": "integer"},
+        "in_flight": {"type": "integer"},
+    },
+}
+_MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {
+            "anyOf": [
+                _TEXT,
+                {"type": "null"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"const": "text"}, "text": _TEXT},
+                    },
+                },
+            ]
+        },
+        "tool_call_id": _TEXT,
+    },
+}
+_CHAT: Schema = {
+    "type": "object",
+    "required": ["messages"],
+    "properties": {
+        "model": _TEXT,
+        "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
+        "tools": {"type": "array", "items": _OBJECT},
+        "tool_choice": {},
+        "n": {"type": "integer", "minimum": 1, "maximum": 128},
+        "stream": {"type": "boolean"},
+        "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+        "logprobs": {"type": "boolean"},
+        "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+        "response_format": _OBJECT,
+        "chat_template_kwargs": _OBJECT,
+        **_SAMPLING["properties"],
+    },
+}
+_COMPLETION: Schema = {
+    "type": "object",
+    "required": ["prompt"],
+    "properties": {
+        "model": _TEXT,
+        "prompt": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}]},
+        "n": {"type": "integer", "minimum": 1, "maximum": 128},
+        "stream": {"type": "boolean"},
+        "logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+        **_SAMPLING["properties"],
+    },
+}
+_CHOICES: Schema = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+    "properties": {"choices": {"type": "array", "minItems": 1}, "usage": _OBJECT},
+}
+
+_SESSION_ID: Schema = {"name": "session_id", "in": "path", "required": True, "schema": _TEXT}
+_SESSION_AND_KEY: Schema = {
+    "name": "session",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "The session's id, a dot, and its key.",
+}
+
+
+@cache
+def openapi() -> Schema:
+    """The description, in OpenAPI 3.1."""
+    agent, control = "/sessions/{session}", "/sessions/{session_id}"
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "AgentCore RL Toolkit gateway", "version": __version__},
+        "components": {
+            "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _ERROR},
+        },
+        "paths": {
+            "/health": {"get": _operation("health", "How the gateway is", _HEALTH, admin=False)},
+            "/metrics": {"get": _operation("metrics", "Counters for Prometheus", None, kind="text/plain", admin=False)},
+            "/openapi.json": {"get": _operation("openapi", "This description", _OBJECT, admin=False)},
+            "/sessions": {
+                "post": _operation("openSession", "Open a session", _SESSION, body=_SETTINGS, status="201", needs=False)
+            },
+            control: {
+                "parameters": [_SESSION_ID],
+                "get": _operation("describeSession", "A session's settings and state", _SESSION),
+                "delete": _operation("deleteSession", "Close a session and forget its turns", _OBJECT),
+            },
+            f"{control}/turns": {
+                "parameters": [_SESSION_ID],
+                "get": _operation("readTurns", "What was sampled, call by call", _list("turns", _TURN)),
+            },
+            f"{control}/trajectories": {
+                "parameters": [_SESSION_ID],
+                "get": _operation(
+                    "readTrajectories", "Training rows", _list("rows", _ROW, fidelity=_FIDELITY), packed=True
+                ),
+            },
+            f"{control}/result": {
+                "parameters": [_SESSION_ID],
+                "put": _operation("putResult", "Attach the rollout's result", _OBJECT, body=_OBJECT),
+            },
+            f"{control}/close": {
+                "parameters": [_SESSION_ID],
+                "post": _operation("closeSession", "Take no more calls; turns stay readable", _OBJECT),
+            },
+            "/pause": {"post": _operation("pause", "Let no new call sample", _HEALTH)},
+            "/resume": {"post": _operation("resume", "Go on", _HEALTH)},
+            "/drain": {"post": _operation("drain", "Wait until nothing is being sampled", _HEALTH)},
+            "/weights": {
+                "put": _operation(
+                    "setWeightVersion",
+                    "Name the weights that are sampled from now on",
+                    _HEALTH,
+                    body={
+                        "type": "object",
+                        "required": ["version"],
+                        "properties": {"version": {"type": ["string", "integer"]}},
+                    },
+                )
+            },
+            f"{agent}/v1/chat/completions": {
+                "parameters": [_SESSION_AND_KEY],
+                "post": _operation("chat", "OpenAI chat completions", _CHOICES, body=_CHAT, admin=False, stream=True),
+            },
+            f"{agent}/v1/completions": {
+                "parameters": [_SESSION_AND_KEY],
+                "post": _operation(
+                    "complete", "OpenAI completions", _CHOICES, body=_COMPLETION, admin=False, stream=True
+                ),
+            },
+            f"{agent}/v1/models": {
+                "parameters": [_SESSION_AND_KEY],
+                "get": _operation("models", "The models there are", _OBJECT, admin=False),
+            },
+            f"{agent}/result": {
+                "parameters": [_SESSION_AND_KEY],
+                "put": _operation("pushResult", "Attach the rollout's result", _OBJECT, body=_OBJECT, admin=False),
+            },
+        },
+    }
+
+
+def _operation(
+    name: str,
+    summary: str,
+    answer: Schema | None,
+    *,
+    body: Schema | None = None,
+    status: str = "200",
+    kind: str = "application/json",
+    admin: bool = True,
+    needs: bool = True,
+    packed: bool = False,
+    stream: bool = False,
+) -> Schema:
+    content: Schema = {kind: {"schema": answer or _TEXT}}
+    if packed:
+        content["application/msgpack"] = {"schema": {}}
+    if stream:
+        content["text/event-stream"] = {"schema": _TEXT}
+    error = {"description": "Why not", "content": {"application/json": {"schema": _ERROR}}}
+    operation: Schema = {
+        "operationId": name,
+        "summary": summary,
+        "responses": {status: {"description": summary, "content": content}, "4XX": error, "5XX": error},
+    }
+    if admin:
+        operation["security"] = [{"admin": []}]
+    if body is not None:
+        operation["requestBody"] = {"required": needs, "content": {"application/json": {"schema": body}}}
+    return operation
+
+
+def _list(name: str, item: Schema, **others: Schema) -> Schema:
+    return {
+        "type": "object",
+        "required": [name, *others],
+        "properties": {name: {"type": "array", "items": item}, **others},
+    }

@@ -1,0 +1,228 @@
+"""Running a gateway: one launcher for the command line, for async trainers and for synchronous ones.
+
+    with Gateway("vllm=http://127.0.0.1:8000", tokenizer="Qwen/Qwen3-8B") as gateway:
+        session = gateway.open_session(input_id="row-1")
+        …                                       # an agent calls session["base_url"]
+        rows = gateway.trajectories(session["session_id"]).rows
+
+It runs on an event loop and a thread of its own, so that a trainer that computes for minutes holds up no agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from typing import Any
+
+from aiohttp import web
+
+from ..errors import ConfigError
+from ..loop import PrivateLoop
+from .app import App
+from .core import Core, Limits
+from .engine import open_engine
+from .engine.base import Engine
+from .log import Log
+from .render import ChatRenderer, History
+from .session import read_settings
+from .tokenizer import Tokenizer, load_tokenizer
+from .trajectory import Trajectories
+
+ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
+
+
+class Server:
+    """A gateway's HTTP server on the running loop."""
+
+    def __init__(self, core: Core, *, admin_key: str, host: str, port: int, public_url: str | None = None) -> None:
+        self.core = core
+        self.app = App(core, admin_key=admin_key, url=lambda: self.url)
+        self._host, self._port = host, port
+        self._public_url = public_url.rstrip("/") if public_url else None
+        self._server: web.Server | None = None
+        self._listening: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host = "127.0.0.1" if self._host in ("0.0.0.0", "::", "") else self._host
+        return self._public_url or f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    async def start(self) -> None:
+        await self.core.start()
+        self._server = web.Server(
+            self.app.handle,
+            request_factory=_request_factory(self.core.limits.max_body_bytes),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=75,
+        )
+        try:
+            self._listening = await asyncio.get_running_loop().create_server(
+                self._server, self._host, self._port, backlog=4096
+            )
+        except OSError as error:
+            await self.core.close()
+            raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
+        self._port = self._listening.sockets[0].getsockname()[1]
+        self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Take no new connections, give calls in flight `seconds` to end, and end the rest."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.core.drain(), seconds)
+            await self._server.shutdown(0.1)
+        await self.core.close()
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.core.limits.sweep_seconds)
+            self.core.sweep()
+
+
+class Gateway:
+    """A gateway in this process, on a thread of its own. Use it in `with` or `async with`."""
+
+    def __init__(
+        self,
+        engine: Engine | str,
+        *,
+        tokenizer: Any = None,
+        renderer: str = "auto",
+        history: History = "exact",
+        template: dict[str, Any] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public_url: str | None = None,
+        admin_key: str | None = None,
+        log: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded."""
+        self._engine = open_engine(engine) if isinstance(engine, str) else engine
+        self._renderer = ChatRenderer(_tokenizer(tokenizer), renderer=renderer, history=history, template=template)
+        self._log = log
+        self._limits = limits
+        self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url}
+        self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
+        self._loop = PrivateLoop("gateway", new_loop)
+        self._server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return self._running.url
+
+    @property
+    def core(self) -> Core:
+        """The gateway without HTTP; its loop is not the caller's."""
+        return self._running.core
+
+    def open_session(self, **settings: Any) -> dict[str, Any]:
+        """Open a session; gives its id and URLs, as `POST /sessions` does."""
+        return self._loop.run(self._open(settings))
+
+    async def open_session_async(self, **settings: Any) -> dict[str, Any]:
+        return await self._loop.run_async(self._open(settings))
+
+    def trajectories(self, session_id: str) -> Trajectories:
+        """A session's turns so far, folded into training rows."""
+        return self._loop.run(self._fold(session_id))
+
+    async def trajectories_async(self, session_id: str) -> Trajectories:
+        return await self._loop.run_async(self._fold(session_id))
+
+    def delete_session(self, session_id: str) -> None:
+        """Close a session and forget its turns."""
+        self._loop.run(self._delete(session_id))
+
+    async def delete_session_async(self, session_id: str) -> None:
+        await self._loop.run_async(self._delete(session_id))
+
+    def pause(self) -> None:
+        """Let no new call sample; agents wait."""
+        self._loop.run(self.core.pause())
+
+    def drain(self) -> None:
+        """Wait until nothing is being sampled; `pause` first."""
+        self._loop.run(self.core.drain())
+
+    def resume(self, weight_version: str | None = None) -> None:
+        """Go on, with a new weight version where one is given."""
+        if weight_version is not None:
+            self.core.weight_version = weight_version
+        self._loop.run(self.core.resume())
+
+    def __enter__(self) -> Gateway:
+        try:
+            self._loop.run(self._start())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._loop.run(self._running.close())
+        finally:
+            self._loop.close()
+
+    async def __aenter__(self) -> Gateway:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    @property
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the gateway is not running; use it in a `with` block")
+        return self._server
+
+    async def _start(self) -> None:
+        log = Log(self._log) if self._log is not None else None
+        core = Core(self._engine, self._renderer, log=log, limits=self._limits)
+        server = Server(core, admin_key=self.admin_key, **self._where)
+        await server.start()
+        self._server = server
+
+    async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return self._running.app.urls(self.core.open(read_settings(settings)))
+
+    async def _fold(self, session_id: str) -> Trajectories:
+        return self.core.trajectories(self.core.session(session_id))
+
+    async def _delete(self, session_id: str) -> None:
+        self.core.delete(session_id)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The fastest event loop there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _tokenizer(tokenizer: Any) -> Tokenizer:
+    if tokenizer is None:
+        raise ConfigError("the gateway needs the model's tokenizer", hint="tokenizer=<a folder or a hub id>")
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    return load_tokenizer(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else Tokenizer(tokenizer)
+
+
+def _request_factory(max_body: int) -> Any:
+    def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body)
+
+    return make

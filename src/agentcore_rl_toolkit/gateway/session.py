@@ -1,0 +1,149 @@
+"""One session: whose calls these are, what they may do, and the turns they led to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from .chat import Reply
+from .engine.base import Sampling
+from .faults import invalid
+from .tree import Tree
+from .turn import Turn
+from .wire.openai import read_sampling
+
+_REMEMBERED = 8  # answers kept for clients that ask again
+_PLAIN = re.compile(r"[A-Za-z0-9_~:@=-]{1,128}")
+
+_SETTINGS = {
+    "session_id": str,
+    "sampling": dict,
+    "enforced": dict,
+    "context_limit": int,
+    "group_id": str,
+    "input_id": str,
+    "model": str,
+    "metadata": dict,
+    "ttl_seconds": (int, float),
+    "mask_truncated": bool,
+}
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What a session was opened with."""
+
+    session_id: str
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """Sampling settings for calls that don't say."""
+    enforced: dict[str, Any] = field(default_factory=dict)
+    """Sampling settings whatever calls say."""
+    context_limit: int | None = None
+    """Most tokens of prompt and reply together."""
+    group_id: str | None = None
+    input_id: str | None = None
+    model: str | None = None
+    """The model or adapter to sample from, whatever name calls ask for."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    ttl_seconds: float = 86_400.0
+    """The session expires when it has not been used for so long."""
+    mask_truncated: bool = False
+    """Don't train on turns that were cut at the token limit."""
+
+
+def read_settings(body: dict[str, Any]) -> SessionSettings:
+    """The settings of a request to open a session."""
+    unknown = sorted(body.keys() - _SETTINGS.keys())
+    if unknown:
+        raise invalid(f"unknown: {', '.join(unknown)}; a session has {', '.join(_SETTINGS)}", param=unknown[0])
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, value in given.items():
+        kind: Any = _SETTINGS[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise invalid(f"{name} is {str(value)[:80]!r}, which is of the wrong type", param=name)
+    session_id = given.setdefault("session_id", secrets.token_hex(12))
+    if not _PLAIN.fullmatch(session_id):
+        raise invalid("session_id is not 1 to 128 letters, digits and - _ ~ : @ =", param="session_id")
+    if given.get("context_limit", 1) < 1:
+        raise invalid("context_limit is less than one token", param="context_limit")
+    if not 0 < given.get("ttl_seconds", 1.0) < 1e9:
+        raise invalid("ttl_seconds is not a positive number of seconds", param="ttl_seconds")
+    for name in ("sampling", "enforced"):
+        read_sampling(given.get(name, {}))
+    return SessionSettings(**given)
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """One choice of an answer."""
+
+    turn: Turn
+    reply: Reply
+    tops: list[dict[int, float]]
+    """The alternatives to each token, where the call asked for them."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """What one request was answered with, kept for a client that asks again."""
+
+    created: int
+    uid: str
+    model: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the request has ended, well or not."""
+    delivered: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return self.done.is_set() and bool(self.outcomes)
+
+
+class Session:
+    """A session that is open, or was."""
+
+    def __init__(self, settings: SessionSettings, key: str, created: float) -> None:
+        self.settings = settings
+        self.key = key
+        self.created = created
+        self.used = time.time()
+        self.tree = Tree()
+        self.result: Any = None
+        self.closed = False
+        self.in_flight = 0
+        self.answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self.texts: list[tuple[int, bytes, Turn]] = []
+        """Plain completions: the length and print of the whole text, prompt and reply, that ended in a turn."""
+        self.enforced = read_sampling(settings.enforced)
+        self.defaults = read_sampling(settings.sampling)
+
+    @property
+    def id(self) -> str:
+        return self.settings.session_id
+
+    @property
+    def expires(self) -> float:
+        return self.used + self.settings.ttl_seconds
+
+    def remember(self, request: bytes, answer: Answer) -> None:
+        """Keep an answer under the print of its request; the oldest that is finished makes room."""
+        self.answers[request] = answer
+        self.answers.move_to_end(request)
+        while len(self.answers) > _REMEMBERED:
+            oldest = next((key for key, kept in self.answers.items() if kept.done.is_set()), None)
+            if oldest is None:
+                break
+            del self.answers[oldest]
+
+    def sampling(self, asked: Sampling) -> Sampling:
+        """What a call samples with: enforced, else asked for, else the session's default."""
+        if not self.settings.enforced and not self.settings.sampling:
+            return asked
+        merged = self.defaults.settings() | asked.settings() | self.enforced.settings()
+        return Sampling(**merged)
