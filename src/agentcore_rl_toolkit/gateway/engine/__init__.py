@@ -1,0 +1,82 @@
+"""Engines: what samples tokens. The only seam to an inference server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ConfigError
+from .base import (
+    IDS,
+    ChatEngine,
+    Chatted,
+    Engine,
+    EngineError,
+    EngineInfo,
+    Routes,
+    Sampled,
+    SampleRequest,
+    Sampling,
+)
+
+__all__ = [
+    "IDS",
+    "ChatEngine",
+    "Chatted",
+    "Engine",
+    "EngineError",
+    "EngineInfo",
+    "Routes",
+    "SampleRequest",
+    "Sampled",
+    "Sampling",
+    "open_engine",
+]
+
+KINDS = ("vllm", "vllm-chat", "vllm-generate", "sglang", "transformers")
+
+
+def open_engine(spec: str | Sequence[str], *, api_key: str | None = None) -> Engine:
+    """The engine that `spec` describes; several, as a list or with commas between them, are replicas.
+
+    >>> open_engine("gpt=4")
+    Traceback (most recent call last):
+    agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
+    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-chat, vllm-generate, sglang, transformers
+    """
+    parts = [part.strip() for one in ([spec] if isinstance(spec, str) else spec) for part in one.split(",")]
+    kind = ""
+    engines: list[tuple[str, Engine]] = []
+    for part in parts:
+        named, equals, place = part.partition("=")
+        if not equals or "://" in named:
+            named, place = kind, part  # of the same kind as the one before
+        if named not in KINDS or not place:
+            raise ConfigError(
+                f"not an engine: {part!r}",
+                hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}",
+            )
+        kind = named
+        engines.append((kind, _open(kind, place, api_key)))
+    if len({kind == "vllm-chat" for kind, _ in engines}) > 1:
+        raise ConfigError("replicas can't mix vllm-chat with engines that take tokens", hint="use one kind for all")
+    if len(engines) == 1:
+        return engines[0][1]
+    from .replicas import Replicas
+
+    return Replicas([engine for _, engine in engines])
+
+
+def _open(kind: str, place: str, api_key: str | None) -> Engine:
+    if kind == "transformers":
+        from .transformers import TransformersEngine
+
+        return TransformersEngine(place)
+    if kind == "sglang":
+        from .sglang import SglangEngine
+
+        return SglangEngine(place, api_key=api_key)
+    from .vllm import VllmEngine
+
+    return VllmEngine(
+        place, mode={"vllm-chat": "chat", "vllm-generate": "generate"}.get(kind, "tokens"), api_key=api_key
+    )

@@ -1,0 +1,182 @@
+"""Several engines as one: a session stays with the replica that has its KV cache, others go where least is running.
+
+A replica that fails again and again is left out until it answers again. What failed is tried elsewhere only where
+nothing was sampled yet. Weights are not its business: `pause` and `resume` reach every replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from ...errors import ConfigError
+from .base import ChatEngine, Chatted, Engine, EngineError, EngineInfo, Sampled, SampleRequest
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ELSEWHERE = frozenset({429, 500, 502, 503, 504})
+"""Statuses that another replica may not give; any other is the request's own fault."""
+
+
+@dataclass(eq=False)
+class Replica:
+    """One engine and what is known of it."""
+
+    engine: Engine
+    number: int
+    in_flight: int = 0
+    failures: int = 0
+    """In a row."""
+    ejected: bool = False
+
+
+class Replicas:
+    """Engines that sample from the same weights."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        *,
+        slack: int = 16,
+        eject_after: int = 2,
+        check_every: float = 5.0,
+    ) -> None:
+        if not engines:
+            raise ConfigError("replicas of nothing", hint="give at least one engine")
+        self.replicas = [Replica(engine, i) for i, engine in enumerate(engines)]
+        self._slack = slack  # requests a session's replica may have more than the least loaded one
+        self._eject_after = eject_after
+        self._check_every = check_every
+        self._paused = False
+        self._checks: asyncio.Task[None] | None = None
+
+    def pick(self, session_id: str, tried: Sequence[Replica] = ()) -> Replica | None:
+        """Where a request goes next, None if it has been everywhere."""
+        left = [replica for replica in self.replicas if replica not in tried]
+        # With nobody in good health, one may still be better than its last check.
+        left = [replica for replica in left if not replica.ejected] or left
+        if not left:
+            return None
+        least = min(left, key=lambda replica: replica.in_flight)
+        if not session_id:
+            return least
+        # The highest score wins (rendezvous hashing): a replica that leaves or returns moves only its own sessions.
+        own = max(left, key=lambda replica: zlib.crc32(f"{session_id}\n{replica.number}".encode()))
+        return own if own.in_flight <= least.in_flight + self._slack else least
+
+    def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+        return self._run(lambda engine: engine.sample(request), request.session_id)
+
+    def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
+        return self._run(lambda engine: cast(ChatEngine, engine).chat(body, session_id), session_id)
+
+    async def _run(self, call: Callable[[Engine], AsyncIterator[T]], session_id: str) -> AsyncGenerator[T, None]:
+        tried: list[Replica] = []
+        while True:
+            replica = self.pick(session_id, tried)
+            assert replica is not None
+            tried.append(replica)
+            replica.in_flight += 1
+            given = False
+            try:
+                async with contextlib.aclosing(cast("AsyncGenerator[T, None]", call(replica.engine))) as items:
+                    async for item in items:
+                        given = True
+                        yield item
+                self._well(replica)
+                return
+            except EngineError as e:
+                self._ill(replica, e)
+                final = given or e.sampled_any or e.status not in ELSEWHERE
+                if final or self.pick(session_id, tried) is None:
+                    raise
+                logger.info("replica %d failed before it sampled, trying another: %s", replica.number, e)
+            finally:
+                replica.in_flight -= 1
+
+    async def info(self) -> EngineInfo:
+        """What the first replica in good health says."""
+        tried: list[Replica] = []
+        while True:
+            replica = self.pick("", tried)
+            assert replica is not None
+            tried.append(replica)
+            try:
+                return await replica.engine.info()
+            except EngineError as e:
+                self._ill(replica, e)
+                if self.pick("", tried) is None:
+                    raise
+
+    async def pause(self) -> None:
+        self._paused = True
+        await self._all(Engine.pause)
+
+    async def resume(self) -> None:
+        self._paused = False
+        await self._all(Engine.resume)
+
+    async def start(self) -> None:
+        await asyncio.gather(*(replica.engine.start() for replica in self.replicas))
+        if self._checks is None:
+            self._checks = asyncio.get_running_loop().create_task(self._keep_checking())
+
+    async def close(self) -> None:
+        if self._checks is not None:
+            self._checks.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._checks
+            self._checks = None
+        await asyncio.gather(*(replica.engine.close() for replica in self.replicas))
+
+    async def check(self) -> None:
+        """Ask every replica whether it is there; leave out who isn't, and take back who is again."""
+        await asyncio.gather(*(self._check(replica) for replica in self.replicas))
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_every)
+            await self.check()
+
+    async def _check(self, replica: Replica) -> None:
+        try:
+            await asyncio.wait_for(replica.engine.info(), 10)
+            if replica.ejected and self._paused:
+                await replica.engine.pause()
+        except EngineError as e:
+            self._ill(replica, e)
+        except TimeoutError:
+            self._ill(replica, EngineError("a health check took more than 10 s", status=504))
+        else:
+            self._well(replica)
+
+    def _well(self, replica: Replica) -> None:
+        replica.failures = 0
+        if replica.ejected:
+            replica.ejected = False
+            logger.info("replica %d is back", replica.number)
+
+    def _ill(self, replica: Replica, error: EngineError) -> None:
+        # A refusal and a request to come back later are answers of a replica in good health.
+        if error.status not in ELSEWHERE or error.status == 429 or error.retry_after is not None:
+            return
+        replica.failures += 1
+        if replica.failures >= self._eject_after and not replica.ejected:
+            replica.ejected = True
+            logger.warning("replica %d is left out after %d failures: %s", replica.number, replica.failures, error)
+
+    async def _all(self, call: Callable[[Any], Any]) -> None:
+        """Reach every replica, and only then complain of one that should have been there."""
+        name = call.__name__
+        results = await asyncio.gather(
+            *(getattr(replica.engine, name)() for replica in self.replicas), return_exceptions=True
+        )
+        for replica, result in zip(self.replicas, results, strict=True):
+            if isinstance(result, BaseException) and not replica.ejected:
+                raise result

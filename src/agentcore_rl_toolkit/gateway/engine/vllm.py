@@ -1,0 +1,183 @@
+"""vLLM as an engine: token ids over `/v1/completions` or, where the server's own template has to render, over chat.
+
+`mode="generate"` speaks `/inference/v1/generate` instead (vLLM 0.32 with `--enable-scale-out`): the only one that
+says which weight versions a sequence was sampled with, and that streams expert routes. Nothing here knows a tokenizer.
+"""
+
+from __future__ import annotations
+
+import ssl as ssl_module
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import orjson
+
+from ...errors import ConfigError
+from . import vllm_wire as wire
+from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
+from .http import DONE, Events, HttpClient
+from .payload import encode, merge, settings
+
+NAMES = {
+    name: name
+    for name in (
+        "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "min_tokens",
+    )
+}  # fmt: skip
+
+
+class VllmEngine:
+    """A vLLM server at `url`.
+
+    `pause_mode` is vLLM's: `wait` lets running requests end, `keep` freezes them until `resume`, `abort` ends them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        mode: str = "tokens",
+        api_key: str | None = None,
+        pause_mode: str = "wait",
+        timeout: float = 600.0,
+        ssl: ssl_module.SSLContext | None = None,
+    ) -> None:
+        if mode not in ("tokens", "generate", "chat"):
+            raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate, chat")
+        self.mode = mode
+        self.http = HttpClient(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
+        self._pause_mode = pause_mode
+        self._context: int | None = None
+        self._tells_version = True
+
+    async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+        generate = self.mode == "generate"
+        read = wire.generated if generate else wire.completion
+        # Streamed completions leave the routes out, so a request for routes is not streamed.
+        stream = request.stream and (generate or request.routes_from is None)
+        body = await self._body(request, stream)
+        seen = False
+        try:
+            with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", body) as answer:
+                events = Events()
+                while data := await (answer.piece() if stream else answer.read()):
+                    whole = events.feed(data) if stream else [data]
+                    sampled = merge([read(event, request, self.http.error) for event in whole if event != DONE])
+                    if sampled is None:
+                        continue
+                    seen = True
+                    if sampled.finish is not None:
+                        await answer.skip()
+                        yield sampled
+                        return
+                    yield sampled
+            raise self.http.error("ended its answer without a finish reason")
+        except EngineError as e:
+            e.sampled_any |= seen
+            raise
+
+    async def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
+        """See `ChatEngine`. An answer that leaves token ids out is an error: nobody could train on it."""
+        stream = bool(body.get("stream"))
+        fields = body | {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": True, "n": 1}
+        fields["include_reasoning"] = True  # without it vLLM hides the ids of what it hides
+        if stream:
+            fields["stream_options"] = {"include_usage": True}
+        count, seen = 0, False
+        last: Chatted | None = None
+        try:
+            with await self.http.post("/v1/chat/completions", orjson.dumps(fields)) as answer:
+                events = Events()
+                while data := await (answer.piece() if stream else answer.read()):
+                    for event in events.feed(data) if stream else [data]:
+                        if event == DONE:
+                            continue
+                        chunk = wire.read(wire.CHAT, event, self.http.error)
+                        part = wire.chatted(chunk, int(body.get("top_logprobs") or 0))
+                        count += len(part.sampled.token_ids)
+                        if chunk.usage and chunk.usage.completion_tokens != count:
+                            raise self.http.error(f"sampled {chunk.usage.completion_tokens} tokens, told {count} ids")
+                        last = wire.joined(last, part)
+                    if last is None or last.sampled.finish is not None:
+                        continue  # the last one is handed on when the count has been checked
+                    seen, ready, last = True, last, None
+                    yield ready
+            if last is None or last.sampled.finish is None:
+                raise self.http.error("ended its answer without a finish reason")
+            seen = True
+            yield last
+        except EngineError as e:
+            e.sampled_any |= seen or count > 0
+            raise
+
+    async def info(self) -> EngineInfo:
+        models = wire.read(wire.MODELS, await self.http.get("/v1/models"), self.http.error).data
+        own = [model for model in models if model.parent is None]
+        self._context = next((model.max_model_len for model in own if model.max_model_len), None)
+        names = [model.id for model in own] + [model.id for model in models if model.parent is not None]
+        return EngineInfo(tuple(names), self._context, await self._version())
+
+    async def pause(self) -> None:
+        """A server without the endpoint (it comes with VLLM_SERVER_DEV_MODE=1) goes on as before."""
+        await self.http.tell(f"/pause?mode={self._pause_mode}", if_there=True)
+
+    async def resume(self) -> None:
+        await self.http.tell("/resume", if_there=True)
+
+    async def load_lora(self, name: str, path: str) -> None:
+        """Sample from the adapter at `path`, on the server's disk, as the model `name`; replaces one of that name."""
+        fields = {"lora_name": name, "lora_path": path, "load_inplace": True}
+        await self.http.tell("/v1/load_lora_adapter", orjson.dumps(fields))
+
+    async def unload_lora(self, name: str) -> None:
+        await self.http.tell("/v1/unload_lora_adapter", orjson.dumps({"lora_name": name}))
+
+    async def start(self) -> None:
+        """Nothing to do: connections are made when they are needed."""
+
+    async def close(self) -> None:
+        await self.http.close()
+
+    async def _body(self, request: SampleRequest, stream: bool) -> bytes:
+        sampling = request.sampling
+        fields = settings(sampling, NAMES) | {"max_tokens": await self._limit(request)}
+        fields["logprobs"] = sampling.top_logprobs
+        if sampling.ignore_eos:
+            fields["ignore_eos"] = True
+        if sampling.logit_bias:
+            fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.json_schema is not None:
+            fields["structured_outputs"] = (
+                {"json": sampling.json_schema} if sampling.json_schema else {"json_object": True}
+            )
+        if request.routes_from:
+            fields["routed_experts_prompt_start"] = request.routes_from
+        if self.mode == "generate":
+            fields = {"sampling_params": fields}
+        else:
+            fields |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        fields["stream"] = stream
+        if request.model is not None:
+            fields["model"] = request.model
+        return encode(fields, "token_ids" if self.mode == "generate" else "prompt", request.prompt)
+
+    async def _limit(self, request: SampleRequest) -> int:
+        """How many tokens to ask for: left to itself, vLLM stops after 16."""
+        if request.sampling.max_tokens is not None:
+            return request.sampling.max_tokens
+        if self._context is None:
+            await self.info()
+        if self._context is None:
+            raise self.http.error("does not say its context length, so max_tokens is needed", status=400)
+        return max(1, self._context - len(request.prompt))
+
+    async def _version(self) -> str | None:
+        if self._tells_version:
+            try:
+                told = msgspec.json.decode(await self.http.get("/weight_info"))
+                return str(told["weight_version"])
+            except (EngineError, msgspec.DecodeError, KeyError, TypeError):
+                self._tells_version = False
+        return None

@@ -1,0 +1,329 @@
+"""What every engine must do, run against each of them.
+
+To add one, put a context manager into `SUBJECTS`. A real vLLM is added by the URL in AGENTCORE_RL_TEST_VLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import urllib.request
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from agentcore_rl_toolkit.gateway.engine import (
+    IDS,
+    Engine,
+    EngineError,
+    Sampled,
+    SampleRequest,
+    Sampling,
+)
+from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.engine.sglang import SglangEngine
+from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
+from support.fake_server import next_token
+from support.fake_sglang import FakeSglang
+from support.fake_vllm import FakeVllm
+from support.loop import LoopThread, loop_thread
+
+
+@dataclass
+class Subject:
+    """An engine under test, and what can be seen of it from outside."""
+
+    engine: Engine
+    aborted: Callable[[], int]
+    """How many requests its server gave up so far."""
+    slow: Callable[[], object] = lambda: None
+    """Makes a token take so long that a request can be caught in the middle."""
+
+
+Open = Callable[[], AbstractContextManager[Subject]]
+
+
+@contextmanager
+def scripted() -> Iterator[Subject]:
+    def answer(request: SampleRequest) -> list[int]:
+        ids = list(request.prompt)
+        seed = (request.sampling.seed or 0) if request.sampling.temperature else 0
+        for _ in range(512):
+            ids.append(next_token(ids, seed))
+        return ids[len(request.prompt) :]
+
+    engine = ScriptedEngine(answer, chunk=3, context_length=512)
+    yield Subject(engine, lambda: len(engine.aborted), lambda: setattr(engine, "delay", 0.05))
+
+
+@contextmanager
+def vllm(mode: str = "tokens") -> Iterator[Subject]:
+    with FakeVllm().serving() as fake:
+        yield Subject(VllmEngine(fake.url, mode=mode), lambda: fake.gone, lambda: setattr(fake, "pace", 0.05))
+
+
+@contextmanager
+def sglang(incremental: bool = False) -> Iterator[Subject]:
+    with FakeSglang(incremental=incremental).serving() as fake:
+        yield Subject(SglangEngine(fake.url), lambda: fake.gone, lambda: setattr(fake, "pace", 0.05))
+
+
+@contextmanager
+def replicas() -> Iterator[Subject]:
+    with FakeVllm().serving() as one, FakeVllm().serving() as two:
+
+        def slow() -> None:
+            one.pace = two.pace = 0.05
+
+        engine = Replicas([VllmEngine(one.url), VllmEngine(two.url)])
+        yield Subject(engine, lambda: one.gone + two.gone, slow)
+
+
+@contextmanager
+def real_vllm(url: str, mode: str) -> Iterator[Subject]:
+    def aborted() -> int:
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            text = answer.read().decode()
+        counts = re.findall(r'^vllm:request_success_total\{.*finished_reason="abort".*\} (\S+)$', text, re.M)
+        assert counts, "the server's metrics don't count aborts"
+        return int(sum(map(float, counts)))
+
+    yield Subject(VllmEngine(url, mode=mode), aborted)
+
+
+SUBJECTS: dict[str, Open] = {
+    "scripted": scripted,
+    "vllm": vllm,
+    "vllm-generate": lambda: vllm("generate"),
+    "sglang": sglang,
+    "sglang-incremental": lambda: sglang(True),
+    "replicas": replicas,
+}
+if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
+    SUBJECTS["real-vllm"] = lambda: real_vllm(url, "tokens")
+    SUBJECTS["real-vllm-generate"] = lambda: real_vllm(url, "generate")
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with loop_thread() as thread:
+        yield thread
+
+
+@pytest.fixture(params=SUBJECTS)
+def subject(request: pytest.FixtureRequest, loop: LoopThread) -> Iterator[Subject]:
+    with SUBJECTS[request.param]() as subject:
+        loop.run(subject.engine.start())
+        yield subject
+        loop.run(subject.engine.close())
+        loop.run(subject.engine.close())
+
+
+def prompt(length: int = 12, shift: int = 0) -> array[int]:
+    return array(IDS, [100 + (shift + i * 7) % 400 for i in range(length)])
+
+
+def wish(*, ids: array[int] | None = None, stream: bool = True, **sampling: Any) -> SampleRequest:
+    """A request that goes on to its limit with the likeliest token each time, unless `sampling` says otherwise."""
+    wishes: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True} | sampling
+    return SampleRequest(prompt() if ids is None else ids, Sampling(**wishes), stream=stream, session_id="s")
+
+
+def items(engine: Engine, request: SampleRequest) -> AbstractContextManager[Any]:
+    return cast(Any, aclosing(cast(Any, engine.sample(request))))
+
+
+async def collect(engine: Engine, request: SampleRequest) -> list[Sampled]:
+    return [item async for item in engine.sample(request)]
+
+
+async def whole(engine: Engine, request: SampleRequest) -> Sampled:
+    """All of a sequence, as one."""
+    got = await collect(engine, request)
+    assert [item.finish for item in got[:-1]] == [None] * (len(got) - 1)
+    tops = [top for item in got for top in item.top_logprobs or []]
+    return Sampled(
+        [token for item in got for token in item.token_ids],
+        [logprob for item in got for logprob in item.logprobs],
+        got[-1].finish,
+        top_logprobs=tops or None,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what it waits for happens in another process
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_each_token_has_its_logprob(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    got = loop.run(whole(subject.engine, wish(stream=stream)))
+    assert len(got.token_ids) == len(got.logprobs) == 8
+    assert all(logprob is not None and math.isfinite(logprob) and logprob <= 0 for logprob in got.logprobs)
+    assert got.finish == "length"
+
+
+def test_what_is_streamed_adds_up_to_what_is_not(subject: Subject, loop: LoopThread) -> None:
+    streamed = loop.run(collect(subject.engine, wish(max_tokens=24)))
+    at_once = loop.run(collect(subject.engine, wish(max_tokens=24, stream=False)))
+    assert len(at_once) == 1
+    assert len(streamed) > 1
+    assert [token for item in streamed for token in item.token_ids] == at_once[0].token_ids
+    logprobs = [logprob for item in streamed for logprob in item.logprobs]
+    assert logprobs == pytest.approx(at_once[0].logprobs, abs=1e-3)
+
+
+def test_the_first_tokens_come_before_the_last_are_sampled(subject: Subject, loop: LoopThread) -> None:
+    subject.slow()
+
+    async def first() -> Sampled:
+        async with items(subject.engine, wish(max_tokens=400)) as sampled:
+            return await anext(sampled)
+
+    got = loop.run(first())
+    assert 1 <= len(got.token_ids) < 400
+    assert got.finish is None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("limit", [1, 5])
+def test_max_tokens(subject: Subject, loop: LoopThread, limit: int, stream: bool) -> None:
+    got = loop.run(whole(subject.engine, wish(max_tokens=limit, stream=stream)))
+    assert len(got.token_ids) == limit
+    assert got.finish == "length"
+
+
+def test_without_max_tokens_the_context_is_the_limit(subject: Subject, loop: LoopThread) -> None:
+    length = loop.run(subject.engine.info()).context_length
+    assert length is not None
+    got = loop.run(whole(subject.engine, wish(ids=prompt(length - 130), max_tokens=None, stream=False)))
+    assert 128 < len(got.token_ids) <= 130
+    assert got.finish == "length"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_token_ends_it_and_is_part_of_it(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    free = loop.run(whole(subject.engine, wish())).token_ids
+    stop = next(token for i, token in enumerate(free) if i >= 2)
+    end = free.index(stop) + 1
+    got = loop.run(whole(subject.engine, wish(stop_token_ids=(stop,), ignore_eos=False, stream=stream)))
+    assert got.token_ids == free[:end]
+    assert len(got.logprobs) == end
+    assert got.finish == "stop"
+
+
+def test_a_seed_makes_it_repeatable(subject: Subject, loop: LoopThread) -> None:
+    sampled = [loop.run(whole(subject.engine, wish(temperature=1.0, seed=seed, max_tokens=16))) for seed in (7, 7, 8)]
+    assert sampled[0].token_ids == sampled[1].token_ids
+    assert sampled[0].token_ids != sampled[2].token_ids
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_alternatives_have_the_likeliest(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    got = loop.run(whole(subject.engine, wish(top_logprobs=2, stream=stream)))
+    assert got.top_logprobs is not None
+    assert len(got.top_logprobs) == len(got.token_ids)
+    for token, logprob, top in zip(got.token_ids, got.logprobs, got.top_logprobs, strict=True):
+        assert 1 <= len(top) <= 2
+        assert top[token] == logprob == max(top.values())
+
+
+def test_closing_it_aborts_the_request(subject: Subject, loop: LoopThread) -> None:
+    subject.slow()
+    before = subject.aborted()
+
+    async def leave() -> None:
+        async with items(subject.engine, wish(max_tokens=400)) as sampled:
+            await anext(sampled)
+        await until(lambda: subject.aborted() == before + 1)
+
+    loop.run(leave())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_cancelling_whoever_waits_aborts_the_request(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    subject.slow()
+    before = subject.aborted()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(collect(subject.engine, wish(max_tokens=400, stream=stream)))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: subject.aborted() == before + 1)
+
+    loop.run(cancel())
+
+
+def test_many_at_once_stay_apart(subject: Subject, loop: LoopThread) -> None:
+    async def all_of_them() -> list[Sampled]:
+        wishes = [wish(ids=prompt(shift=i * 11), stream=i % 2 == 0) for i in range(16)]
+        return list(await asyncio.gather(*(whole(subject.engine, one) for one in wishes)))
+
+    together = loop.run(all_of_them())
+    for i in (0, 7, 15):
+        alone = loop.run(whole(subject.engine, wish(ids=prompt(shift=i * 11))))
+        assert together[i].token_ids == alone.token_ids
+        assert together[i].logprobs == pytest.approx(alone.logprobs, abs=1e-3)
+
+
+def test_it_says_what_it_serves(subject: Subject, loop: LoopThread) -> None:
+    info = loop.run(subject.engine.info())
+    assert info.models
+    assert all(info.models)
+    assert info.context_length
+    assert info.context_length > 128
+
+
+def test_the_model_can_be_named(subject: Subject, loop: LoopThread) -> None:
+    name = loop.run(subject.engine.info()).models[0]
+    request = SampleRequest(prompt(), Sampling(max_tokens=2, ignore_eos=True), model=name)
+    assert len(loop.run(whole(subject.engine, request)).token_ids) == 2
+
+
+def test_a_pause_holds_new_requests_until_it_ends(subject: Subject, loop: LoopThread) -> None:
+    async def pause() -> tuple[bool, Sampled]:
+        await subject.engine.pause()
+        try:
+            task = asyncio.create_task(whole(subject.engine, wish()))
+            await asyncio.wait([task], timeout=0.5)
+            held = not task.done()
+        finally:
+            await subject.engine.resume()
+        return held, await task
+
+    held, got = loop.run(pause())
+    assert held
+    assert len(got.token_ids) == 8
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prompt_too_long_is_refused_with_the_engines_words(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    length = loop.run(subject.engine.info()).context_length
+    assert length is not None
+    with pytest.raises(EngineError, match=str(length)) as caught:
+        loop.run(collect(subject.engine, wish(ids=prompt(length + 5), stream=stream)))
+    assert caught.value.status == 400
+    assert not caught.value.sampled_any
+
+
+def test_it_works_on_after_an_error_and_an_abort(subject: Subject, loop: LoopThread) -> None:
+    length = loop.run(subject.engine.info()).context_length or 0
+
+    async def trouble() -> None:
+        with pytest.raises(EngineError):
+            await collect(subject.engine, wish(ids=prompt(length + 5)))
+        sampled = cast(AsyncIterator[Sampled], subject.engine.sample(wish(max_tokens=100)))
+        await anext(sampled)
+        await cast(Any, sampled).aclose()
+
+    loop.run(trouble())
+    assert len(loop.run(whole(subject.engine, wish())).token_ids) == 8
