@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from itertools import product
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--only", help="one cell of speed, once: gateway:tokens:plain|stream[:different|group|turns]")
     args = parser.parse_args()
     bench = Bench(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended on the way out
     if args.only:
         only(bench, args.only)
         return

