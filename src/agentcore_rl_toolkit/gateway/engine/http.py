@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl as ssl_module
 from collections.abc import Mapping
 from types import TracebackType
@@ -110,8 +111,12 @@ class Connection(asyncio.Protocol):
         self.answered = False
         """Whether a byte of the current answer has arrived."""
         self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[bool] | None = None
         self._paused = False
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -126,6 +131,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._set_timer(math.inf)
         self._wake(True)
 
     def _wake(self, arrived: bool) -> None:
@@ -141,14 +147,28 @@ class Connection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self._wake, False)
+        self._deadline = self._loop.time() + seconds
+        if self._deadline < self._timer_at:
+            self._set_timer(self._deadline)
+        self._waiter = self._loop.create_future()
         try:
             return await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _set_timer(self, at: float) -> None:
+        """One timer serves many waits: it is set anew when it fires too early, not whenever bytes arrive."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._on_timer) if at < math.inf else None
+        self._timer_at = at
+
+    def _on_timer(self) -> None:
+        self._timer_at = math.inf
+        if self._waiter is not None and self._loop.time() < self._deadline:
+            self._set_timer(self._deadline)
+        elif self._waiter is not None:
+            self._wake(False)
 
     def close(self) -> None:
         self._transport.abort()
