@@ -1,16 +1,16 @@
 """Turns folded into training rows. A pure function of turns.
 
-A row is one path through the session's tree, from the first turn to one that nothing goes on from. Every sampled token
-is trained in exactly one row, or masked, with the reason counted. A session that folds into several rows (sub-agents,
-compaction, retries) counts once: the rows' weights are their shares of the trained tokens and add up to 1.
+A row is one path through the session's tree, from the first turn to one that nothing to train on goes on from. Every
+sampled token is trained in exactly one row, or masked, with the reason counted. A session that folds into several rows
+(sub-agents, compaction, retries) counts once: the rows' weights are their shares of the trained tokens and add up to 1.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,15 +84,6 @@ class Trajectories:
     fidelity: Fidelity
 
 
-@dataclass
-class _Draft:
-    """A row while it is put together."""
-
-    leaf: Turn
-    path: list[tuple[Turn, bool]] = field(default_factory=list)
-    """Turns whose sampled tokens are all in the row, first to last, and whether they are trained in it."""
-
-
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories:
     """The rows that `turns` come to.
 
@@ -102,16 +93,13 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories
     masked: Counter[str] = Counter()
     for turn in turns:
         reason = reasons.get(turn)
-        unusable = int(np.isnan(_floats(turn)).sum())
         if reason is not None:
             masked[reason] += len(turn.sampled)
-        elif unusable:
-            masked[NO_LOGPROB] += unusable
-    drafts = _drafts(turns, reasons)
-    built = [_build(draft) for draft in drafts]
-    rows = [row for row in built if row.trained]
+        else:
+            masked[NO_LOGPROB] += len(turn.sampled) - _usable(turn)
+    rows = [_row(path, trained) for path, trained in _paths(turns, reasons)]
     total = sum(row.trained for row in rows)
-    rows = [_weighed(row, row.trained / total) for row in rows]
+    rows = [replace(row, weight=row.trained / total) for row in rows]
     sampled = sum(len(turn.sampled) for turn in turns)
     origins = Counter(turn.origin for turn in turns)
     return Trajectories(
@@ -131,8 +119,12 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories
 
 def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
     """Why a turn is masked, for those that are."""
-    # Whoever goes on from a reply has received it.
-    received = {turn.parent for turn in turns if turn.parent is not None and turn.keep > turn.parent.prompt_length}
+    # Whoever goes on from a reply has received it. Beginning with some of the same tokens is not going on from it.
+    received = {
+        turn.parent
+        for turn in turns
+        if turn.parent is not None and (turn.origin == "bridge" or turn.keep >= turn.parent.length)
+    }
     reasons: dict[Turn, str] = {}
     for turn in turns:
         if turn.masked is not None and not (turn.masked == UNDELIVERED and turn in received):
@@ -142,72 +134,85 @@ def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
     return reasons
 
 
-def _drafts(turns: Sequence[Turn], reasons: dict[Turn, str]) -> list[_Draft]:
-    """A row for each turn that no other goes on from in full; each turn trained in the first row that has it."""
-    gone_on = {turn.parent for turn in turns if turn.parent is not None and turn.keep >= turn.parent.length}
-    leaves = [turn for turn in turns if turn not in gone_on]
-    leaves.sort(key=lambda leaf: leaf in reasons)  # a masked end must not claim the turns before it for its own row
-    placed: set[Turn] = set()
-    drafts = []
-    for leaf in leaves:
-        draft, included = _Draft(leaf), leaf.length
-        for turn in leaf.path():
-            if included >= turn.length:
-                draft.path.append((turn, turn not in placed and turn not in reasons))
-                placed.add(turn)
-            included = min(included, turn.keep)
-        draft.path.reverse()
-        drafts.append(draft)
-    return sorted(drafts, key=lambda draft: draft.leaf.index)
+def _paths(turns: Sequence[Turn], reasons: dict[Turn, str]) -> Iterator[tuple[list[Turn], set[Turn]]]:
+    """For each row its turns, first to last, and those trained in it: each in the first row that has it.
+
+    A row ends in a turn that has something to train on, and that no other such turn goes on from.
+    """
+    ends: list[Turn] = []
+    gone_on: set[Turn] = set()
+    for turn in reversed(turns):
+        trains = turn not in reasons and _usable(turn) > 0
+        if trains and turn not in gone_on:
+            ends.append(turn)
+        before = _before(turn) if trains or turn in gone_on else None
+        if before is not None:
+            gone_on.add(before)
+    placed = set(reasons)
+    for end in reversed(ends):
+        path = list(_chain(end))
+        path.reverse()
+        yield path, {turn for turn in path if turn not in placed}
+        placed.update(path)
 
 
-def _build(draft: _Draft) -> Row:
-    trained = [turn for turn, train in draft.path if train and len(turn.sampled)]
-    length = trained[-1].length if trained else 0  # nothing after the last trained token is of use
-    ids = draft.leaf.tokens(length)
-    mask = np.zeros(length, np.uint8)
-    logprobs = np.full(length, np.nan, np.float32)
+def _chain(end: Turn) -> Iterator[Turn]:
+    turn: Turn | None = end
+    while turn is not None:
+        yield turn
+        turn = _before(turn)
+
+
+def _before(turn: Turn) -> Turn | None:
+    """The last turn whose sampled tokens are all part of the turn's prompt."""
+    kept = turn.keep
+    for before in turn.path():
+        if before is not turn and kept >= before.length:
+            return before
+        kept = min(kept, before.keep)
+    return None
+
+
+def _row(path: list[Turn], trained: set[Turn]) -> Row:
+    ids = path[-1].tokens()
+    mask = np.zeros(len(ids), np.uint8)
+    logprobs = np.full(len(ids), np.nan, np.float32)
     spans, versions = [], []
-    for turn, train in draft.path:
-        start, end = turn.prompt_length, turn.length
-        if end > length:
-            break
+    for turn in path:
+        place, end = turn.prompt_length, turn.length
         values = _floats(turn)
-        logprobs[start:end] = values
-        if train:
-            mask[start:end] = ~np.isnan(values)
-        spans.append(Span(turn.index, start, end, train, turn.finish))
-        place = start
+        logprobs[place:end] = values
+        if turn in trained:
+            mask[place:end] = np.isfinite(values)
+        spans.append(Span(turn.index, place, end, turn in trained, turn.finish))
         for version, count in turn.versions:
             versions.append((version, place, place + count))
             place += count
-    first = next((turn.prompt_length for turn, _ in draft.path), 0)
-    return Row(ids, mask, logprobs, 0.0, first, tuple(spans), tuple(versions), _routes(draft, length))
+    first = next(turn.prompt_length for turn in path if turn.sampled)
+    return Row(ids, mask, logprobs, 0.0, first, tuple(spans), tuple(versions), _routes(path[-1]))
 
 
-def _routes(draft: _Draft, length: int) -> RouteTable | None:
+def _routes(end: Turn) -> RouteTable | None:
     """Routes of the row's tokens, each from the turn that first ran it through the model."""
     table: RouteTable | None = None
-    included = draft.leaf.length
-    for turn in draft.leaf.path():
+    length = included = end.length
+    for turn in end.path():
         routes = turn.routes
         if routes is not None:
             if table is None:
                 table = RouteTable(np.zeros((length, routes.width), np.int32), np.zeros(length, np.uint8))
-            end = min(routes.start + routes.count, included, length)
-            if end > routes.start and routes.width == table.data.shape[1]:
+            stop = min(routes.start + routes.count, included)
+            if stop > routes.start and routes.width == table.data.shape[1]:
                 numbers = np.frombuffer(routes.data, np.dtype(f"<u{routes.itemsize}"))
-                rows = numbers.reshape(-1, routes.width)[: end - routes.start]
-                table.data[routes.start : end] = rows
-                table.known[routes.start : end] = 1
+                table.data[routes.start : stop] = numbers.reshape(-1, routes.width)[: stop - routes.start]
+                table.known[routes.start : stop] = 1
         included = min(included, turn.keep)
     return table
 
 
-def _weighed(row: Row, weight: float) -> Row:
-    return Row(
-        row.token_ids, row.loss_mask, row.logprobs, weight, row.prompt_length, row.spans, row.versions, row.routes
-    )
+def _usable(turn: Turn) -> int:
+    """How many of its sampled tokens have a logprob that can be trained on."""
+    return int(np.isfinite(_floats(turn)).sum())
 
 
 def _floats(turn: Turn) -> npt.NDArray[np.float32]:

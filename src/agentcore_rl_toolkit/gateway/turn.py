@@ -29,11 +29,11 @@ class Turn:
 
     index: int
     """Its place in the order in which the session's turns were recorded."""
-    parent: Turn | None
+    parent: Turn | None = field(repr=False)
     keep: int
-    delta: array[int]
-    sampled: array[int]
-    logprobs: array[float]
+    delta: array[int] = field(repr=False)
+    sampled: array[int] = field(repr=False)
+    logprobs: array[float] = field(repr=False)
     """One for each sampled token; NaN where the engine gave none."""
     finish: str
     versions: tuple[tuple[str, int], ...] = ()
@@ -70,17 +70,17 @@ class Turn:
         """The whole prompt's token ids."""
         return self.tokens(self.prompt_length)
 
-    def tokens(self, length: int | None = None) -> array[int]:
-        """The first `length` ids of prompt and sampled together (all of them, if not said)."""
-        end = self.length if length is None else length
+    def tokens(self, end: int | None = None, start: int = 0) -> array[int]:
+        """The ids of prompt and sampled together, from `start` to `end` (all of them, if not said)."""
+        end = self.length if end is None else end
         parts: list[array[int]] = []
         turn: Turn | None = self
-        while turn is not None and end > 0:
+        while turn is not None and end > start:
             if end > turn.prompt_length:
-                parts.append(turn.sampled[: end - turn.prompt_length])
+                parts.append(turn.sampled[max(0, start - turn.prompt_length) : end - turn.prompt_length])
                 end = turn.prompt_length
-            if end > turn.keep:
-                parts.append(turn.delta[: end - turn.keep])
+            if end > max(start, turn.keep):
+                parts.append(turn.delta[max(0, start - turn.keep) : end - turn.keep])
                 end = turn.keep
             turn = turn.parent
         whole = array(IDS)
