@@ -27,8 +27,8 @@ LOAD = Path(__file__).with_name("gateway_load.py")
 GATEWAYS = ["ours", "rllm", "awslabs", "nginx", "direct"]
 PEERS = ("rllm", "awslabs")
 KINDS = ["different", "group", "turns"]
-SESSIONS_PER_SECOND = 2500
-"""How many sessions of ours to make beforehand for each second measured; the others make theirs on first use."""
+SESSIONS_PER_SECOND = {512: 2500, 8192: 1000}
+"""By tokens of the prompt: sessions of ours made beforehand for each second measured; others make theirs on use."""
 
 
 class Bench:
@@ -49,14 +49,14 @@ class Bench:
 
     def flood(self, kind: str, tokens: int, stream: bool, **more: Any) -> dict[str, Any]:
         job = {"do": "flood", "kind": kind, "tokens": tokens, "stream": stream, "concurrency": 64}
-        sessions = int(SESSIONS_PER_SECOND * (self.seconds + 1)) // (8 if kind == "turns" else 1)
+        sessions = int(SESSIONS_PER_SECOND[tokens] * (self.seconds + 1)) // (8 if kind == "turns" else 1)
         return job | {"seconds": self.seconds, "warm": 1.0, "sessions": sessions} | more
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def speed(self) -> dict[str, Any]:
         figures: dict[str, Any] = {}
-        for kind, tokens, stream in product(KINDS, (512, 8192), (False, True)):
+        for kind, tokens, stream in product(KINDS[:1] if self.quick else KINDS, (512, 8192), (False, True)):
             title = f"{tokens} {'stream' if stream else 'plain'} {kind}"
             figures[title] = self.rounds(self.flood(kind, tokens, stream))
             self.speed_table(title, figures[title])
@@ -139,9 +139,12 @@ class Bench:
         for name, f in figures.items():
             early, late = f["early"], f["late"]
             ratio = late["cpu_ms"] / max(early["cpu_ms"], 1e-9)
+            beyond = [one["cpu_ms"] - one["parsing_ms"] for one in (late, early)]
+            ratios = [f"{ratio:.2f}×", f"{beyond[0] / max(beyond[1], 1e-9):.2f}×"]
             sizes = f"{early['request_bytes'] / 1000:.0f} → {late['request_bytes'] / 1000:.0f}"
-            rows.append([name, f"{early['cpu_ms']:.2f}", f"{late['cpu_ms']:.2f}", f"{ratio:.2f}×", sizes, errors(f)])
+            rows.append([name, f"{early['cpu_ms']:.2f}", f"{late['cpu_ms']:.2f}", *ratios, sizes, errors(f)])
         header = [f"turns 2–6 and the last 5 of {job['turns']}", "early CPU ms", "late CPU ms", "late ÷ early"]
+        header.append("beyond parsing")
         show([*header, "request KB", "errors"], rows)
         return figures
 
@@ -226,7 +229,7 @@ def main() -> None:
     parts = ["speed", "calls", "streams", "stored", "read", "memory", "turns"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements, and no file")
-    parser.add_argument("--parts", default=",".join(parts))
+    parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all; with --quick: speed, memory)")
     parser.add_argument("--gateways", default=",".join(GATEWAYS), help="also: rllm-sqlite, awslabs-linear")
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--seconds", type=float, help="of each measurement of speed")
@@ -237,7 +240,8 @@ def main() -> None:
     if args.only:
         only(bench, args.only)
         return
-    figures = {part: getattr(bench, part)() for part in args.parts.split(",")}
+    chosen = args.parts.split(",") if args.parts else parts if not args.quick else ["speed", "memory"]
+    figures = {part: getattr(bench, part)() for part in chosen}
     if not args.quick:
         write("gateway", figures)
 

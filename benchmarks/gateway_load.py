@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import uvloop
 from gateway_parts import ADMIN_KEY, MODEL
 from report import percentile
@@ -252,10 +253,11 @@ class Load:
         sessions = [self.take() or [] for _ in range(width)]
         connections = [await self.connect() for _ in range(width)]
         histories = [[self.prompts.first(job["tokens"])] for _ in range(width)]
-        marks, sizes = [cpu(self.pid)], []
+        marks, sizes, reading = [cpu(self.pid)], [], []
         for _ in range(job["turns"]):
             requests = [self.request(s, h) for s, h in zip(sessions, histories, strict=True)]
             sizes.append(sum(map(len, requests[0])))
+            reading.append(parsing(b"".join(requests[0][1:])))
             connections = list(await asyncio.gather(*map(self.one, connections, requests)))
             for history in histories:
                 history.append(self.prompts.more())
@@ -264,7 +266,8 @@ class Load:
 
         def cost(start: int) -> dict[str, float]:
             spent = (marks[start + span] - marks[start]) * 1000 / (span * width)
-            return {"cpu_ms": spent, "request_bytes": sizes[start + span // 2]}
+            middle = start + span // 2
+            return {"cpu_ms": spent, "request_bytes": sizes[middle], "parsing_ms": reading[middle]}
 
         return {"early": cost(1), "late": cost(job["turns"] - span), "turns": job["turns"], "errors": self.errors}
 
@@ -328,6 +331,16 @@ class Load:
             "memory_mb": memory(self.pid) / 1e6,
             "errors": self.errors,
         }
+
+
+def parsing(body: bytes) -> float:
+    """Milliseconds that reading a body as JSON takes, whoever does it."""
+    times = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        orjson.loads(body)
+        times.append((time.perf_counter() - begun) * 1000)
+    return min(times)
 
 
 # --- /proc ---------------------------------------------------------------------------------------------------------
