@@ -1,0 +1,304 @@
+"""Which replica gets a request, which is left out, and when another one may try."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, EngineInfo, SampleRequest, Sampling, open_engine
+from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
+from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.gateway.engine.sglang import SglangEngine
+from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
+from support.fake_vllm import FakeVllm
+from support.loop import LoopThread, loop_thread
+from support.process import free_port
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with loop_thread() as thread:
+        yield thread
+
+
+class Server(ScriptedEngine):
+    """Answers with its own number, or with an error while it has one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(lambda _: self.line())
+        self.number = number
+        self.error: EngineError | None = None
+        self.first: list[int] = []  # said before the error
+        self.down = False
+        self.pauses = 0
+
+    def line(self) -> Line:
+        if self.error is not None and not self.first:
+            raise self.error
+        return Line(self.first or [self.number], fails=self.error)
+
+    async def info(self) -> EngineInfo:
+        if self.down:
+            raise EngineError("nobody there", status=503)
+        return await super().info()
+
+    async def pause(self) -> None:
+        if self.down:
+            raise EngineError("nobody there", status=503)
+        self.pauses += 1
+
+
+def wish(session: str = "") -> SampleRequest:
+    return SampleRequest(array(IDS, [1]), Sampling(), session_id=session)
+
+
+def ask(loop: LoopThread, replicas: Replicas, session: str = "") -> int:
+    """The number of the replica that answered."""
+    return loop.collect(replicas.sample(wish(session)))[-1].token_ids[0]
+
+
+def trio(**options: Any) -> tuple[list[Server], Replicas]:
+    servers = [Server(i) for i in range(3)]
+    return servers, Replicas(servers, **options)
+
+
+def test_a_session_stays_where_it_is_and_sessions_spread(loop: LoopThread) -> None:
+    _, replicas = trio()
+    homes = {f"session-{i}": ask(loop, replicas, f"session-{i}") for i in range(90)}
+    assert all(ask(loop, replicas, session) == home for session, home in homes.items())
+    assert min(Counter(homes.values()).values()) > 15
+
+
+def test_who_has_no_session_goes_where_least_is_running(loop: LoopThread) -> None:
+    _, replicas = trio()
+    for replica, running in zip(replicas.replicas, (5, 1, 3), strict=True):
+        replica.in_flight = running
+    assert ask(loop, replicas) == 1
+
+
+def test_an_overloaded_home_is_left_for_once(loop: LoopThread) -> None:
+    _, replicas = trio(slack=4)
+    home = ask(loop, replicas, "s")
+    replicas.replicas[home].in_flight = 4
+    assert ask(loop, replicas, "s") == home
+    replicas.replicas[home].in_flight = 5
+    assert ask(loop, replicas, "s") != home
+    replicas.replicas[home].in_flight = 0
+    assert ask(loop, replicas, "s") == home
+
+
+def test_only_the_sessions_of_the_one_that_left_move(loop: LoopThread) -> None:
+    _, replicas = trio()
+    homes = {f"{i}": ask(loop, replicas, f"{i}") for i in range(60)}
+    replicas.replicas[1].ejected = True
+    for session, home in homes.items():
+        now = ask(loop, replicas, session)
+        assert now == home if home != 1 else now != 1
+    replicas.replicas[1].ejected = False
+    assert all(ask(loop, replicas, session) == home for session, home in homes.items())
+
+
+def test_what_is_running_is_counted(loop: LoopThread) -> None:
+    servers, replicas = trio()
+    servers[0].delay = 60
+
+    async def count() -> list[int]:
+        items = cast(Any, replicas.sample(wish()))
+        task = asyncio.create_task(anext(items))
+        while not servers[0].requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        during = replicas.replicas[0].in_flight
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return [during, replicas.replicas[0].in_flight]
+
+    assert loop.run(count()) == [1, 0]
+    assert len(servers[0].aborted) == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_another_one_tries_where_nothing_was_sampled(loop: LoopThread, status: int) -> None:
+    servers, replicas = trio()
+    home = ask(loop, replicas, "s")
+    servers[home].error = EngineError("no", status=status)
+    assert ask(loop, replicas, "s") != home
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (EngineError("your fault", status=400), []),
+        (EngineError("no such model", status=404), []),
+        (EngineError("who knows", sampled_any=True), []),
+        (EngineError("died", sampled_any=True), [7]),
+        (EngineError("died and forgot to say so"), [7]),
+    ],
+)
+def test_nobody_else_tries_otherwise(loop: LoopThread, error: EngineError, first: list[int]) -> None:
+    servers, replicas = trio()
+    home = ask(loop, replicas, "s")
+    servers[home].error, servers[home].first = error, first
+    before = sum(len(server.requests) for server in servers)
+    with pytest.raises(EngineError) as caught:
+        ask(loop, replicas, "s")
+    assert caught.value is error
+    assert sum(len(server.requests) for server in servers) == before + 1
+
+
+def test_each_is_tried_once_and_the_last_error_is_told(loop: LoopThread) -> None:
+    servers, replicas = trio()
+    for server in servers:
+        server.error = EngineError(f"no {server.number}", status=503)
+    with pytest.raises(EngineError, match=r"no \d"):
+        ask(loop, replicas, "s")
+    assert [len(server.requests) for server in servers] == [1, 1, 1]
+
+
+def test_failing_again_and_again_leads_out_and_a_check_back_in(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=2)
+    home = ask(loop, replicas, "s")
+    servers[home].error, servers[home].down = EngineError("no", status=502), True
+    asked = len(servers[home].requests)
+    for _ in range(5):
+        assert ask(loop, replicas, "s") != home
+    assert len(servers[home].requests) == asked + 2
+    assert replicas.replicas[home].ejected
+    loop.run(replicas.check())
+    assert replicas.replicas[home].ejected
+    servers[home].error, servers[home].down = None, False
+    loop.run(replicas.check())
+    assert not replicas.replicas[home].ejected
+    assert ask(loop, replicas, "s") == home
+
+
+def test_a_success_makes_failures_be_forgotten(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=2)
+    home = ask(loop, replicas, "s")
+    for _ in range(3):
+        servers[home].error = EngineError("no", status=502)
+        ask(loop, replicas, "s")
+        servers[home].error = None
+        ask(loop, replicas, "s")
+    assert not replicas.replicas[home].ejected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EngineError("later", status=429), EngineError("busy", status=503, retry_after=1), EngineError("bad", status=400)],
+)
+def test_an_answer_in_good_health_does_not_lead_out(loop: LoopThread, error: EngineError) -> None:
+    servers, replicas = trio(eject_after=1)
+    home = ask(loop, replicas, "s")
+    servers[home].error = error
+    try:
+        ask(loop, replicas, "s")
+    except EngineError:
+        assert error.status == 400
+    assert not replicas.replicas[home].ejected
+
+
+def test_health_is_checked_without_requests(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=2, check_every=0.01)
+
+    async def wait() -> None:
+        await replicas.start()
+        servers[1].down = True
+        while not replicas.replicas[1].ejected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        servers[1].down = False
+        while replicas.replicas[1].ejected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await replicas.close()
+
+    loop.run(wait())
+
+
+def test_with_all_of_them_out_one_is_still_tried(loop: LoopThread) -> None:
+    _, replicas = trio()
+    for replica in replicas.replicas:
+        replica.ejected = True
+    home = ask(loop, replicas, "s")
+    assert not replicas.replicas[home].ejected
+
+
+def test_a_pause_reaches_all_also_those_who_come_back(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    servers[2].down = True
+    loop.run(replicas.check())
+    loop.run(replicas.pause())
+    assert [server.pauses for server in servers] == [1, 1, 0]
+    servers[2].down = False
+    loop.run(replicas.check())
+    assert [server.pauses for server in servers] == [1, 1, 1]
+
+
+def test_a_pause_that_failed_is_told(loop: LoopThread) -> None:
+    servers, replicas = trio()
+    servers[0].down = True
+    with pytest.raises(EngineError, match="nobody there"):
+        loop.run(replicas.pause())
+    assert [server.pauses for server in servers] == [0, 1, 1]
+
+
+def test_info_comes_from_one_that_is_there(loop: LoopThread) -> None:
+    servers, replicas = trio()
+    servers[0].down = True
+    assert loop.run(replicas.info()).models == ("scripted",)
+    servers[1].down = servers[2].down = True
+    with pytest.raises(EngineError, match="nobody there"):
+        loop.run(replicas.info())
+
+
+def test_a_server_that_is_down_and_one_that_is_not(loop: LoopThread) -> None:
+    with FakeVllm().serving() as fake:
+        replicas = Replicas([VllmEngine(f"http://127.0.0.1:{free_port()}"), VllmEngine(fake.url)])
+        for i in range(6):
+            request = SampleRequest(array(IDS, [5, 6]), Sampling(max_tokens=3), session_id=f"s{i}")
+            assert sum(len(item.token_ids) for item in loop.collect(replicas.sample(request))) == 3
+        chat = loop.collect(replicas.chat({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}, "s"))
+        assert len(chat[-1].sampled.token_ids) == 2
+        loop.run(replicas.close())
+
+
+def test_closing_it_reaches_the_replica(loop: LoopThread) -> None:
+    servers, replicas = trio()
+
+    async def leave() -> None:
+        for server in servers:
+            server.first, server.error = [1, 2, 3], EngineError("never")
+        async with aclosing(cast(Any, replicas.sample(wish()))) as items:
+            await anext(items)
+
+    loop.run(leave())
+    assert sum(len(server.aborted) for server in servers) == 1
+
+
+def test_specs() -> None:
+    one = open_engine("vllm=http://a:1")
+    assert isinstance(one, VllmEngine)
+    assert (one.mode, one.http.url) == ("tokens", "http://a:1")
+    assert open_engine("vllm-chat=http://a/v1").mode == "chat"  # type: ignore[attr-defined]
+    assert open_engine(["vllm-generate=http://a"]).mode == "generate"  # type: ignore[attr-defined]
+    assert isinstance(open_engine("sglang=http://a:1"), SglangEngine)
+    for spec in ("vllm=http://a, http://b?x=1,sglang=http://c", ["vllm=http://a", "http://b", "sglang=http://c"]):
+        several = open_engine(spec)
+        assert isinstance(several, Replicas)
+        assert [type(replica.engine) for replica in several.replicas] == [VllmEngine, VllmEngine, SglangEngine]
+
+
+@pytest.mark.parametrize("spec", ["", "http://a", "vllm=", "vllm", "gpt=http://a", "vllm=http://a,", "vllm=a", []])
+def test_specs_that_are_none(spec: Any) -> None:
+    with pytest.raises(ConfigError, match="hint:"):
+        open_engine(spec)
+
+
+def test_chat_and_tokens_do_not_mix() -> None:
+    with pytest.raises(ConfigError, match="can't mix"):
+        open_engine("vllm=http://a,vllm-chat=http://b")
