@@ -28,7 +28,8 @@ import orjson
 from aiohttp import web
 
 from .chat import ChatCall, TextCall
-from .core import Core, Tokens
+from .core import Core, Tokens, engine_fault
+from .engine.base import EngineError
 from .faults import Fault, invalid
 from .openapi import openapi
 from .session import Answer, Outcome, Session, read_settings
@@ -92,14 +93,21 @@ class App:
         except Fault as fault:
             self.core.faults[fault.code] += 1
             return _refusal(fault)
+        except EngineError as error:
+            self.core.faults["engine"] += 1
+            return _refusal(engine_fault(error))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except web.HTTPException as refused:  # aiohttp's own, e.g. a body that is too large
             return _refusal(Fault(refused.status, "invalid_request", refused.reason))
-        except Exception:
-            logger.exception("a request failed: %s %s", request.method, _hidden(request.path))
-            self.core.faults["internal"] += 1
-            return _refusal(Fault(500, "internal_error", "the gateway failed on this request; its log says how"))
+        except Exception as error:
+            return _refusal(self.failed(request, error))
+
+    def failed(self, request: web.BaseRequest, error: Exception) -> Fault:
+        """What to say of an exception that nobody expected."""
+        logger.error("a request failed: %s %s", request.method, _hidden(request.path), exc_info=error)
+        self.core.faults["internal"] += 1
+        return Fault(500, "internal_error", "the gateway failed on this request; its log says how")
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         method, path = request.method, request.path
@@ -161,12 +169,13 @@ class App:
         stream: bool,
         with_usage: bool,
     ) -> web.StreamResponse:
-        known = blake2b(raw, digest_size=16).digest()
-        retried = request.headers.get("x-stainless-retry-count", "0") != "0" or "Idempotency-Key" in request.headers
+        own = request.headers.get("Idempotency-Key", "")
+        known = blake2b(raw, digest_size=16, key=own.encode("utf-8", "surrogateescape")[:64]).digest()
+        retried = bool(own) or request.headers.get("x-stainless-retry-count", "0") != "0"
         if stream:
             sender = _Sender(self, request, session, call, with_usage)
-            return await sender.run(known, retried)
-        answer = await self.core.answer(session, call, known, retried=retried)
+            return await sender.run(known, len(raw), retried)
+        answer = await self.core.answer(session, call, known, size=len(raw), retried=retried)
         response = _json(self._whole(answer, call))
         try:
             await response.prepare(request)
@@ -324,7 +333,7 @@ class App:
             f'agentcore_rl_gateway_faults_total{{code="{c}"}} {value}' for c, value in sorted(core.faults.items())
         ]
         if core.log is not None:
-            lines.append(f"agentcore_rl_gateway_log_bytes {core.log.bytes}")
+            lines.append(f"agentcore_rl_gateway_log_bytes {core.log.size}")
             lines.append(f"agentcore_rl_gateway_log_failures_total {core.log.failures}")
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
@@ -349,13 +358,20 @@ class _Sender:
         self._last = 0.0
         self._ticking: asyncio.Task[None] | None = None
 
-    async def run(self, known: bytes, retried: bool) -> web.StreamResponse:
+    async def run(self, known: bytes, size: int, retried: bool) -> web.StreamResponse:
         core = self._app.core
         answer: Answer | None = None
         self._ticking = asyncio.ensure_future(self._tick()) if self._app.keep_alive_seconds else None
         try:
             answer = await core.answer(
-                self._session, self._call, known, retried=retried, stream=True, piece=self._piece, begin=self._begin
+                self._session,
+                self._call,
+                known,
+                size=size,
+                retried=retried,
+                stream=True,
+                piece=self._piece,
+                begin=self._begin,
             )
             for choice, outcome in enumerate(answer.outcomes):
                 await self._finish(choice, outcome)
@@ -368,47 +384,50 @@ class _Sender:
             if not self._response.prepared:
                 raise
             core.faults[fault.code] += 1
-            if self._chunks is not None:
-                await self._send(self._chunks.error(fault))
-            await self._response.write_eof()
-        except BaseException:
+            await self._fail(fault)
+        except (asyncio.CancelledError, ConnectionError):
             if answer is not None:
                 core.undelivered(self._session, answer)
             raise
+        except Exception as error:
+            if not self._response.prepared:
+                raise
+            await self._fail(self._app.failed(self._request, error))
         finally:
             if self._ticking is not None:
                 self._ticking.cancel()
         return self._response
+
+    async def _fail(self, fault: Fault) -> None:
+        await self._send(openai.error_event(fault))
+        await self._response.write_eof()
 
     def _begin(self, answer: Answer) -> None:
         chat = isinstance(self._call, ChatCall)
         self._chunks = openai.Chunks(answer.uid, answer.created, answer.model, chat=chat)
 
     async def _piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> None:
+        await self._send(self._said(choice, reasoning, content, tokens))
+
+    def _said(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
         assert self._chunks is not None
-        data = self._opening(choice)
+        data = b""
+        if choice not in self._begun:
+            self._begun.add(choice)
+            data = self._chunks.begin(choice)
         logprobs = self._app.logprobs(self._call, tokens) if self._call.logprobs and tokens.ids else None
         if reasoning or content or logprobs:
             data += self._chunks.piece(choice, reasoning, content, logprobs)
-        if data:
-            await self._send(data)
-
-    def _opening(self, choice: int) -> bytes:
-        assert self._chunks is not None
-        if choice in self._begun:
-            return b""
-        self._begun.add(choice)
-        return self._chunks.begin(choice)
+        return data
 
     async def _finish(self, choice: int, outcome: Outcome) -> None:
         assert self._chunks is not None
         turn, reply = outcome.turn, outcome.reply
-        data = b""
-        if choice not in self._begun:  # a recorded answer, given again
-            data = self._opening(choice)
-            tokens = Tokens(turn.sampled, turn.logprobs, ())
-            logprobs = self._app.logprobs(self._call, tokens) if self._call.logprobs else None
-            data += self._chunks.piece(choice, reply.reasoning, reply.content, logprobs)
+        if choice in self._begun:
+            data = self._said(choice, *outcome.rest)
+        else:  # all at once, or a recorded answer given again
+            tokens = Tokens(turn.sampled, turn.logprobs, outcome.tops)
+            data = self._said(choice, reply.reasoning, reply.content, tokens)
         if reply.tool_calls:
             data += self._chunks.calls(choice, reply.tool_calls)
         await self._send(data + self._chunks.finish(choice, openai.finish_reason(turn.finish, reply)))

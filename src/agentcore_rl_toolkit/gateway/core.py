@@ -35,6 +35,7 @@ from .turn import ABORTED, ENGINE_ERROR, LOGPROBS, UNDELIVERED, Turn
 logger = logging.getLogger(__name__)
 
 _MOST_RESUMPTIONS = 64
+_LARGE = 200_000  # bytes
 _PROMPT_END = 64  # ids of the prompt's end that parsing a reply may look at
 _GONE_REMEMBERED = 10_000
 _TEXTS_REMEMBERED = 8
@@ -103,6 +104,9 @@ class Core:
         self._going.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._sampling = 0
+        self._still = asyncio.Event()
+        self._still.set()
 
     async def start(self) -> None:
         """Get the engine ready. One that can't be reached yet is asked again with the first call."""
@@ -125,7 +129,7 @@ class Core:
             self.log.make_room(self._disposable())
             if self.log.full:
                 raise Fault(503, "log_full", "the log has no room for another session", retry_after=60)
-        if settings.session_id in self._sessions or (self.log is not None and self.log.has(settings.session_id)):
+        if settings.session_id in self._sessions or (self.log is not None and self.log.taken(settings.session_id)):
             raise Fault(409, "session_exists", f"there is a session {settings.session_id!r} already")
         session = Session(settings, secrets.token_urlsafe(24), time.time())
         self._sessions[session.id] = session
@@ -176,6 +180,8 @@ class Core:
                 self.log.write(session.id, "closed")
 
     def put_result(self, session: Session, result: Any) -> None:
+        if session.gone:  # while the result was read
+            raise Fault(410, "session_closed", f"session {session.id!r} was closed")
         session.result = result
         session.used = time.time()
         if self.log is not None:
@@ -196,7 +202,7 @@ class Core:
         return len(self._sessions)
 
     def _forget(self, session: Session, reason: str) -> None:
-        session.closed = True
+        session.closed = session.gone = True
         self._sessions.pop(session.id, None)
         self._gone[session.id] = reason
         while len(self._gone) > _GONE_REMEMBERED:
@@ -226,7 +232,11 @@ class Core:
         self._going.set()
 
     async def drain(self) -> None:
-        """Wait until nothing is being sampled; `pause` first."""
+        """Wait until nothing is being sampled; `pause` first. Calls that it holds back are none of that."""
+        await self._still.wait()
+
+    async def ended(self) -> None:
+        """Wait until no call is in flight."""
         await self._idle.wait()
 
     @property
@@ -243,7 +253,7 @@ class Core:
             try:
                 self.info = await self.engine.info()
             except EngineError as error:
-                raise _engine_fault(error) from error
+                raise engine_fault(error) from error
         if asked is None or not self.info.models:
             return self.info.models[0] if self.info.models else asked
         if asked not in self.info.models:
@@ -268,23 +278,25 @@ class Core:
         call: ChatCall | TextCall,
         request: bytes,
         *,
+        size: int = 0,
         retried: bool = False,
         stream: bool = False,
         piece: Piece | None = None,
         begin: Callable[[Answer], None] | None = None,
     ) -> Answer:
-        """Answer one request of an agent. `request` is a print of its bytes, to know it again.
+        """Answer one request of an agent. `request` is a print of its bytes, to know it again, `size` their number.
 
         A request that is sent again (the client says so, or never received the answer) gets the recorded turn.
         """
-        known = session.answers.get(request)
-        if known is not None and (retried or not known.delivered):
+        while (known := session.answers.get(request)) is not None and (retried or known.lost):
             await known.done.wait()
             if known.whole:
                 self.totals["replayed"] += 1
                 if begin is not None:
                     begin(known)
                 return known
+            if known is session.answers.get(request):
+                break
         if self.in_flight >= self.limits.max_in_flight:
             raise Fault(429, "overloaded", f"{self.in_flight} calls are in flight", retry_after=1)
         answer = Answer(int(time.time()), secrets.token_hex(8), "")
@@ -293,7 +305,10 @@ class Core:
         self._idle.clear()
         try:
             answer.model = await self.model(call.model, session) or ""
-            plan = self.plan(session, call)
+            if size > _LARGE:  # tokenizing it takes a while, and others are waiting
+                plan = await asyncio.to_thread(self.plan, session, call)
+            else:
+                plan = self.plan(session, call)
             session.remember(request, answer)
             if begin is not None:
                 begin(answer)
@@ -312,19 +327,21 @@ class Core:
 
     def undelivered(self, session: Session, answer: Answer) -> None:
         """The client went away before it had the whole answer."""
-        for turn in [outcome.turn for outcome in answer.outcomes]:
-            turn.masked = turn.masked or UNDELIVERED
-            if self.log is not None and not session.closed:
-                self.log.write(session.id, "masked", index=turn.index, reason=turn.masked)
+        answer.lost = True
+        for outcome in answer.outcomes:
+            self._mask(session, outcome.turn, UNDELIVERED)
 
     def delivered(self, session: Session, answer: Answer) -> None:
         """The whole answer was written to the client."""
-        answer.delivered = True
-        for turn in [outcome.turn for outcome in answer.outcomes]:
-            if turn.masked == UNDELIVERED:  # this was the second try
-                turn.masked = None
-                if self.log is not None and not session.closed:
-                    self.log.write(session.id, "masked", index=turn.index, reason=None)
+        answer.lost = False
+        for outcome in answer.outcomes:
+            if outcome.turn.masked == UNDELIVERED:  # this was the second try
+                self._mask(session, outcome.turn, None)
+
+    def _mask(self, session: Session, turn: Turn, reason: str | None) -> None:
+        turn.masked = reason
+        if self.log is not None and not session.gone:
+            self.log.write(session.id, "masked", index=turn.index, reason=reason)
 
     def plan(self, session: Session, call: ChatCall | TextCall) -> Plan:
         """The call's prompt, checked against the context limit."""
@@ -411,7 +428,9 @@ class Core:
         except BaseException:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Outcome):
+                    self._mask(session, ended.turn, UNDELIVERED)
             raise
 
     async def _sample(
@@ -423,7 +442,8 @@ class Core:
         uid = answer.uid if choice == 0 else f"{answer.uid}{choice}"
         try:
             for _ in range(_MOST_RESUMPTIONS):
-                await self._going.wait()
+                while self.paused:
+                    await self._going.wait()
                 finish = await self._run(session, plan, draft, answer, choice, stream, reading, piece)
                 if finish != "abort":
                     break
@@ -432,17 +452,19 @@ class Core:
         except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
             self._record(session, plan, draft, Reply(), uid, "abort", masked=ABORTED)
             raise
-        except EngineError as error:
+        except Exception as error:
             self.faults["engine"] += 1
             if draft.sampled:
                 self._record(session, plan, draft, Reply(), uid, "error", masked=ENGINE_ERROR)
-            raise _engine_fault(error) from error
+            if isinstance(error, EngineError):
+                raise engine_fault(error) from error
+            raise
         reply = self._parse(plan, draft, uid, reading)
         turn = self._record(session, plan, draft, reply, uid, finish, masked=None)
+        outcome = Outcome(turn, reply, draft.tops)
         if reading is not None and piece is not None:
-            reasoning, content = reading.finish(reply)
-            await piece(choice, reasoning, content, draft.unsent())
-        return Outcome(turn, reply, draft.tops)
+            outcome.rest = (*reading.finish(reply), draft.unsent())
+        return outcome
 
     async def _run(
         self,
@@ -465,6 +487,9 @@ class Core:
         request = SampleRequest(prompt, sampling, answer.model or None, session.id, choice, stream or bool(reading))
         chunks = self.engine.sample(request)
         finish = None
+        versions = [list(known) for known in draft.versions]
+        self._sampling += 1
+        self._still.clear()
         try:
             async for chunk in chunks:
                 draft.add(chunk.token_ids, chunk.logprobs, chunk.weight_version or self.weight_version)
@@ -472,6 +497,8 @@ class Core:
                     draft.tops.extend(chunk.top_logprobs)
                 if chunk.routes is not None:
                     draft.routes = chunk.routes
+                if chunk.versions:  # the engine tells which tokens were sampled with which
+                    draft.versions = versions + [list(known) for known in chunk.versions]
                 finish = chunk.finish
                 if reading is not None:
                     reasoning, content = reading.feed(chunk.token_ids)
@@ -482,10 +509,14 @@ class Core:
                 if finish is not None:
                     break
         finally:
+            self._sampling -= 1
+            if not self._sampling:
+                self._still.set()
             await chunks.aclose()  # type: ignore[attr-defined]
         if finish is None:
             raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
-        if finish == "abort" and sampling.max_tokens is not None and len(draft.sampled) >= sampling.max_tokens:
+        longest = plan.sampling.max_tokens
+        if finish == "abort" and longest is not None and len(draft.sampled) >= longest:
             return "length"
         return finish
 
@@ -514,7 +545,11 @@ class Core:
             reply = Reply(content=self.renderer.tokenizer.decode(ids))
         else:
             end = plan.prompt[: len(plan.prompt) - len(plan.forced)][-_PROMPT_END:]
-            reply = self.renderer.parse([*plan.forced, *draft.sampled], end, plan.call, uid)
+            try:
+                reply = self.renderer.parse([*plan.forced, *draft.sampled], end, plan.call, uid)
+            except Exception as error:  # whatever the model says is data
+                logger.warning("a reply could not be parsed: %s", type(error).__name__)
+                reply = Reply(content=self.renderer.tokenizer.decode(draft.sampled), parse_failures=1)
         if reading is not None and reading.stopped:
             _cut(reply, plan.sampling.stop)
         return reply
@@ -559,7 +594,7 @@ class Core:
             text = (len(whole), _text_print(whole))
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         session.tree.add(turn, end, ends)
-        if self.log is not None and not session.closed:
+        if self.log is not None and not session.gone:
             known = {"messages": _new_messages(plan), "reply": _shown(reply), "text": text}
             self.log.write_turn(session, turn, end=end, exact=ends, **known)
         return turn
@@ -639,7 +674,8 @@ def _cut(reply: Reply, stops: Sequence[str]) -> None:
             return
 
 
-def _engine_fault(error: EngineError) -> Fault:
+def engine_fault(error: EngineError) -> Fault:
+    """An engine's error as the agent sees it."""
     code = {400: "invalid_request", 404: "model_not_found", 429: "overloaded", 503: "engine_unavailable"}
     return Fault(error.status, code.get(error.status, "engine_error"), str(error), retry_after=error.retry_after)
 

@@ -48,12 +48,15 @@ class Log:
         self._max_bytes = max_bytes
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
-            self._sizes = {path.name: path.stat().st_size for path in self._folder.glob(f"*{_SUFFIX}")}
+            known = sorted((path.stat().st_mtime, path.name, path) for path in self._folder.glob(f"*{_SUFFIX}"))
+            self._sizes = {name: path.stat().st_size for _, name, path in known}  # the oldest first
         except OSError as error:
             raise ConfigError(f"the log folder {self._folder} can't be used: {error}") from error
         self._bytes = sum(self._sizes.values())
         self._files: OrderedDict[str, int] = OrderedDict()
         self._dirty: set[str] = set()
+        self._late: dict[str, bytes] = {}
+        """Records that a failing disk didn't take: they go first, since later ones build on them."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.failures = 0
@@ -69,26 +72,35 @@ class Log:
         return self._bytes >= self._max_bytes
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return self._bytes
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
         body = _encode({"kind": kind, "at": time.time(), **fields})
-        record = _HEAD.pack(len(body), zlib.crc32(body)) + body
-        try:
-            with self._lock:
-                written = os.write(self._file(session_id), record)
-                self._dirty.add(session_id)
-            if written != len(record):
-                raise OSError("the record was not written whole")
-        except OSError as error:
-            self.failures += 1
-            logger.error("a record of session %s could not be logged: %s", session_id, error)
-            return
+        self._append(session_id, _HEAD.pack(len(body), zlib.crc32(body)) + body)
+
+    def _append(self, session_id: str, record: bytes) -> None:
+        """Write a record, after those of the session that could not be written before."""
         name = session_id + _SUFFIX
-        self._sizes[name] = self._sizes.get(name, 0) + len(record)
-        self._bytes += len(record)
+        with self._lock:
+            record = self._late.pop(session_id, b"") + record
+            size = self._sizes.get(name, 0)
+            if not record:  # deleted meanwhile
+                return
+            try:
+                descriptor = self._file(session_id)
+                if os.write(descriptor, record) != len(record):
+                    os.ftruncate(descriptor, size)  # half a record would hide all that come after it
+                    raise OSError("the disk took only half of it")
+            except OSError as error:
+                self._late[session_id] = record
+                self.failures += 1
+                logger.error("a record of session %s could not be logged: %s", session_id, error)
+                return
+            self._dirty.add(session_id)
+            self._sizes[name] = size + len(record)
+            self._bytes += len(record)
 
     def write_session(self, session: Session) -> None:
         settings = asdict(session.settings)
@@ -119,21 +131,33 @@ class Log:
         )
 
     def sessions(self) -> list[str]:
-        """Ids of all sessions there are records of."""
-        return [name.removesuffix(_SUFFIX) for name in sorted(self._sizes)]
+        """Ids of all sessions there are records of, the oldest first."""
+        return [name.removesuffix(_SUFFIX) for name in self._sizes]
+
+    def taken(self, session_id: str) -> bool:
+        """Whether a session's id is in use; one that was killed while it was opened is not."""
+        self.load(session_id)
+        return self.has(session_id)
 
     def has(self, session_id: str) -> bool:
         return session_id + _SUFFIX in self._sizes
 
     def load(self, session_id: str) -> Session | None:
         """A session as it was; what a kill cut off is cut off for good."""
-        path = self._folder / (session_id + _SUFFIX)
-        session, end = read_session(path)
-        size = self._sizes.get(session_id + _SUFFIX, end)
-        if session is not None and end < size:
-            logger.warning("the log of session %s ends in half a record; %d bytes were dropped", session_id, size - end)
+        name = session_id + _SUFFIX
+        if name not in self._sizes:
+            return None
+        session, end = read_session(self._folder / name)
+        lost = self._sizes[name] - end
+        if session is None:
+            if end == 0:  # killed while it was opened: nobody has been told of it
+                self.remove(session_id)
+        elif lost > 0:
+            logger.warning("the log of session %s ends in half a record; %d bytes were dropped", session_id, lost)
             with contextlib.suppress(OSError):
-                os.truncate(path, end)
+                os.truncate(self._folder / name, end)
+                self._sizes[name] = end
+                self._bytes -= lost
         return session
 
     def remove(self, session_id: str) -> None:
@@ -141,6 +165,7 @@ class Log:
         with self._lock:
             descriptor = self._files.pop(session_id, None)
             self._dirty.discard(session_id)
+            self._late.pop(session_id, None)
             if descriptor is not None:
                 os.close(descriptor)
         with contextlib.suppress(OSError):
@@ -150,9 +175,9 @@ class Log:
     def make_room(self, disposable: Iterator[str]) -> None:
         """Remove sessions that are over until the log is within three quarters of its bound."""
         for session_id in disposable:
+            self.remove(session_id)
             if self._bytes < self._max_bytes * 3 // 4:
                 return
-            self.remove(session_id)
 
     def close(self) -> None:
         self._closed.set()
@@ -178,16 +203,28 @@ class Log:
             self._sync()
         self._sync()
 
+    def _catch_up(self) -> None:
+        with self._lock:
+            late = list(self._late)
+        for session_id in late:
+            self._append(session_id, b"")
+
     def _sync(self) -> None:
+        self._catch_up()
         with self._lock:
             dirty, self._dirty = self._dirty, set()
         for session_id in dirty:
-            with contextlib.suppress(OSError):
+            try:
                 descriptor = os.open(self._folder / (session_id + _SUFFIX), os.O_WRONLY | os.O_CLOEXEC)
                 try:
                     os.fdatasync(descriptor)
                 finally:
                     os.close(descriptor)
+            except FileNotFoundError:
+                pass  # deleted meanwhile
+            except OSError as error:
+                self.failures += 1
+                logger.error("the log of session %s could not be synced: %s", session_id, error)
 
 
 def logged_sessions(folder: Path) -> list[str]:
@@ -207,6 +244,8 @@ def read_session(path: Path) -> tuple[Session | None, int]:
     for place, record in _read(path):
         kind = record["kind"]
         if kind == "session":
+            if record["schema"] != SCHEMA:
+                return None, place
             known = SessionSettings.__dataclass_fields__.keys()
             settings = {name: value for name, value in record["settings"].items() if name in known}
             session = Session(SessionSettings(**settings), record["key"], record["created"])

@@ -77,7 +77,7 @@ class Server:
             self._sweeper.cancel()
         if self._server is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.core.drain(), seconds)
+                await asyncio.wait_for(self.core.ended(), seconds)
             await self._server.shutdown(0.1)
         await self.core.close()
 

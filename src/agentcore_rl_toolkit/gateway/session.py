@@ -12,10 +12,10 @@ from typing import Any
 
 from .chat import Reply
 from .engine.base import Sampling
-from .faults import invalid
+from .faults import Fault, invalid
 from .tree import Tree
 from .turn import Turn
-from .wire.openai import read_sampling
+from .wire.openai import SAMPLING, read_sampling
 
 _REMEMBERED = 8  # answers kept for clients that ask again
 _PLAIN = re.compile(r"[A-Za-z0-9_~:@=-]{1,128}")
@@ -74,8 +74,18 @@ def read_settings(body: dict[str, Any]) -> SessionSettings:
     if not 0 < given.get("ttl_seconds", 1.0) < 1e9:
         raise invalid("ttl_seconds is not a positive number of seconds", param="ttl_seconds")
     for name in ("sampling", "enforced"):
-        read_sampling(given.get(name, {}))
+        _check_sampling(name, given.get(name, {}))
     return SessionSettings(**given)
+
+
+def _check_sampling(name: str, sampling: dict[str, Any]) -> None:
+    unknown = sorted(sampling.keys() - SAMPLING)
+    if unknown:
+        raise invalid(f"{name} has no {unknown[0][:80]!r}; it has {', '.join(sorted(SAMPLING))}", param=name)
+    try:
+        read_sampling(sampling)
+    except Fault as fault:
+        raise invalid(f"{name}: {fault.message}", param=f"{name}.{fault.param}") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +96,8 @@ class Outcome:
     reply: Reply
     tops: list[dict[int, float]]
     """The alternatives to each token, where the call asked for them."""
+    rest: tuple[str, str, Any] = ("", "", None)
+    """What a stream has not passed on yet: reasoning, text, tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +110,8 @@ class Answer:
     outcomes: list[Outcome] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the request has ended, well or not."""
-    delivered: bool = False
+    lost: bool = False
+    """Whole, but the client went away before it had all of it."""
 
     @property
     def whole(self) -> bool:
@@ -116,6 +129,8 @@ class Session:
         self.tree = Tree()
         self.result: Any = None
         self.closed = False
+        self.gone = False
+        """Deleted or expired: calls still in flight are recorded nowhere."""
         self.in_flight = 0
         self.answers: OrderedDict[bytes, Answer] = OrderedDict()
         self.texts: list[tuple[int, bytes, Turn]] = []

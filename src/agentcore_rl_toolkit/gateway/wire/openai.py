@@ -15,9 +15,11 @@ from ..faults import Fault, invalid
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+_LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _MOST_CHOICES = 128
+_DEEPEST = 100
 
 # name → (smallest, largest, whole numbers only)
 _NUMBERS: dict[str, tuple[float, float, bool]] = {
@@ -35,6 +37,10 @@ _NUMBERS: dict[str, tuple[float, float, bool]] = {
 }
 
 
+SAMPLING = frozenset({*_NUMBERS, "stop", "stop_token_ids", "logit_bias", "ignore_eos", "response_format"})
+"""What `read_sampling` reads."""
+
+
 # Requests
 
 
@@ -43,13 +49,39 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         data = orjson.loads(body)
     except ValueError:
-        try:
-            data = json.loads(body)  # orjson refuses lone surrogates and numbers of more than 64 bits
+        try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
+            data = _mended(json.loads(body, parse_constant=_refused))
         except (ValueError, RecursionError) as error:
             raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
+        raise invalid(f"the body is nested more than {_DEEPEST} deep", code="invalid_json")
     return data
+
+
+def _mended(value: Any) -> Any:
+    """With U+FFFD for each lone surrogate."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return value
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [item for item in inner if isinstance(item, (dict, list))]
+    return depth
 
 
 def read_chat(body: dict[str, Any]) -> ChatCall:
@@ -57,8 +89,8 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     messages = read_messages(body.get("messages"))
     tools = _tools(body.get("tools"))
     template = body.get("chat_template_kwargs") or {}
-    if not isinstance(template, dict):
-        raise invalid("chat_template_kwargs is not an object", param="chat_template_kwargs")
+    if not isinstance(template, dict) or "chat_template" in template:
+        raise invalid("chat_template_kwargs is not an object of settings", param="chat_template_kwargs")
     logprobs = _flag(body, "logprobs")
     return ChatCall(
         messages=messages,
@@ -111,7 +143,9 @@ def _message(message: Any, place: int) -> Message:
         raise invalid(f"{where} is not an object", param=where)
     role = _ROLES.get(message.get("role") or "") if isinstance(message.get("role"), str) else None
     if role is None:
-        raise invalid(f"{where}.role is {message.get('role')!r}; expected one of {', '.join(_ROLES)}", param=where)
+        raise invalid(
+            f"{where}.role is {_short(message.get('role'))}; expected one of {', '.join(_ROLES)}", param=where
+        )
     content = message.get("content")
     read: Message = {"role": role, "content": content if isinstance(content, str) else read_content(content, where)}
     if role == "assistant":
@@ -194,7 +228,7 @@ def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
         return "required"
     function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
-    if name not in {tool["function"]["name"] for tool in tools}:
+    if name not in [tool["function"]["name"] for tool in tools]:
         raise invalid(f"tool_choice {str(choice)[:80]} names none of the tools", param="tool_choice")
     return f"={name}"
 
@@ -209,9 +243,9 @@ def read_sampling(body: dict[str, Any], *, top_logprobs: int = 0) -> Sampling:
         if isinstance(value, float) and whole and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and not isinstance(value, int)):
-            raise invalid(f"{name} is {value!r}, not a {'whole ' if whole else ''}number", param=name)
+            raise invalid(f"{name} is {_short(value)}, not a {'whole ' if whole else ''}number", param=name)
         if not (least <= value <= most) or not math.isfinite(value):
-            raise invalid(f"{name} is {value!r}; expected {least:g} to {most:g}", param=name)
+            raise invalid(f"{name} is {_short(value)}; expected {least:g} to {most:g}", param=name)
         numbers[name] = value
     longest = numbers.pop("max_completion_tokens", None)
     if longest is not None:
@@ -251,7 +285,7 @@ def _bias(bias: Any) -> tuple[tuple[int, float], ...]:
         return ()
     try:
         pairs = tuple((int(token), float(value)) for token, value in bias.items())
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise invalid("logit_bias is not an object of token ids and numbers", param="logit_bias") from None
     if not all(0 <= token < 2**31 and -100 <= value <= 100 for token, value in pairs):
         raise invalid("logit_bias is outside of -100 to 100", param="logit_bias")
@@ -281,7 +315,7 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise invalid(f"{name} is {value!r}, not true or false", param=name)
+        raise invalid(f"{name} is {_short(value)}, not true or false", param=name)
     return value
 
 
@@ -290,15 +324,19 @@ def _whole(body: dict[str, Any], name: str, default: int, least: int, most: int)
     if value is None:
         return default
     if type(value) is not int or not least <= value <= most:
-        raise invalid(f"{name} is {value!r}; expected a whole number from {least} to {most}", param=name)
+        raise invalid(f"{name} is {_short(value)}; expected a whole number from {least} to {most}", param=name)
     return value
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise invalid(f"{name} is {value!r}, not a text", param=name)
+        raise invalid(f"{name} is {_short(value)}, not a text", param=name)
     return value or None
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
 
 
 def read_stream(body: dict[str, Any]) -> tuple[bool, bool]:
@@ -402,16 +440,26 @@ class Chunks:
     def usage(self, used: dict[str, Any]) -> bytes:
         return self._head + b',"choices":[],"usage":' + dump(used) + b"}\n\n"
 
-    def error(self, fault: Fault) -> bytes:
-        return b"data: " + error(fault) + b"\n\n"
-
     def _choice(self, choice: int, delta: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
         if self._chat:
             entry = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         else:
             text = delta.get("content", "")
             entry = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return self._head + b',"choices":[' + dump(entry) + b"]}\n\n"
+        return self._head + b',"choices":[' + one_line(dump(entry)) + b"]}\n\n"
+
+
+def error_event(fault: Fault) -> bytes:
+    """An error that comes after the stream has begun."""
+    return b"data: " + one_line(error(fault)) + b"\n\n"
+
+
+def one_line(data: bytes) -> bytes:
+    """JSON without the characters that are line ends to some clients, though not to the standard."""
+    for line_end, escaped in _LINE_ENDS:
+        if line_end in data:
+            data = data.replace(line_end, escaped)
+    return data
 
 
 def chat_logprobs(
