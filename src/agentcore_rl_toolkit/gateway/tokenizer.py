@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
+from .bpe import fast_encoder
 
 
 class Tokenizer:
@@ -30,9 +32,17 @@ class Tokenizer:
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
+        self._fast = fast_encoder(backend)
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # lone surrogates are no text
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if self._fast is not None and not add_special_tokens:
+            with contextlib.suppress(ValueError):  # its regular expressions give up on, say, a megabyte of spaces
+                return self._fast(text)
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
