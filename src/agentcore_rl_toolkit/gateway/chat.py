@@ -22,6 +22,8 @@ from .engine.base import Sampling
 
 Message = dict[str, Any]
 
+_EXACT = 2**53  # up to here a float holds every integer
+_LARGEST = 10**308
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
@@ -86,7 +88,7 @@ def parse_arguments(arguments: Any) -> Any:
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return arguments
         return parsed if isinstance(parsed, dict) else arguments
     return arguments
@@ -117,7 +119,10 @@ def fingerprint(call: ChatCall) -> Prints:
 
 def render_key(call: ChatCall) -> bytes:
     """A print of everything that a prompt is rendered from, to the letter."""
-    return blake2b(_dumped([call.messages, call.tools, call.template], 0), digest_size=16).digest()
+    data = _dumped([call.messages, call.tools, call.template], 0)
+    if b"null" in data:  # which is also what NaN and infinity become, but not what they are rendered as
+        data = json.dumps([call.messages, call.tools, call.template]).encode()
+    return blake2b(data, digest_size=16).digest()
 
 
 def after(whole: Any, message: Message) -> bytes:
@@ -131,7 +136,7 @@ def after(whole: Any, message: Message) -> bytes:
 def exact(message: Message) -> bytes:
     """The print of one assistant message with its text, to tell apart replies with the same tool calls."""
     text = " ".join(_without_thought(message.get("content") or "").split())
-    return blake2b(text.encode("utf-8", "surrogatepass") + _loose(message), digest_size=8).digest()
+    return blake2b(_loose(message) + text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _loose(message: Message) -> bytes:
@@ -139,25 +144,42 @@ def _loose(message: Message) -> bytes:
     content: str = message.get("content") or ""
     role: str = message["role"]
     if role != "assistant":
-        body = content.strip().replace("\r\n", "\n")
+        data = _sized(role, content.replace("\r\n", "\n").strip())
     elif message.get("tool_calls"):
         # Clients drop or rewrite text beside tool calls; the calls are what counts.
-        body = "\0".join(_call(call) for call in message["tool_calls"])
-        role = "calls"
+        data = b"%d calls:" % len(message["tool_calls"]) + b"".join(map(_call, message["tool_calls"]))
     else:
-        body = " ".join(_without_thought(content).split())
-    data = body.encode("utf-8", "surrogatepass")
-    return b"%d %s:" % (len(data), role.encode()) + data
+        data = _sized(role, " ".join(_without_thought(content).split()))
+    return data
 
 
-def _call(call: dict[str, Any]) -> str:
+def _call(call: dict[str, Any]) -> bytes:
     function = call.get("function") or {}
-    arguments = parse_arguments(function.get("arguments"))
+    arguments = parse_arguments(function.get("arguments")) or {}
     if isinstance(arguments, str):
-        text = " ".join(arguments.split())
+        text = _sized("text", " ".join(arguments.split()))
     else:
-        text = _sorted(arguments or {}).decode()
-    return f"{function.get('name')}\0{text}"
+        try:
+            text = _sorted(_plain(arguments))
+        except RecursionError:
+            text = b"too deep"
+    return _sized("call", str(function.get("name"))) + text
+
+
+def _sized(kind: str, text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return b"%d %s:" % (len(data), kind.encode()) + data
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as they come back from a client that has floats only: 1.0 is 1, and long integers lose digits."""
+    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+        return int(value)
+    if type(value) is int and _EXACT < abs(value) < _LARGEST:
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _sorted(value: Any) -> bytes:
@@ -167,7 +189,7 @@ def _sorted(value: Any) -> bytes:
 def _dumped(value: Any, option: int) -> bytes:
     try:
         return orjson.dumps(value, option=option)
-    except TypeError:  # integers of more than 64 bits, lone surrogates
+    except TypeError:  # integers of more than 64 bits, lone surrogates, very deep nesting
         return json.dumps(value, sort_keys=bool(option)).encode()
 
 

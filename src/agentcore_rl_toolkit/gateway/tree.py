@@ -27,9 +27,13 @@ class Tree:
         self._ends: dict[bytes, list[tuple[Turn, bytes]]] = {}
 
     def add(self, turn: Turn, end: bytes, exact: bytes) -> None:
-        """Take in a turn; `end` is the print of its conversation with its reply, `exact` the reply's own."""
+        """Take in a turn; `end` is the print of its conversation with its reply, `exact` the reply's own.
+
+        No call goes on from a turn without an `end`.
+        """
         self.turns.append(turn)
-        self._ends.setdefault(end, []).append((turn, exact))
+        if end:
+            self._ends.setdefault(end, []).append((turn, exact))
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:
         """The deepest turn whose conversation the call's begins with, and how many messages that is."""

@@ -93,18 +93,18 @@ def ancestors(turn: Turn) -> Iterator[tuple[Turn, int]]:
 @st.composite
 def sessions(draw: st.DrawFn) -> Session:
     session = Session()
-    for _ in range(draw(st.integers(0, 9))):
-        parent = draw(st.sampled_from([None, *session.turns]))
+    for _ in range(draw(st.integers(1, 9))):
+        parent = draw(st.sampled_from([*session.turns, None]))
         full = 0 if parent is None else parent.length
-        sampled = draw(st.integers(0, 4))
+        sampled = draw(st.sampled_from([2, 1, 3, 4, 0]))
         split = draw(st.integers(0, sampled))
         turn = session.turn(
             parent,
             draw(st.one_of(st.just(full), st.integers(0, full))),
             delta=draw(st.integers(0, 3)),
             sampled=sampled,
-            lost=draw(st.sets(st.integers(0, 3))),
-            masked=draw(st.sampled_from([None, None, None, ABORTED, ENGINE_ERROR, UNDELIVERED])),
+            lost=draw(st.sampled_from([(), (), (0,), (1,), (0, 1, 2, 3)])),
+            masked=draw(st.sampled_from([None] * 6 + [ABORTED, ENGINE_ERROR, UNDELIVERED])),
             finish=draw(st.sampled_from(["stop", "stop", "length"])),
             origin=draw(st.sampled_from(["bridge", "render"])),
             versions=draw(st.sampled_from([(), (("1", sampled),), (("1", split), ("2", sampled - split))])),

@@ -1,0 +1,169 @@
+"""Where a call belongs among a session's turns, and what a new prompt shares with older ones."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcore_rl_toolkit.gateway.chat import ChatCall, Message, Reply, ToolCall, after, exact, fingerprint
+from agentcore_rl_toolkit.gateway.engine.base import IDS
+from agentcore_rl_toolkit.gateway.tree import Tree, common_prefix
+from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
+
+
+class Talk:
+    """A tree, and the conversations it was made from."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+
+    def add(self, messages: list[Message], reply: Reply, prompt: list[int] | None = None, sampled: int = 2) -> Turn:
+        ids = array(IDS, [100] if prompt is None else prompt)
+        parent, keep = self.tree.share(ids)
+        turn = Turn(
+            index=len(self.tree.turns),
+            parent=parent,
+            keep=keep,
+            delta=ids[keep:],
+            sampled=array(IDS, range(sampled)),
+            logprobs=array(LOGPROBS, [0.0] * sampled),
+            finish="stop",
+        )
+        said = reply.message()
+        self.tree.add(turn, after(fingerprint(ChatCall(messages)).whole, said), exact(said))
+        return turn
+
+    def match(self, messages: list[Message]) -> tuple[Turn | None, int]:
+        return self.tree.match(fingerprint(ChatCall(messages)))
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> Reply:
+    return Reply(text)
+
+
+def calls(text: str, name: str = "look") -> Reply:
+    return Reply(text, tool_calls=[ToolCall("", name, "{}")])
+
+
+def test_a_call_goes_on_from_the_deepest_turn_it_agrees_with() -> None:
+    talk = Talk()
+    one = talk.add([user("a")], says("A"))
+    history = [user("a"), says("A").message(), user("b")]
+    two = talk.add(history, says("B"))
+    assert talk.match([*history, says("B").message(), user("c")]) == (two, 4)
+    assert talk.match([*history, says("edited").message(), user("c")]) == (one, 2)
+    assert talk.match([user("a"), says("A").message(), user("other"), says("B").message(), user("c")]) == (one, 2)
+    assert talk.match([user("a")]) == (None, 0)
+    assert talk.match([user("z"), says("A").message(), user("b")]) == (None, 0)
+    assert Talk().match(history) == (None, 0)
+
+
+def test_of_replies_with_the_same_calls_the_text_decides_then_the_latest() -> None:
+    talk = Talk()
+    asked = [user("a")]
+    first, second, third = (talk.add(asked, calls(text)) for text in ("One.", "Two.", "Two."))
+    result = {"role": "tool", "content": "r"}
+
+    def echo(text: str, name: str = "look") -> tuple[Turn | None, int]:
+        return talk.match([*asked, calls(text, name).message(), result])
+
+    assert echo("One.") == (first, 2)
+    assert echo("Two.") == (third, 2)
+    assert echo("rewritten") == (third, 2)
+    assert echo("") == (third, 2)
+    assert echo("One.", "other") == (None, 0)
+    assert second.index == 1
+
+
+def test_no_call_goes_on_from_a_turn_that_nobody_saw() -> None:
+    tree = Tree()
+    tree.add(Turn(0, None, 0, array(IDS, [1]), array(IDS), array(LOGPROBS), "abort"), b"", b"")
+    assert len(tree.turns) == 1
+    assert tree.match(fingerprint(ChatCall([user("a")]))) == (None, 0)
+
+
+# What prompts share
+
+ids = st.lists(st.integers(0, 2**32 - 1), max_size=8)
+
+
+@given(ids, ids, ids)
+def test_the_common_prefix_is_as_long_as_it_can_be(start: list[int], one: list[int], other: list[int]) -> None:
+    left, right = array(IDS, start + one), array(IDS, start + other)
+    common = common_prefix(left, right)
+    assert left[:common] == right[:common]
+    assert common in (len(left), len(right)) or left[common] != right[common]
+
+
+def prompt(*parts: int, each: int = 20) -> list[int]:
+    """`each` ids of every part, all of them the part's own."""
+    return [part * 1000 + i for part in parts for i in range(each)]
+
+
+def test_a_prompt_shares_the_longest_beginning_with_the_turn_it_belongs_to() -> None:
+    talk = Talk()
+    root = talk.add([user("a")], says("A"), prompt(1, 2))
+    branch = talk.add([user("b")], says("B"), prompt(1, 3, 4))
+    assert (branch.parent, branch.keep) == (root, 20)
+    share = talk.tree.share
+    assert share(array(IDS, prompt(1, 3, 4, 5))) == (branch, 60)
+    assert share(array(IDS, prompt(1, 3, 5))) == (branch, 40)
+    assert share(array(IDS, prompt(1, 2, 5))) == (root, 40)
+    assert share(array(IDS, prompt(1, 9))) == (root, 20)  # of the ids that both have, the root is the owner
+    assert share(array(IDS, prompt(1))) == (root, 20)
+    assert share(array(IDS, prompt(7))) == (None, 0)
+    assert share(array(IDS)) == (None, 0)
+
+
+def test_sampled_tokens_are_shared_like_others() -> None:
+    talk = Talk()
+    root = talk.add([user("a")], says("A"), prompt(2, 3), sampled=5)
+    assert talk.tree.share(root.tokens() + array(IDS, prompt(4))) == (root, 45)
+    assert talk.tree.share(root.tokens(42) + array(IDS, prompt(4))) == (root, 42)
+
+
+def test_a_few_tokens_are_not_worth_sharing() -> None:
+    talk = Talk()
+    root = talk.add([user("a")], says("A"), prompt(1))
+    assert talk.tree.share(array(IDS, prompt(1)[:16] + prompt(2))) == (None, 0)
+    assert talk.tree.share(array(IDS, prompt(1)[:17] + prompt(2))) == (root, 17)
+
+
+def test_a_shared_beginning_is_found_behind_many_other_turns() -> None:
+    talk = Talk()
+    root = talk.add([user("a")], says("A"), prompt(1))
+    for number in range(30):
+        talk.add([user(str(number))], says("x"), prompt(100 + number))
+    latest = talk.tree.turns[-1]
+    assert talk.tree.share(array(IDS, prompt(1, 2))) == (root, 20)
+    assert talk.tree.share(array(IDS, prompt(129, 2))) == (latest, 20)
+
+
+def test_histories_that_are_rendered_anew_are_kept_once() -> None:
+    """However often a growing prompt comes as a whole, a session keeps each token once."""
+    talk = Talk()
+    longest: list[int] = []
+    for number in range(40):
+        longest = prompt(*range(1, number + 2))
+        talk.add([user(str(number))], says("x"), longest)
+    turns = talk.tree.turns
+    assert turns[-1].prompt() == array(IDS, longest)
+    assert sum(len(turn.delta) for turn in turns) == len(longest)
+
+
+@given(st.lists(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4), min_size=1, max_size=7))
+def test_what_is_shared_is_what_the_prompt_begins_with(prompts: list[list[int]]) -> None:
+    talk = Talk()
+    for parts in prompts:
+        whole = prompt(*parts)
+        turn = talk.add([user("a")], says("A"), whole)
+        assert turn.prompt() == array(IDS, whole)
+        assert turn.parent is None or turn.parent.keep < turn.keep <= turn.parent.length
+        seen = [prompt(*other) for other in prompts[: turn.index]]
+        assert turn.keep == max((common_prefix(array(IDS, whole), array(IDS, other)) for other in seen), default=0)
