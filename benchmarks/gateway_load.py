@@ -236,15 +236,18 @@ class Load:
     async def memory(self) -> dict[str, Any]:
         """What is kept of a turn: sessions of 20 turns, memory before and after."""
         self.job["kind"] = "turns"
-        await self.make_sessions(self.job["sessions"] + 2)
-        self.allowed = 2 * TURNS
-        await self.client(0)  # what is cached once is not kept of a turn
-        await asyncio.sleep(1)
-        before, self.open, self.allowed = memory(self.pid), True, self.job["sessions"] * TURNS
-        await asyncio.gather(*(self.client(0) for _ in range(4)))
-        await asyncio.sleep(1)
+        warm, measured = 8, self.job["sessions"]
+        await self.make_sessions(warm + measured + 8)
+        await self.some_turns(warm * TURNS)  # what is cached once is not kept of a turn
+        before, self.open = memory(self.pid), True
+        await self.some_turns(measured * TURNS)
         after, turns = memory(self.pid), len(self.latencies)
         return {"turns": turns, "bytes_per_turn": (after - before) / max(1, turns), "errors": self.errors}
+
+    async def some_turns(self, count: int) -> None:
+        self.allowed = count
+        await asyncio.gather(*(self.client(0) for _ in range(4)))
+        await asyncio.sleep(1)
 
     async def turn_cost(self) -> dict[str, Any]:
         """All sessions take turn n together, and so on: CPU per request of early and late turns."""
@@ -308,7 +311,7 @@ class Load:
         }
 
     async def long_session(self, session: list[str]) -> None:
-        connection, messages = await self.connect(), [self.prompts.first(self.job["tokens"])]
+        connection, messages = await self.connect(), [self.prompts.first(self.job["long_tokens"])]
         for _ in range(self.job["long"]):
             connection = await self.one(connection, self.request(session, messages))
             messages.append(self.prompts.more())

@@ -211,7 +211,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def wait_for(port: int, process: subprocess.Popen[bytes], output: Path) -> None:
     """Until something listens there."""
-    for _ in range(600):
+    for _ in range(1800):
         if process.poll() is not None:
             raise SystemExit(f"{process.args!r} ended: {output.read_text(errors='replace')[-2000:]}")
         with socket.socket() as probe:
