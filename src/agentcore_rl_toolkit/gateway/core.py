@@ -99,7 +99,7 @@ class Core:
         self.totals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self._sessions: dict[str, Session] = {}
-        self._gone: OrderedDict[str, str] = OrderedDict()
+        self._gone: OrderedDict[str, str] = OrderedDict(log.removed if log is not None else {})
         self._going = asyncio.Event()
         self._going.set()
         self._idle = asyncio.Event()
@@ -129,7 +129,7 @@ class Core:
             self.log.make_room(self._disposable())
             if self.log.full:
                 raise Fault(503, "log_full", "the log has no room for another session", retry_after=60)
-        if settings.session_id in self._sessions or (self.log is not None and self.log.taken(settings.session_id)):
+        if settings.session_id in self._sessions or (self.log is not None and self.log.has(settings.session_id)):
             raise Fault(409, "session_exists", f"there is a session {settings.session_id!r} already")
         session = Session(settings, secrets.token_urlsafe(24), time.time())
         self._sessions[session.id] = session
@@ -208,7 +208,7 @@ class Core:
         while len(self._gone) > _GONE_REMEMBERED:
             self._gone.popitem(last=False)
         if self.log is not None:
-            self.log.remove(session.id)
+            self.log.remove(session.id, reason)
 
     def _disposable(self) -> Iterator[str]:
         assert self.log is not None

@@ -1,21 +1,24 @@
-"""Turns on disk: one append-only file a session, so that a gateway killed at any moment goes on where it was.
+"""Turns on disk, appended to segments, so that a gateway killed at any moment goes on where it was.
+
+    <folder>/00000001.turns, 00000002.turns, …       records of all sessions, in the order they were written
 
 A record is written before the reply it belongs to is sent: one `write` to the operating system, a few microseconds,
-which outlives the process. A thread asks the disk to keep it, once a second, which outlives the machine. Reading stops
-at the first record that is not whole.
+which outlives the process. A thread asks the disk to keep it, once a second, which outlives the machine. Where each
+session's records are is known from reading the segments once, when the log is opened. The oldest segments are removed
+when all sessions with records in them are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 import struct
 import threading
 import time
 import zlib
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -31,32 +34,99 @@ from .turn import LOGPROBS, Turn
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<IIHH")  # bytes of the body, its checksum, bytes of the session's id, why it was removed
 _SUFFIX = ".turns"
-_OPEN_FILES = 256
+_SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
+_PLACE_BITS = 40
+_REASONS = ("", "deleted", "expired")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
+class Index:
+    """Where the records of each session are: numbers of `segment << 40 | place`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sizes: dict[int, int] = {}
+        """Bytes of each segment that are whole records."""
+        self.places: dict[str, array[int]] = {}
+        self.removed: dict[str, str] = {}
+        """Sessions that are gone, and why."""
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            if path.stem.isdigit():
+                self._scan(int(path.stem), path)
+
+    def path(self, segment: int) -> Path:
+        return self.folder / f"{segment:08d}{_SUFFIX}"
+
+    def add(self, session_id: str, segment: int, place: int, reason: int = 0) -> None:
+        if reason:
+            self.places.pop(session_id, None)
+            self.removed[session_id] = _REASONS[reason]
+        else:
+            self.removed.pop(session_id, None)
+            self.places.setdefault(session_id, array("Q")).append(segment << _PLACE_BITS | place)
+
+    def records(self, session_id: str) -> Iterator[dict[str, Any]]:
+        """A session's records in order, up to the first that is not whole."""
+        files: dict[int, Any] = {}
+        try:
+            for position in self.places.get(session_id, ()):
+                segment, place = position >> _PLACE_BITS, position & (1 << _PLACE_BITS) - 1
+                if segment not in files:
+                    files[segment] = open(self.path(segment), "rb")  # noqa: SIM115
+                files[segment].seek(place)
+                length, check, name, _ = _HEAD.unpack(files[segment].read(_HEAD.size))
+                body = files[segment].read(name + length)[name:]
+                if len(body) != length or zlib.crc32(body) != check:
+                    logger.warning("a record of session %s is damaged; the rest of it is not read", session_id)
+                    return
+                yield _decode(body)
+        finally:
+            for file in files.values():
+                file.close()
+
+    def _scan(self, segment: int, path: Path) -> None:
+        place, size = 0, path.stat().st_size
+        self.sizes[segment] = 0
+        if size == 0:
+            return
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            while place + _HEAD.size <= size:
+                length, check, name, reason = _HEAD.unpack_from(data, place)
+                end = place + _HEAD.size + name + length
+                if end > size or reason >= len(_REASONS):
+                    break
+                if end == size and zlib.crc32(data[end - length : end]) != check:
+                    break  # a kill or a full disk may have cut the last one, and only that
+                session_id = data[place + _HEAD.size : place + _HEAD.size + name].decode()
+                self.add(session_id, segment, place, reason)
+                place = self.sizes[segment] = end
+
+
 class Log:
-    """A folder of sessions."""
+    """A folder of segments, open for writing by one gateway."""
 
     def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int = 8 << 30) -> None:
-        self._folder = Path(folder)
         self._max_bytes = max_bytes
+        self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
-            known = sorted((path.stat().st_mtime, path.name, path) for path in self._folder.glob(f"*{_SUFFIX}"))
-            self._sizes = {name: path.stat().st_size for _, name, path in known}  # the oldest first
+            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
+            self._index = Index(Path(folder))
+            self._segment = max(self._index.sizes, default=1)
+            self._file = self._open(self._segment)
         except OSError as error:
-            raise ConfigError(f"the log folder {self._folder} can't be used: {error}") from error
-        self._bytes = sum(self._sizes.values())
-        self._files: OrderedDict[str, int] = OrderedDict()
-        self._dirty: set[str] = set()
-        self._late: dict[str, bytes] = {}
+            raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
+        self._sessions_in: dict[int, set[str]] = {segment: set() for segment in self._index.sizes}
+        for session_id, places in self._index.places.items():
+            for position in places:
+                self._sessions_in[position >> _PLACE_BITS].add(session_id)
+        self._late: list[tuple[str, bytes, int]] = []
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
+        self._dirty = False
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.failures = 0
@@ -64,43 +134,21 @@ class Log:
         self._syncer.start()
 
     @property
-    def folder(self) -> Path:
-        return self._folder
+    def size(self) -> int:
+        return sum(self._index.sizes.values())
 
     @property
     def full(self) -> bool:
-        return self._bytes >= self._max_bytes
+        return self.size >= self._max_bytes
 
     @property
-    def size(self) -> int:
-        return self._bytes
+    def removed(self) -> dict[str, str]:
+        """Sessions that there were, and why there are no more, as far as segments with a word of them are left."""
+        return self._index.removed
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
-        body = _encode({"kind": kind, "at": time.time(), **fields})
-        self._append(session_id, _HEAD.pack(len(body), zlib.crc32(body)) + body)
-
-    def _append(self, session_id: str, record: bytes) -> None:
-        """Write a record, after those of the session that could not be written before."""
-        name = session_id + _SUFFIX
-        with self._lock:
-            record = self._late.pop(session_id, b"") + record
-            size = self._sizes.get(name, 0)
-            if not record:  # deleted meanwhile
-                return
-            try:
-                descriptor = self._file(session_id)
-                if os.write(descriptor, record) != len(record):
-                    os.ftruncate(descriptor, size)  # half a record would hide all that come after it
-                    raise OSError("the disk took only half of it")
-            except OSError as error:
-                self._late[session_id] = record
-                self.failures += 1
-                logger.error("a record of session %s could not be logged: %s", session_id, error)
-                return
-            self._dirty.add(session_id)
-            self._sizes[name] = size + len(record)
-            self._bytes += len(record)
+        self._append(session_id, _encode({"kind": kind, "at": time.time(), **fields}))
 
     def write_session(self, session: Session) -> None:
         settings = asdict(session.settings)
@@ -132,126 +180,130 @@ class Log:
 
     def sessions(self) -> list[str]:
         """Ids of all sessions there are records of, the oldest first."""
-        return [name.removesuffix(_SUFFIX) for name in self._sizes]
-
-    def taken(self, session_id: str) -> bool:
-        """Whether a session's id is in use; one that was killed while it was opened is not."""
-        self.load(session_id)
-        return self.has(session_id)
+        return list(self._index.places)
 
     def has(self, session_id: str) -> bool:
-        return session_id + _SUFFIX in self._sizes
+        return session_id in self._index.places
 
     def load(self, session_id: str) -> Session | None:
-        """A session as it was; what a kill cut off is cut off for good."""
-        name = session_id + _SUFFIX
-        if name not in self._sizes:
-            return None
-        session, end = read_session(self._folder / name)
-        lost = self._sizes[name] - end
-        if session is None:
-            if end == 0:  # killed while it was opened: nobody has been told of it
-                self.remove(session_id)
-        elif lost > 0:
-            logger.warning("the log of session %s ends in half a record; %d bytes were dropped", session_id, lost)
-            with contextlib.suppress(OSError):
-                os.truncate(self._folder / name, end)
-                self._sizes[name] = end
-                self._bytes -= lost
-        return session
+        """A session as it was."""
+        return build_session(self._index.records(session_id))
 
-    def remove(self, session_id: str) -> None:
-        """Forget a session for good."""
+    def remove(self, session_id: str, reason: str = "deleted") -> None:
+        """Forget a session for good; the oldest segments go when no session is left in them."""
+        places = self._index.places.get(session_id)
+        if places is None:
+            return
+        for segment in {position >> _PLACE_BITS for position in places}:
+            self._sessions_in[segment].discard(session_id)
+        self._append(session_id, b"", _REASONS.index(reason))
         with self._lock:
-            descriptor = self._files.pop(session_id, None)
-            self._dirty.discard(session_id)
-            self._late.pop(session_id, None)
-            if descriptor is not None:
-                os.close(descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(self._folder / (session_id + _SUFFIX))
-        self._bytes -= self._sizes.pop(session_id + _SUFFIX, 0)
+            for segment in sorted(self._sessions_in):
+                # In order, so that the word that a session is gone outlives its records.
+                if self._sessions_in[segment] or segment == self._segment:
+                    break
+                with contextlib.suppress(OSError):
+                    os.unlink(self._index.path(segment))
+                del self._sessions_in[segment], self._index.sizes[segment]
 
     def make_room(self, disposable: Iterator[str]) -> None:
         """Remove sessions that are over until the log is within three quarters of its bound."""
         for session_id in disposable:
-            self.remove(session_id)
-            if self._bytes < self._max_bytes * 3 // 4:
+            self.remove(session_id, "expired")
+            if self.size < self._max_bytes * 3 // 4:
                 return
 
     def close(self) -> None:
+        """Write what is left to write, and end."""
         self._closed.set()
         self._syncer.join()
         with self._lock:
-            while self._files:
-                os.close(self._files.popitem()[1])
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
 
-    def _file(self, session_id: str) -> int:
-        descriptor = self._files.get(session_id)
-        if descriptor is None:
-            path = self._folder / (session_id + _SUFFIX)
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._files[session_id] = descriptor
-            if len(self._files) > _OPEN_FILES:
-                os.close(self._files.popitem(last=False)[1])
-        else:
-            self._files.move_to_end(session_id)
+    def _append(self, session_id: str, body: bytes, reason: int = 0) -> None:
+        """Write a record, after those that could not be written before."""
+        with self._lock:
+            self._late.append((session_id, body, reason))
+            self._write_late()
+
+    def _write_late(self) -> None:
+        while self._late:
+            session_id, body, reason = self._late[0]
+            name = session_id.encode()
+            record = _HEAD.pack(len(body), zlib.crc32(body), len(name), reason) + name + body
+            try:
+                place = self._index.sizes[self._segment]
+                if place and place + len(record) > self._segment_bytes:
+                    self._next_segment()
+                    place = 0
+                if os.write(self._file, record) != len(record):
+                    os.ftruncate(self._file, place)  # half a record would hide all that come after it
+                    raise OSError("the disk took only half of it")
+            except OSError as error:
+                self.failures += 1
+                logger.error("a record of session %s could not be logged: %s", session_id, error)
+                return
+            del self._late[0]
+            self._dirty = True
+            self._index.sizes[self._segment] = place + len(record)
+            self._index.add(session_id, self._segment, place, reason)
+            if not reason:
+                self._sessions_in[self._segment].add(session_id)
+
+    def _open(self, segment: int) -> int:
+        """A segment to append to, without what a kill has left of a last record."""
+        whole = self._index.sizes.setdefault(segment, 0)
+        descriptor = os.open(self._index.path(segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(descriptor).st_size
+        if size > whole:
+            logger.warning("the log ends in half a record; %d bytes were dropped", size - whole)
+            os.ftruncate(descriptor, whole)
         return descriptor
+
+    def _next_segment(self) -> None:
+        descriptor = self._open(self._segment + 1)
+        os.fdatasync(self._file)
+        os.close(self._file)
+        self._segment += 1
+        self._sessions_in[self._segment] = set()
+        self._file = descriptor
 
     def _sync_forever(self) -> None:
         while not self._closed.wait(_SYNC_SECONDS):
             self._sync()
         self._sync()
 
-    def _catch_up(self) -> None:
-        with self._lock:
-            late = list(self._late)
-        for session_id in late:
-            self._append(session_id, b"")
-
     def _sync(self) -> None:
-        self._catch_up()
         with self._lock:
-            dirty, self._dirty = self._dirty, set()
-        for session_id in dirty:
-            try:
-                descriptor = os.open(self._folder / (session_id + _SUFFIX), os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    os.fdatasync(descriptor)
-                finally:
-                    os.close(descriptor)
-            except FileNotFoundError:
-                pass  # deleted meanwhile
-            except OSError as error:
-                self.failures += 1
-                logger.error("the log of session %s could not be synced: %s", session_id, error)
+            self._write_late()
+            dirty, self._dirty = self._dirty, False
+            descriptor = os.dup(self._file) if dirty else -1
+        if not dirty:
+            return
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            self.failures += 1
+            logger.error("the log could not be synced: %s", error)
+        finally:
+            os.close(descriptor)
 
 
-def logged_sessions(folder: Path) -> list[str]:
-    """Ids of all sessions logged in a folder."""
-    return sorted(path.name.removesuffix(_SUFFIX) for path in folder.glob(f"*{_SUFFIX}"))
-
-
-def read_records(folder: Path, session_id: str) -> list[dict[str, Any]]:
-    """What was logged of a session, in order, up to the first record that is not whole."""
-    return [record for _, record in _read(folder / (session_id + _SUFFIX))]
-
-
-def read_session(path: Path) -> tuple[Session | None, int]:
-    """A logged session, and where its last whole record ends. Changes nothing."""
+def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
+    """A session from its records; None if there is not even the one that opened it, or another version wrote it."""
     session: Session | None = None
-    end = 0
-    for place, record in _read(path):
+    for record in records:
         kind = record["kind"]
         if kind == "session":
             if record["schema"] != SCHEMA:
-                return None, place
+                return None
             known = SessionSettings.__dataclass_fields__.keys()
             settings = {name: value for name, value in record["settings"].items() if name in known}
             session = Session(SessionSettings(**settings), record["key"], record["created"])
         if session is None:
-            break
-        end = place
+            return None
         session.used = record["at"]
         if kind == "turn":
             _replay(session, record)
@@ -261,7 +313,7 @@ def read_session(path: Path) -> tuple[Session | None, int]:
             session.result = record["result"]
         elif kind == "closed":
             session.closed = True
-    return session, end
+    return session
 
 
 def _replay(session: Session, record: dict[str, Any]) -> None:
@@ -287,23 +339,6 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
     session.tree.add(turn, record["end"], record["exact"])
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
-
-
-def _read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Records, each with where it ends."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    place = 0
-    while place + _HEAD.size <= len(data):
-        length, check = _HEAD.unpack_from(data, place)
-        end = place + _HEAD.size + length
-        body = data[place + _HEAD.size : end]
-        if len(body) != length or zlib.crc32(body) != check:
-            return
-        yield end, _decode(body)
-        place = end
 
 
 def _array(code: str, data: bytes) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
+    from ...gateway.log import Index
     from ...gateway.session import Session
 
 _GREEN = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
@@ -33,37 +34,32 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from ...gateway.log import logged_sessions, read_records
+    from ...gateway.log import Index, build_session
 
     folder = Path(args.log)
     if not folder.is_dir():
         raise ConfigError(f"{args.log} is not a folder", hint="name the folder given to `gateway serve --log`")
+    index = Index(folder)
     if args.session is None:
-        return _list(folder)
-    if args.session not in logged_sessions(folder):
+        return _list(index)
+    if args.session not in index.places:
         raise ConfigError(f"no session {args.session!r} is logged in {args.log}", hint="without an id it lists all")
-    session = _read(folder, args.session)
+    session = build_session(index.records(args.session))
     if session is None:
-        raise ConfigError(f"the log of session {args.session!r} has no whole record")
+        raise ConfigError(f"session {args.session!r} was logged by another version of the gateway")
     if args.tokens:
         return _tokens(session, args.tokenizer)
-    return _messages(session, read_records(folder, args.session))
+    return _messages(session, list(index.records(args.session)))
 
 
-def _read(folder: Path, session_id: str) -> Session | None:
-    from ...gateway.log import read_session
-
-    return read_session(folder / f"{session_id}.turns")[0]
-
-
-def _list(folder: Path) -> int:
-    from ...gateway.log import logged_sessions
+def _list(index: Index) -> int:
+    from ...gateway.log import build_session
     from ...gateway.trajectory import fold
     from ..table import format_table
 
     rows = []
-    for session_id in logged_sessions(folder):
-        session = _read(folder, session_id)
+    for session_id in index.places:
+        session = build_session(index.records(session_id))
         if session is None:
             continue
         known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
