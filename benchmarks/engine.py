@@ -100,6 +100,7 @@ async def compare(model: Any, kinds: dict[str, list[Job]], rounds: int) -> dict[
                 "ratio": round(a / b, 2),
             }
             rows.append([name, f"{a:.1f}", f"{b:.1f}", f"{a / b:.2f}"])
+            print(*rows[-1], flush=True)
     finally:
         await engine.close()
     print(format_table(["requests", "engine tokens/s", "generate tokens/s", "ratio"], rows) + "\n")
@@ -158,7 +159,8 @@ async def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(SIZES[args.size], dtype=getattr(torch, args.dtype)).to(args.device).eval()
+    with torch.device(args.device):
+        model = AutoModelForCausalLM.from_config(SIZES[args.size], dtype=getattr(torch, args.dtype)).eval()
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     print(f"{args.size} in {args.dtype} on {device}, {args.prompt} tokens of prompt, {args.tokens} sampled\n")
     figures = {

@@ -9,6 +9,7 @@ import asyncio
 import math
 import os
 import re
+import time
 import urllib.request
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -87,6 +88,22 @@ def replicas() -> Iterator[Subject]:
 
 
 @contextmanager
+def transformers() -> Iterator[Subject]:
+    torch = pytest.importorskip("torch", reason="needs the extra transformers")
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+
+    torch.manual_seed(1)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, **heads, initializer_range=0.3))
+    engine = TransformersEngine(model, name="tiny")
+    slow = lambda: model.register_forward_pre_hook(lambda *_: time.sleep(0.05))  # noqa: E731
+    yield Subject(engine, lambda: engine.counters.aborted, slow)
+
+
+@contextmanager
 def real_vllm(url: str, mode: str) -> Iterator[Subject]:
     def aborted() -> int:
         with urllib.request.urlopen(f"{url}/metrics") as answer:
@@ -105,6 +122,7 @@ SUBJECTS: dict[str, Open] = {
     "sglang": sglang,
     "sglang-incremental": lambda: sglang(True),
     "replicas": replicas,
+    "transformers": transformers,
 }
 if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
     SUBJECTS["real-vllm"] = lambda: real_vllm(url, "tokens")

@@ -91,7 +91,9 @@ class Answer:
     versions: list[str | None] = field(default_factory=list)
     top: list[dict[int, float]] = field(default_factory=list)
     routes: bytes = b""
+    first_route: int | None = None
     chunks: int = 0
+    spans: tuple[tuple[str, int], ...] = ()
 
     def add(self, sampled: Sampled) -> None:
         self.chunks += 1
@@ -99,14 +101,24 @@ class Answer:
         self.logprobs += [value for value in sampled.logprobs if value is not None]
         self.versions += [sampled.weight_version] * len(sampled.token_ids)
         self.top += sampled.top_logprobs or []
-        self.finish = sampled.finish
-        if sampled.routes is not None:
-            assert sampled.routes.start == len(self.routes) // (sampled.routes.width * sampled.routes.itemsize)
-            self.routes += sampled.routes.data
+        self.finish, self.spans = sampled.finish, sampled.versions
+        if (routes := sampled.routes) is not None:
+            self.first_route = routes.start if self.first_route is None else self.first_route
+            assert routes.start == self.first_route + len(self.routes) // (routes.width * routes.itemsize)
+            self.routes += routes.data
 
 
-def request(prompt: list[int], *, session: str = "", choice: int = 0, **sampling: Any) -> SampleRequest:
-    return SampleRequest(array(IDS, prompt), Sampling(**sampling), session_id=session, choice=choice)
+def request(
+    prompt: list[int],
+    *,
+    session: str = "",
+    choice: int = 0,
+    stream: bool = True,
+    routes_from: int | None = None,
+    **sampling: Any,
+) -> SampleRequest:
+    ids = array(IDS, prompt)
+    return SampleRequest(ids, Sampling(**sampling), None, session, choice, stream=stream, routes_from=routes_from)
 
 
 async def ask(engine: TransformersEngine, prompt: list[int], **kwargs: Any) -> Answer:
@@ -362,6 +374,7 @@ async def test_closing_the_iterator_frees_the_place() -> None:
         assert not waiting.done()
         await stream.aclose()
         agrees(model, prompt_of(7), await waiting)
+        assert engine.counters.aborted == 1
         assert engine.counters.sampled < 500
 
 
@@ -398,6 +411,18 @@ async def test_chunks_come_at_intervals_but_the_first_and_the_last_at_once() -> 
     async with serving(make_model(), interval=60.0) as engine:
         answer = await ask(engine, prompt_of(5), max_tokens=30, ignore_eos=True)
     assert answer.chunks == 2
+
+
+async def test_a_request_that_is_not_streamed_gets_one_chunk() -> None:
+    model = make_model()
+    async with serving(model, interval=0.0) as engine:
+        answer, streamed = await asyncio.gather(
+            ask(engine, prompt_of(5), max_tokens=30, ignore_eos=True, stream=False),
+            ask(engine, prompt_of(6), max_tokens=30, ignore_eos=True),
+        )
+    assert (answer.chunks, answer.spans) == (1, (("0", 30),))
+    assert streamed.chunks > 2
+    agrees(model, prompt_of(5), answer)
 
 
 async def test_a_closed_event_loop_harms_nobody() -> None:
@@ -451,6 +476,7 @@ async def test_a_turn_may_span_an_update(recompute: bool) -> None:
                 updated = await asyncio.to_thread(train)
         assert engine.weight_version == "b"
         assert answer.versions == ["a"] * updated + ["b"] * (40 - updated)
+        assert answer.spans == (("a", updated), ("b", 40 - updated))
         fresh = await ask(engine, prompt, max_tokens=5, ignore_eos=True)
     assert all(module.training for module in model.modules())
     model.eval()
@@ -658,7 +684,8 @@ def faulty() -> tuple[Any, Faulty]:
 async def test_a_model_that_fails_fails_its_batch_and_goes_on() -> None:
     model, layer = faulty()
     async with serving(model, interval=0.0) as engine:
-        running = [asyncio.create_task(ask(engine, prompt_of(5 + i), max_tokens=400)) for i in range(2)]
+        jobs = [ask(engine, prompt_of(5 + i), max_tokens=400, ignore_eos=True) for i in range(2)]
+        running = [asyncio.create_task(job) for job in jobs]
 
         def fail(ids: torch.Tensor) -> None:
             if ids.shape == (2, 1) and engine.counters.steps > 5:
@@ -741,9 +768,12 @@ async def test_routes_are_aligned_with_tokens(kind: str) -> None:
         longer = prompts[1] + answers[1].ids + [12, 13]
         again = await ask(engine, longer, max_tokens=5, ignore_eos=True, session="s")
         assert engine.counters.reused > reused
+        some = await ask(engine, longer, max_tokens=5, ignore_eos=True, session="s", routes_from=11)
     for prompt, answer in [*zip(prompts, answers, strict=True), (longer, again)]:
         # The last token was sampled but went through nothing.
         assert answer.routes == routes_of(model, prompt + answer.ids[:-1], 2)
+    assert some.first_route == 11
+    assert some.routes == routes_of(model, longer + some.ids[:-1], 2)[11 * 4 :]
     with pytest.raises(ConfigError, match="no experts"):
         await TransformersEngine(make_model(), routes=True).start()
 

@@ -1,12 +1,15 @@
 """A Transformers model in this process, as an engine: for laptops, tests, and a trainer that shares its weights.
 
     engine.py    the asyncio side: what a request may ask, and its stream
-    decoder.py   the thread that samples: who is in the batch, and what happens between two steps
+    decoder.py   the thread that samples, and what happens between two steps
+    queue.py     who waits, and how their prompts are prefilled
+    batch.py     who is decoded together
     runner.py    the model: one forward pass, its training flags, its experts
     kv.py        keys and values: of the batch, of a prefill, and kept for the next turn
     sampler.py   logits in, token ids and logprobs out
     grammar.py   what a JSON schema still allows
     sequence.py  one sequence on its way
+    limits.py    how much is taken on, and how much was done
 
 Needs the extra `transformers`; `json_schema` also `llguidance`.
 """

@@ -16,8 +16,9 @@ from transformers import AutoTokenizer
 
 from ....errors import ConfigError
 from ..base import IDS, EngineError, EngineInfo, Sampled, SampleRequest
-from .decoder import Counters, Decoder, Limits
+from .decoder import Decoder
 from .grammar import Grammar, Grammars
+from .limits import Counters, Limits
 from .runner import Runner, load
 from .sequence import Sequence, Stream
 
@@ -239,6 +240,8 @@ class TransformersEngine:
             keep=bool(request.session_id),
             rng=rng,
             stream=Stream(),
+            streamed=request.stream,
+            routed=request.routes_from or 0,
             grammar=grammar,
         )
 

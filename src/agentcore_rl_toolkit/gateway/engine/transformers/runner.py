@@ -37,6 +37,11 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in TOO_BIG)
 
 
+def as_bytes(routes: Tensor) -> bytes:
+    data: bytes = routes.contiguous().numpy().tobytes()
+    return data
+
+
 class Runner:
     """A causal language model and what the engine has to know of it."""
 
@@ -66,12 +71,25 @@ class Runner:
             ids.update([value] if isinstance(value, int) else value or ())
         return frozenset(ids)
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache) -> Tensor:
-        """The logits after the last id of each row."""
+    @property
+    def route_shape(self) -> tuple[int, int]:
+        """Numbers a token, and bytes a number; nothing if routes are not asked for."""
+        return (0, 0) if self.experts is None else (self.experts.width, self.experts.itemsize)
+
+    @property
+    def route_bytes(self) -> int:
+        width, itemsize = self.route_shape
+        return width * itemsize
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits after the last id of each row, and the routes of all ids."""
         self._quiet()
         keep = {"logits_to_keep": 1} if self._last_only else {}
         cast = contextlib.nullcontext() if self._autocast is None else torch.autocast(ids.device.type, self._autocast)
-        with torch.no_grad(), cast:
+        listen = contextlib.nullcontext() if self.experts is None else self.experts.listen()
+        with torch.no_grad(), cast, listen:
             output = self.model(
                 input_ids=ids,
                 position_ids=positions,
@@ -81,8 +99,8 @@ class Runner:
                 return_dict=True,
                 **keep,
             )
-        logits: Tensor = output.logits[:, -1].to(self.device)
-        return logits
+            logits = output.logits[:, -1].to(self.device)
+            return logits, None if self.experts is None else self.experts.heard(len(ids))
 
     def _quiet(self) -> None:
         """Dropout off. Only the flags are touched, since `train()` of a wrapper may do more."""

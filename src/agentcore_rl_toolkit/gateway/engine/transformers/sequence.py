@@ -54,6 +54,8 @@ class Sequence:
     """Whether its keys and values are worth keeping for the session's next turn."""
     rng: Random
     stream: Stream
+    streamed: bool = True
+    """Whether tokens are handed over as they come, or all at the end."""
     grammar: Grammar | None = None
     prompt_length: int = field(init=False)
     abandoned: bool = False
@@ -69,7 +71,9 @@ class Sequence:
     routes: bytearray = field(default_factory=bytearray)
     """Of the first `filled` ids, and of those decoded since."""
     routed: int = 0
-    """How many bytes of `routes` were handed over."""
+    """How many ids' routes were handed over, or are not wanted."""
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """Weight versions and how many sampled ids each is behind."""
     marks: Any = None
     """What the sampler remembers of it between steps."""
     chunk: Sampled | None = None
@@ -87,20 +91,34 @@ class Sequence:
         self.kv, self.filled = None, 0
         self.routes.clear()
 
+    @property
+    def prefilled(self) -> bool:
+        """Whether only the last id is left, which goes with the batch."""
+        return self.filled == len(self.ids) - 1
+
     def append(self, token: int, logprob: float, version: str, top: dict[int, float] | None) -> None:
         self.ids.append(token)
         if self.chunk is None:
-            self.chunk = Sampled([], [], weight_version=version, top_logprobs=None if top is None else [])
+            self.chunk = Sampled([], [], top_logprobs=None if top is None else [])
         self.chunk.token_ids.append(token)
         self.chunk.logprobs.append(logprob)
+        self.chunk.weight_version = version
         if top is not None and self.chunk.top_logprobs is not None:
             self.chunk.top_logprobs.append(top)
+        if self.versions and self.versions[-1][0] == version:
+            self.versions[-1] = (version, self.versions[-1][1] + 1)
+        else:
+            self.versions.append((version, 1))
 
-    def take(self, width: int, itemsize: int) -> Sampled | None:
-        """What there is to hand over; `width` numbers of `itemsize` bytes are a token's routes."""
+    def finish(self, reason: str) -> None:
+        assert self.chunk is not None
+        self.chunk.finish, self.chunk.versions = reason, tuple(self.versions)
+
+    def take(self, route_shape: tuple[int, int]) -> Sampled | None:
+        """What there is to hand over, with the routes since the last time."""
         chunk, self.chunk = self.chunk, None
-        size = width * itemsize
-        if chunk is not None and len(self.routes) > self.routed:
-            chunk.routes = Routes(self.routed // size, bytes(self.routes[self.routed :]), width, itemsize)
-            self.routed = len(self.routes)
+        width, itemsize = route_shape
+        if chunk is not None and width and len(self.routes) > self.routed * width * itemsize:
+            chunk.routes = Routes(self.routed, bytes(self.routes[self.routed * width * itemsize :]), width, itemsize)
+            self.routed += chunk.routes.count
         return chunk
