@@ -100,7 +100,10 @@ def transformers() -> Iterator[Subject]:
     model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, **heads, initializer_range=0.3))
     engine = TransformersEngine(model, name="tiny")
     slow = lambda: model.register_forward_pre_hook(lambda *_: time.sleep(0.05))  # noqa: E731
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more of them wait for one another, for a model this small
     yield Subject(engine, lambda: engine.counters.aborted, slow)
+    torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,15 @@ CONFIGS: dict[str, Any] = {
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny models gain nothing from several threads, and on a busy machine these wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def make_model(kind: str = "llama", **settings: Any) -> Any:
