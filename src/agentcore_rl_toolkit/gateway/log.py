@@ -11,6 +11,7 @@ when all sessions with records in them are.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import mmap
 import os
@@ -39,6 +40,7 @@ _SUFFIX = ".turns"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
 _PLACE_BITS = 40
+_REMOVED_REMEMBERED = 10_000
 _REASONS = ("", "deleted", "expired")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,7 +67,10 @@ class Index:
     def add(self, session_id: str, segment: int, place: int, reason: int = 0) -> None:
         if reason:
             self.places.pop(session_id, None)
+            self.removed.pop(session_id, None)
             self.removed[session_id] = _REASONS[reason]
+            if len(self.removed) > _REMOVED_REMEMBERED:
+                del self.removed[next(iter(self.removed))]
         else:
             self.removed.pop(session_id, None)
             self.places.setdefault(session_id, array("Q")).append(segment << _PLACE_BITS | place)
@@ -102,7 +107,7 @@ class Index:
                     break
                 if end == size and zlib.crc32(data[end - length : end]) != check:
                     break  # a kill or a full disk may have cut the last one, and only that
-                session_id = data[place + _HEAD.size : place + _HEAD.size + name].decode()
+                session_id = data[place + _HEAD.size : place + _HEAD.size + name].decode("utf-8", "replace")
                 self.add(session_id, segment, place, reason)
                 place = self.sizes[segment] = end
 
@@ -115,6 +120,7 @@ class Log:
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
+            self._claim = _claim(Path(folder))
             self._index = Index(Path(folder))
             self._segment = max(self._index.sizes, default=1)
             self._file = self._open(self._segment)
@@ -127,6 +133,8 @@ class Log:
         self._late: list[tuple[str, bytes, int]] = []
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
         self._dirty = False
+        self._filled: list[int] = []
+        """Descriptors of segments that are full, to be synced and closed."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.failures = 0
@@ -191,6 +199,8 @@ class Log:
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
         """Forget a session for good; the oldest segments go when no session is left in them."""
+        with self._lock:
+            self._late = [late for late in self._late if late[0] != session_id]
         places = self._index.places.get(session_id)
         if places is None:
             return
@@ -220,6 +230,7 @@ class Log:
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
+                os.close(self._claim)
                 self._file = -1
 
     def _append(self, session_id: str, body: bytes, reason: int = 0) -> None:
@@ -264,8 +275,7 @@ class Log:
 
     def _next_segment(self) -> None:
         descriptor = self._open(self._segment + 1)
-        os.fdatasync(self._file)
-        os.close(self._file)
+        self._filled.append(self._file)
         self._segment += 1
         self._sessions_in[self._segment] = set()
         self._file = descriptor
@@ -278,17 +288,29 @@ class Log:
     def _sync(self) -> None:
         with self._lock:
             self._write_late()
-            dirty, self._dirty = self._dirty, False
-            descriptor = os.dup(self._file) if dirty else -1
-        if not dirty:
-            return
-        try:
-            os.fdatasync(descriptor)
-        except OSError as error:
-            self.failures += 1
-            logger.error("the log could not be synced: %s", error)
-        finally:
-            os.close(descriptor)
+            descriptors, self._filled = self._filled, []
+            if self._dirty:
+                descriptors.append(os.dup(self._file))
+            self._dirty = False
+        for descriptor in descriptors:
+            try:
+                os.fdatasync(descriptor)
+            except OSError as error:
+                self.failures += 1
+                logger.error("the log could not be synced: %s", error)
+            finally:
+                os.close(descriptor)
+
+
+def _claim(folder: Path) -> int:
+    """The folder for this gateway alone: two that append to one segment would lose each other's turns."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError("another gateway writes to it") from error
+    return descriptor
 
 
 def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
