@@ -132,11 +132,11 @@ class Core:
         if settings.session_id in self._sessions or (self.log is not None and self.log.has(settings.session_id)):
             raise Fault(409, "session_exists", f"there is a session {settings.session_id!r} already")
         session = Session(settings, secrets.token_urlsafe(24), time.time())
+        if self.log is not None:
+            self.log.write_session(session)
         self._sessions[session.id] = session
         self._gone.pop(session.id, None)
         self.totals["sessions"] += 1
-        if self.log is not None:
-            self.log.write_session(session)
         return session
 
     def session(self, session_id: str) -> Session:
@@ -225,7 +225,11 @@ class Core:
     async def pause(self) -> None:
         """Let no new call sample until `resume`; agents wait, and notice nothing but the time."""
         self._going.clear()
-        await self.engine.pause()
+        try:
+            await self.engine.pause()
+        except BaseException:
+            self._going.set()
+            raise
 
     async def resume(self) -> None:
         await self.engine.resume()
@@ -500,7 +504,7 @@ class Core:
                 if chunk.versions:  # the engine tells which tokens were sampled with which
                     draft.versions = versions + [list(known) for known in chunk.versions]
                 finish = chunk.finish
-                if reading is not None:
+                if reading is not None and (finish is None or sampling.stop):  # what is left goes out with the end
                     reasoning, content = reading.feed(chunk.token_ids)
                     if piece is not None and (reasoning or content):
                         await piece(choice, reasoning, content, draft.unsent())

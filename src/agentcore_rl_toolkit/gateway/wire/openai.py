@@ -51,7 +51,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     except ValueError:
         try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
             data = _mended(json.loads(body, parse_constant=_refused))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
@@ -61,13 +61,17 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def _mended(value: Any) -> Any:
-    """With U+FFFD for each lone surrogate."""
+    """With U+FFFD for each lone surrogate, and no number that a float could not hold."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
         return [_mended(item) for item in value]
     if isinstance(value, dict):
         return {_mended(key): _mended(item) for key, item in value.items()}
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError("a number is too large")
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return float(value)
     return value
 
 
