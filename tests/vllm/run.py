@@ -1,0 +1,58 @@
+"""Boots a real vLLM on loopback and runs the engines' contract suite against it, and what only it can show.
+
+    python tests/vllm/run.py <environment with vLLM>      `make test-vllm` makes that environment
+
+Nothing is skipped: a server that doesn't boot, or an endpoint it doesn't have, is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+from support.process import clean_env, free_port, server  # noqa: E402
+
+
+def main(environment: Path) -> int:
+    python = str(environment.absolute() / "bin" / "python")
+    folder = environment.absolute() / "smollm2"
+    folder.mkdir(exist_ok=True)
+    subprocess.run([python, str(TESTS / "vllm" / "make_model.py"), str(folder)], check=True)
+    port = free_port()
+    command = [
+        python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
+        "--model", str(folder / "model"), "--served-model-name", "smollm2", "--dtype", "float32",
+        "--max-model-len", "512", "--max-num-seqs", "32", "--enforce-eager",
+        "--enable-lora", "--max-lora-rank", "8", "--enable-scale-out", "--enable-log-requests",
+    ]  # fmt: skip
+    settings = {
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    log = environment.absolute() / "server.log"
+    started = time.monotonic()
+    with server(command, port=port, log=log, env=clean_env(**settings), ready="/health", seconds=400):
+        print(f"vLLM booted in {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201
+        told = {
+            "AGENTCORE_RL_TEST_VLLM": f"http://127.0.0.1:{port}",
+            "AGENTCORE_RL_TEST_VLLM_LOG": str(log),
+            "AGENTCORE_RL_TEST_VLLM_FOLDER": str(folder),
+        }
+        tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "vllm" / "real_vllm.py")]
+        run = [sys.executable, "-m", "pytest", *tests, "-k", "real", "-v", "-s", "--durations=5"]
+        return subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
