@@ -16,9 +16,12 @@ class FakeVllm(FakeServer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.adapters: dict[str, str] = {}
+        self.engine_dead = False
 
     def handle(self, handler: Handler, path: str, body: dict[str, Any]) -> None:
-        if path == "/v1/models":
+        if path == "/health":
+            handler.json(None, 503 if self.engine_dead else 200)
+        elif path == "/v1/models":
             handler.json({"object": "list", "data": self._models()})
         elif path == "/v1/completions":
             self._sample(handler, body, body["prompt"], body, _completion)

@@ -247,6 +247,16 @@ def test_a_pause_that_failed_is_told(loop: LoopThread) -> None:
     assert [server.pauses for server in servers] == [0, 1, 1]
 
 
+def test_adapters_reach_all(loop: LoopThread) -> None:
+    with FakeVllm().serving() as one, FakeVllm().serving() as two:
+        replicas = Replicas([VllmEngine(one.url), VllmEngine(two.url)])
+        loop.run(replicas.load_lora("mine", "/x"))
+        assert one.adapters == two.adapters == {"mine": "/x"}
+        loop.run(replicas.unload_lora("mine"))
+        assert one.adapters == two.adapters == {}
+        loop.run(replicas.close())
+
+
 def test_info_comes_from_one_that_is_there(loop: LoopThread) -> None:
     servers, replicas = trio()
     servers[0].down = True

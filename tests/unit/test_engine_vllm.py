@@ -304,6 +304,18 @@ def test_a_server_that_tells_no_version_is_asked_once(loop: LoopThread) -> None:
     assert [path for path, _ in fake.requests].count("/weight_info") == 1
 
 
+def test_a_server_whose_engine_has_died_is_not_well(loop: LoopThread) -> None:
+    with FakeVllm().serving() as fake:
+        engine = VllmEngine(fake.url)
+        fake.missing = {"/health"}  # behind a proxy that passes on only what is under /v1
+        loop.run(engine.info())
+        fake.missing, fake.engine_dead = set(), True
+        with pytest.raises(EngineError) as caught:
+            loop.run(engine.info())
+        assert caught.value.status == 503
+        loop.run(engine.close())
+
+
 def test_pause_and_resume_where_there_are_none(loop: LoopThread) -> None:
     with FakeVllm().serving() as fake:
         fake.missing = {"/pause", "/resume"}

@@ -116,11 +116,17 @@ class Replicas:
 
     async def pause(self) -> None:
         self._paused = True
-        await self._all(Engine.pause)
+        await self._all("pause")
 
     async def resume(self) -> None:
         self._paused = False
-        await self._all(Engine.resume)
+        await self._all("resume")
+
+    async def load_lora(self, name: str, path: str) -> None:
+        await self._all("load_lora", name, path)
+
+    async def unload_lora(self, name: str) -> None:
+        await self._all("unload_lora", name)
 
     async def start(self) -> None:
         await asyncio.gather(*(replica.engine.start() for replica in self.replicas))
@@ -171,12 +177,10 @@ class Replicas:
             replica.ejected = True
             logger.warning("replica %d is left out after %d failures: %s", replica.number, replica.failures, error)
 
-    async def _all(self, call: Callable[[Any], Any]) -> None:
+    async def _all(self, name: str, *args: str) -> None:
         """Reach every replica, and only then complain of one that should have been there."""
-        name = call.__name__
-        results = await asyncio.gather(
-            *(getattr(replica.engine, name)() for replica in self.replicas), return_exceptions=True
-        )
+        calls = (getattr(replica.engine, name)(*args) for replica in self.replicas)
+        results = await asyncio.gather(*calls, return_exceptions=True)
         for replica, result in zip(self.replicas, results, strict=True):
             if isinstance(result, BaseException) and not replica.ejected:
                 raise result

@@ -113,6 +113,7 @@ class VllmEngine:
             raise
 
     async def info(self) -> EngineInfo:
+        await self._check_health()
         models = wire.read(wire.MODELS, await self.http.get("/v1/models"), self.http.error).data
         own = [model for model in models if model.parent is None]
         self._context = next((model.max_model_len for model in own if model.max_model_len), None)
@@ -172,6 +173,14 @@ class VllmEngine:
         if self._context is None:
             raise self.http.error("does not say its context length, so max_tokens is needed", status=400)
         return max(1, self._context - len(request.prompt))
+
+    async def _check_health(self) -> None:
+        """The list of models is also given by a server whose engine has died."""
+        try:
+            await self.http.get("/health")
+        except EngineError as e:
+            if e.status != 404:
+                raise
 
     async def _version(self) -> str | None:
         if self._tells_version:
