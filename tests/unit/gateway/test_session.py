@@ -1,0 +1,86 @@
+"""A session: its settings, what they do to a call's sampling, and the answers it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.gateway.engine.base import Sampling
+from agentcore_rl_toolkit.gateway.faults import Fault
+from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
+from agentcore_rl_toolkit.gateway.wire.openai import read_sampling
+
+
+def session(**settings: Any) -> Session:
+    return Session(read_settings(settings), "key", 0.0)
+
+
+def test_an_id_is_made_where_none_is_given():
+    one, other = read_settings({}).session_id, read_settings({"session_id": None}).session_id
+    assert one != other
+    assert len(one) == 24
+
+
+@pytest.mark.parametrize("session_id", ["a", "A-b_c~d:e@f=9", "x" * 128])
+def test_ids_that_fit_into_a_url(session_id: str):
+    assert read_settings({"session_id": session_id}).session_id == session_id
+
+
+@pytest.mark.parametrize("session_id", ["", ".", "..", "a.b", "a/b", "a b", "é", "a\n", "a\0", "%2e", "x" * 129])
+def test_ids_that_do_not(session_id: str):
+    with pytest.raises(Fault) as refused:
+        read_settings({"session_id": session_id})
+    assert refused.value.param == "session_id"
+
+
+def test_what_is_not_set_is_left_to_the_call():
+    asked = read_sampling({"temperature": 0.5, "stop": "x"})
+    assert session().sampling(asked) is asked
+
+
+def test_enforced_then_asked_then_default():
+    one = session(
+        sampling={"temperature": 0.1, "top_p": 0.2, "stop": ["d"], "seed": 0},
+        enforced={"max_completion_tokens": 5, "top_p": 0.3, "ignore_eos": True},
+    )
+    got = one.sampling(read_sampling({"temperature": 0.0, "top_p": 1.0, "max_tokens": 99, "stop": "x"}, top_logprobs=2))
+    assert got == Sampling(
+        temperature=0.0, top_p=0.3, max_tokens=5, stop=("x",), seed=0, ignore_eos=True, top_logprobs=2
+    )
+
+
+def test_time_to_live_counts_from_the_last_use():
+    one = session(ttl_seconds=10)
+    one.used = 100.0
+    assert one.expires == 110.0
+
+
+def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten():
+    async def run() -> None:
+        one = session()
+        running = Answer(0, "running", "m")
+        one.remember(b"running", running)
+        for number in range(100):
+            answer = Answer(0, str(number), "m")
+            answer.done.set()
+            one.remember(b"%d" % number, answer)
+        assert one.answers[b"running"] is running
+        assert b"99" in one.answers
+        assert b"0" not in one.answers
+        assert len(one.answers) < 20
+
+    asyncio.run(run())
+
+
+def test_an_answer_is_whole_when_it_ended_well():
+    async def run() -> None:
+        answer = Answer(0, "u", "m")
+        assert not answer.whole
+        answer.done.set()
+        assert not answer.whole  # it failed
+        answer.outcomes = [None]  # type: ignore[list-item]
+        assert answer.whole
+
+    asyncio.run(run())

@@ -1,0 +1,353 @@
+"""OpenAI's wire: whatever JSON comes in is a call or a refusal; what goes out is what clients read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall
+from agentcore_rl_toolkit.gateway.engine.base import Sampling
+from agentcore_rl_toolkit.gateway.faults import Fault
+from agentcore_rl_toolkit.gateway.session import read_settings
+from agentcore_rl_toolkit.gateway.wire import openai
+
+HELLO = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+numbers = st.one_of(
+    st.integers(), st.floats(), st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 10**400, 1e308, float("inf")])
+)
+texts = st.one_of(
+    st.text(max_size=5), st.sampled_from(["auto", "none", "required", "user", "tool", "\ud800", "\0", "5"])
+)
+leaves = st.one_of(st.none(), st.booleans(), numbers, texts)
+keys = st.one_of(
+    st.text(max_size=3),
+    st.sampled_from(
+        ["role", "content", "type", "text", "function", "name", "arguments", "json_schema", "schema", "id"]
+    ),
+)
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
+)
+
+FIELDS = [
+    "messages",
+    "tools",
+    "tool_choice",
+    "n",
+    "model",
+    "logprobs",
+    "top_logprobs",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "ignore_eos",
+    "response_format",
+    "chat_template_kwargs",
+    "prompt",
+    "echo",
+    "suffix",
+]
+
+
+def refused_or(read: Any, *args: Any) -> Any:
+    """What `read` gives, or the refusal, which has to be one to show to an agent."""
+    try:
+        return read(*args)
+    except Fault as fault:
+        refused = fault
+    assert refused.status == 400
+    assert refused.param is not None or refused.code == "invalid_json"
+    assert len(refused.message) < 500
+    json.loads(openai.error(refused))
+    return None
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(FIELDS), anything)
+def test_any_value_of_any_field_is_read_or_refused(name: str, value: Any):
+    refused_or(openai.read_chat, {"messages": HELLO, "tools": [TOOL], name: value})
+    refused_or(openai.read_completion, {"prompt": "x", name: value})
+    refused_or(openai.read_stream, {name: value})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.dictionaries(keys, anything, max_size=4) | anything, max_size=3))
+def test_any_messages_are_read_or_refused(messages: list[Any]):
+    read = refused_or(openai.read_messages, messages)
+    for message in read or []:
+        assert message["role"] in ("system", "user", "assistant", "tool")
+        assert isinstance(message["content"], str)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["session_id", "sampling", "enforced", "context_limit", "metadata", "ttl_seconds", "model", "x"]),
+    anything,
+)
+def test_any_settings_are_read_or_refused(name: str, value: Any):
+    refused_or(read_settings, {name: value})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
+def test_any_body_is_an_object_or_refused(body: bytes):
+    read = refused_or(openai.read_json, body)
+    assert read is None or isinstance(read, dict)
+    if read is not None:
+        json.dumps(read, ensure_ascii=False).encode()  # no lone surrogate is left
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b'{"a": 1}x', b"{" * 99999]
+)
+def test_broken_bodies(body: bytes):
+    with pytest.raises(Fault) as refused:
+        openai.read_json(body)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(99, True), (100, False), (900, False), (50_000, False)])
+def test_nesting_has_a_limit(depth: int, fine: bool):
+    body = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+    if fine:
+        assert openai.read_json(body)
+    else:
+        with pytest.raises(Fault, match=r"JSON|deep"):
+            openai.read_json(body)
+
+
+def test_lone_surrogates_become_replacement_characters():
+    assert openai.read_json(b'{"a\\ud800": ["\\udc00x", "\\ud83d\\ude00"]}') == {"a\ufffd": ["\ufffdx", "\U0001f600"]}
+
+
+# Requests
+
+
+def test_messages_in_canonical_form():
+    read = openai.read_messages(
+        [
+            {"role": "developer", "content": "be short", "name": "x"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning": "hm",
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c", "name": "f", "content": "3"},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        ]
+    )
+    assert read == [
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": "ab"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": 2}}}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "c", "name": "f"},
+        {"role": "assistant", "content": "no"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "reads text only"),
+        ({"role": "user", "content": [{"type": "input_audio"}]}, "reads text only"),
+        ({"role": "function", "content": "x"}, "role is 'function'"),
+        ({"content": "x"}, "role is None"),
+        ({"role": "user", "content": 5}, "content is neither"),
+        ({"role": "assistant", "tool_calls": {}, "content": [5]}, "no text"),
+        ({"role": "assistant", "tool_calls": [{"function": {}}]}, "no function call"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}, "arguments"),
+        ("x", "is not an object"),
+    ],
+)
+def test_messages_that_are_refused(message: Any, why: str):
+    with pytest.raises(Fault, match=why) as refused:
+        openai.read_messages([*HELLO, message])
+    assert refused.value.param == "messages[1]"
+
+
+def test_somebody_has_to_be_replied_to():
+    with pytest.raises(Fault, match="no user turn"):
+        openai.read_messages([{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}])
+    with pytest.raises(Fault, match="at least one"):
+        openai.read_messages([])
+
+
+@pytest.mark.parametrize(
+    ("choice", "read"),
+    [
+        (None, "auto"),
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ({"type": "function", "function": {"name": "add"}}, "=add"),
+    ],
+)
+def test_tool_choice(choice: Any, read: str):
+    assert openai.read_chat({"messages": HELLO, "tools": [TOOL], "tool_choice": choice}).tool_choice == read
+
+
+@pytest.mark.parametrize("choice", ["required", {"function": {"name": "add"}}])
+def test_a_choice_without_tools(choice: Any):
+    with pytest.raises(Fault, match="no tools"):
+        openai.read_chat({"messages": HELLO, "tool_choice": choice})
+
+
+@pytest.mark.parametrize("choice", ["sub", {}, {"function": {"name": "sub"}}, {"function": {"name": ["add"]}}, 5])
+def test_a_choice_of_no_tool(choice: Any):
+    with pytest.raises(Fault, match="names none"):
+        openai.read_chat({"messages": HELLO, "tools": [TOOL], "tool_choice": choice})
+
+
+def test_sampling():
+    read = openai.read_sampling(
+        {
+            "temperature": 0,
+            "top_k": -1,
+            "max_tokens": 5,
+            "max_completion_tokens": 7.0,
+            "stop": ["a", ""],
+            "logit_bias": {"5": 1},
+            "response_format": {"type": "json_object"},
+        }
+    )
+    assert read == Sampling(
+        temperature=0, max_tokens=7, stop=("a",), logit_bias=((5, 1.0),), json_schema={"type": "object"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", True),
+        ("top_p", 1.1),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("seed", "1"),
+        ("stop", 5),
+        ("stop", ["x"] * 17),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [True]),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"5": 10**400}),
+        ("ignore_eos", 1),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+    ],
+)
+def test_sampling_that_is_refused(name: str, value: Any):
+    with pytest.raises(Fault) as refused:
+        openai.read_sampling({name: value})
+    assert refused.value.param == name
+
+
+def test_an_agent_brings_no_chat_template():
+    with pytest.raises(Fault, match="chat_template_kwargs"):
+        openai.read_chat({"messages": HELLO, "chat_template_kwargs": {"chat_template": "{{ x }}"}})
+    assert openai.read_chat({"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}).template
+
+
+@pytest.mark.parametrize("prompt", [None, "", [], [[]], ["a", "b"], [1.5], [True], [-1], {}, [[1], [2]]])
+def test_prompts_that_are_refused(prompt: Any):
+    with pytest.raises(Fault) as refused:
+        openai.read_completion({"prompt": prompt})
+    assert refused.value.param == "prompt"
+
+
+# Answers
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(event.removeprefix("data: ")) for event in data.decode().split("\n\n") if event]
+
+
+def test_chunks():
+    chunks = openai.Chunks("u", 1, "m")
+    call = ToolCall("c", "f", '{"a": 1}')
+    data = chunks.begin(0) + chunks.piece(0, "hm", "four") + chunks.calls(0, [call, call]) + chunks.finish(0, "stop")
+    first, piece, calls, last = (event["choices"][0] for event in events(data))
+    assert first["delta"] == {"role": "assistant", "content": ""}
+    assert piece["delta"] == {"reasoning_content": "hm", "content": "four"}
+    assert [(c["index"], c["id"], c["function"]["arguments"]) for c in calls["delta"]["tool_calls"]] == [
+        (0, "c", '{"a": 1}'), (1, "c", '{"a": 1}')
+    ]  # fmt: skip
+    assert (last["delta"], last["finish_reason"]) == ({}, "stop")
+    assert {event["id"] for event in events(data)} == {"chatcmpl-u"}
+    (text,) = events(openai.Chunks("u", 1, "m", chat=False).piece(1, "", "four"))
+    assert (text["object"], text["choices"][0]["text"], text["choices"][0]["index"]) == ("text_completion", "four", 1)
+
+
+@given(st.text())
+def test_an_event_is_one_line_to_everybody(text: str):
+    data = openai.Chunks("u", 1, "m").piece(0, "", text)
+    assert len(data.decode("utf-8", "surrogatepass").rstrip("\n").splitlines()) == 1
+    assert (events(data)[0]["choices"][0]["delta"].get("content") or "") == text
+    failed = openai.error_event(Fault(400, "x", text))
+    assert len(failed.decode("utf-8", "surrogatepass").rstrip("\n").splitlines()) == 1
+
+
+def test_missing_logprobs_are_null_not_zero():
+    known = openai.chat_logprobs(["a", "b"], [-0.5, float("nan")], [{"a": -0.5, "c": float("-inf")}, None])
+    assert [entry["logprob"] for entry in known["content"]] == [-0.5, None]
+    assert [top["logprob"] for top in known["content"][0]["top_logprobs"]] == [-0.5, None]
+    assert openai.text_logprobs(["ab", "c"], [-0.5, float("nan")], [None, None]) == {
+        "tokens": ["ab", "c"],
+        "token_logprobs": [-0.5, None],
+        "top_logprobs": [{}, {}],
+        "text_offset": [0, 2],
+    }
+
+
+def test_a_message_with_calls_has_no_empty_text():
+    call = ToolCall("c", "f", "{}")
+    assert openai.message(Reply(tool_calls=[call]))["content"] is None
+    assert openai.message(Reply(content="x", tool_calls=[call]))["content"] == "x"
+    assert openai.message(Reply())["content"] == ""
+    assert openai.finish_reason("stop", Reply(tool_calls=[call])) == "tool_calls"
+    assert openai.finish_reason("length", Reply(tool_calls=[call])) == "length"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (404, "not_found_error"),
+        (410, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "server_error"),
+        (503, "server_error"),
+    ],
+)
+def test_errors(status: int, kind: str):
+    error = json.loads(openai.error(Fault(status, "code", "what happened", param="p", hint="do this")))["error"]
+    assert error == {"message": "what happened (do this)", "type": kind, "param": "p", "code": "code"}
