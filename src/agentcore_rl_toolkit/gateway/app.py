@@ -352,16 +352,17 @@ class _Sender:
         self._session = session
         self._call = call
         self._with_usage = with_usage
-        self._response = web.StreamResponse(headers=_SSE)
+        self._response = _Stream(headers=_SSE)
         self._chunks: openai.Chunks | None = None
         self._begun: set[int] = set()
         self._last = 0.0
-        self._ticking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
 
     async def run(self, known: bytes, size: int, retried: bool) -> web.StreamResponse:
         core = self._app.core
         answer: Answer | None = None
-        self._ticking = asyncio.ensure_future(self._tick()) if self._app.keep_alive_seconds else None
+        self._wait()
         try:
             answer = await core.answer(
                 self._session,
@@ -373,12 +374,10 @@ class _Sender:
                 piece=self._piece,
                 begin=self._begin,
             )
-            for choice, outcome in enumerate(answer.outcomes):
-                await self._finish(choice, outcome)
             assert self._chunks is not None
+            rest = [self._finish(choice, outcome) for choice, outcome in enumerate(answer.outcomes)]
             last = self._chunks.usage(_usage(answer.outcomes)) if self._with_usage else b""
-            await self._send(last + openai.DONE)
-            await self._response.write_eof()
+            await self._end(b"".join(rest) + last + openai.DONE)
             core.delivered(self._session, answer)
         except Fault as fault:
             if not self._response.prepared:
@@ -394,13 +393,12 @@ class _Sender:
                 raise
             await self._fail(self._app.failed(self._request, error))
         finally:
-            if self._ticking is not None:
-                self._ticking.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
         return self._response
 
     async def _fail(self, fault: Fault) -> None:
-        await self._send(openai.error_event(fault))
-        await self._response.write_eof()
+        await self._end(openai.error_event(fault))
 
     def _begin(self, answer: Answer) -> None:
         chat = isinstance(self._call, ChatCall)
@@ -420,7 +418,7 @@ class _Sender:
             data += self._chunks.piece(choice, reasoning, content, logprobs)
         return data
 
-    async def _finish(self, choice: int, outcome: Outcome) -> None:
+    def _finish(self, choice: int, outcome: Outcome) -> bytes:
         assert self._chunks is not None
         turn, reply = outcome.turn, outcome.reply
         if choice in self._begun:
@@ -430,7 +428,7 @@ class _Sender:
             data = self._said(choice, reply.reasoning, reply.content, tokens)
         if reply.tool_calls:
             data += self._chunks.calls(choice, reply.tool_calls)
-        await self._send(data + self._chunks.finish(choice, openai.finish_reason(turn.finish, reply)))
+        return data + self._chunks.finish(choice, openai.finish_reason(turn.finish, reply))
 
     async def _send(self, data: bytes) -> None:
         if not self._response.prepared:
@@ -438,14 +436,28 @@ class _Sender:
         self._last = time.monotonic()
         await self._response.write(data)
 
-    async def _tick(self) -> None:
+    async def _end(self, data: bytes) -> None:
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+        await self._response.write_eof(data)
+
+    def _wait(self) -> None:
         """Tell the client that we are still here, while the engine is busy."""
         seconds = self._app.keep_alive_seconds
+        if seconds:
+            if self._timer is not None and time.monotonic() - self._last >= seconds:
+                self._comment = asyncio.ensure_future(self._say_nothing())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wait)
+
+    async def _say_nothing(self) -> None:
         with contextlib.suppress(ConnectionError):
-            while True:
-                await asyncio.sleep(seconds)
-                if time.monotonic() - self._last >= seconds:
-                    await self._send(openai.KEEP_ALIVE)
+            await self._send(openai.KEEP_ALIVE)
+
+
+class _Stream(web.StreamResponse):
+    """Headers go out with the first piece, not in a packet of their own."""
+
+    _send_headers_immediately = False
 
 
 # Answers
