@@ -332,6 +332,26 @@ async def test_the_next_turn_of_a_session_prefills_only_what_is_new(kind: str) -
     agrees(model, prompt + first.ids + new, second)
 
 
+@pytest.mark.parametrize("kind", ["llama", "sliding"])
+async def test_next_turns_of_several_sessions_at_once(kind: str) -> None:
+    model = make_model(kind)
+    prompts = [prompt_of(20 + 3 * i, i) for i in range(4)]
+    async with serving(model) as engine:
+        jobs = [ask(engine, p, session="s", max_tokens=4, ignore_eos=True) for p in prompts]
+        firsts = await asyncio.gather(*jobs)
+        await engine.pause()  # so that they are prefilled together
+        prompts = [
+            p + first.ids + prompt_of(7 + 2 * i) for i, (p, first) in enumerate(zip(prompts, firsts, strict=True))
+        ]
+        jobs = [ask(engine, p, session="s", max_tokens=4, ignore_eos=True) for p in prompts]
+        tasks = [asyncio.create_task(job) for job in jobs]
+        await asyncio.sleep(0)
+        await engine.resume()
+        answers = await asyncio.gather(*tasks)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        agrees(model, prompt, answer)
+
+
 async def test_a_changed_history_reuses_what_it_still_shares() -> None:
     model, prompt = make_model(), prompt_of(40)
     changed = [*prompt[:25], 9, *prompt[26:]]
@@ -519,6 +539,8 @@ async def test_who_spans_an_update_leaves_nothing_behind() -> None:
         answer.add(await anext(stream))
         with engine.updating("1"):
             change(model)
+        beside = await ask(engine, [*prompt, 12], max_tokens=2, ignore_eos=True)
+        assert engine.counters.reused == 0
         async for sampled in stream:
             answer.add(sampled)
         assert "1" in answer.versions
@@ -526,6 +548,7 @@ async def test_who_spans_an_update_leaves_nothing_behind() -> None:
         second = await ask(engine, longer, session="s", max_tokens=4, ignore_eos=True)
         assert engine.counters.reused == 0
     agrees(model, longer, second)
+    agrees(model, [*prompt, 12], beside)
 
 
 async def test_an_update_that_fails_keeps_the_version() -> None:
@@ -607,18 +630,21 @@ async def test_nan_fails_only_those_who_see_it() -> None:
     with torch.no_grad():
         model.model.embed_tokens.weight[99] = float("nan")
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().nan_to_num())
-    well = [prompt for i in range(3) if 99 not in (prompt := prompt_of(9 + i))]
+    well = [[id for id in prompt_of(length) if id != 99] for length in (60, 9, 10, 11)]
+    bad = [99, *prompt_of(40)]
+    settings = {"max_tokens": 20, "ignore_eos": True, "logit_bias": ((99, -1000.0),)}
     async with serving(model) as engine:
-        bias = ((99, -1000.0),)
-        jobs = [ask(engine, p, max_tokens=20, ignore_eos=True, logit_bias=bias) for p in well]
-        jobs.append(ask(engine, [*prompt_of(12), 99, 50], max_tokens=20, session="s"))
-        *answers, bad = await asyncio.gather(*jobs, return_exceptions=True)
-        assert isinstance(bad, EngineError)
-        assert "not finite" in str(bad)
-        assert not bad.sampled_any
-        late = await ask(engine, well[0], max_tokens=20, ignore_eos=True, logit_bias=bias)
-    for prompt, answer in zip([*well, well[0]], [*answers, late], strict=True):
-        assert isinstance(answer, Answer)
+        await engine.pause()  # so that the bad one has neighbours, and one of them takes its place
+        jobs = [ask(engine, prompt, **settings) for prompt in (well[0], bad, *well[1:])]
+        tasks = [asyncio.create_task(job) for job in jobs]
+        await asyncio.sleep(0.01)
+        await engine.resume()
+        first, error, *others = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(error, EngineError)
+        assert "not finite" in str(error)
+        assert not error.sampled_any
+    for prompt, answer in zip(well, [first, *others], strict=True):
+        assert isinstance(answer, Answer), answer
         agrees(model, prompt, answer)
 
 
@@ -721,6 +747,26 @@ async def test_out_of_memory_makes_the_newest_wait() -> None:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=8, ignore_eos=True) for p in prompts))
         assert engine.counters.preempted
     layer.failing = lambda ids: None
+    for prompt, answer in zip(prompts, answers, strict=True):
+        agrees(model, prompt, answer)
+
+
+async def test_out_of_memory_while_the_buffers_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    zeros, grown = torch.zeros, []
+
+    def scarce(*shape: Any, **options: Any) -> torch.Tensor:
+        if len(shape) == 4 and shape[2] > 300:  # keys and values of the batch, once it is larger than at first
+            grown.append(shape)
+            if len(grown) in (3, 4, 9):  # between two layers
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros(*shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", scarce)
+    prompts = [prompt_of(20 + i) for i in range(3)]
+    async with serving(model) as engine:
+        answers = await asyncio.gather(*(ask(engine, p, max_tokens=300, ignore_eos=True) for p in prompts))
+    assert len(grown) > 9
     for prompt, answer in zip(prompts, answers, strict=True):
         agrees(model, prompt, answer)
 

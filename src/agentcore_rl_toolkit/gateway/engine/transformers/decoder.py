@@ -173,12 +173,11 @@ class Decoder:
         group = self.queue.group(self.epoch)
         try:
             self.queue.prefill(group)
+            for sequence in [s for s in group if s.prefilled]:
+                self.batch.join(sequence)
+                self.queue.remove(sequence)
         except Exception as error:
-            return self._prefill_failed(group, error)
-        for sequence in [s for s in group if s.prefilled]:
-            self.queue.remove(sequence)
-            self.batch.join(sequence)
-        return None
+            self._prefill_failed([s for s in group if s not in self.batch], error)
 
     def _prefill_failed(self, group: list[Sequence], error: Exception) -> None:
         for sequence in group:
@@ -248,6 +247,8 @@ class Decoder:
         """Back to the head of the queue, to be prefilled again with what it has sampled."""
         self.batch.leave(sequence)
         sequence.forget()
+        if sequence.streamed:
+            self._post(sequence)  # what follows may be of other weights
         self.queue.appendleft(sequence)
         self.counters.preempted += 1
 

@@ -58,27 +58,33 @@ class _RowLayer(_Layer):
     def __init__(self, rows: Rows) -> None:
         super().__init__()
         self.rows = rows
+        self.end = self.size = 0
+        """Where this layer's columns end and which `size` its buffers have: not the rows' if memory ran out between."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         rows, count = self.rows, keys.shape[0]
-        if self.keys is None:
-            self.keys = _zeros(rows.room, keys, rows.columns)
-            self.values = _zeros(rows.room, values, rows.columns)
+        self.allocate(keys, values)
         self.keys[:count, :, rows.end] = keys[:, :, 0]
         self.values[:count, :, rows.end] = values[:, :, 0]
         first = rows.end - self.seen
         return self.keys[:count, :, first : rows.end + 1], self.values[:count, :, first : rows.end + 1]
 
-    def move(self, count: int, width: int, old_end: int) -> None:
+    def allocate(self, keys: Tensor, values: Tensor) -> None:
+        """Buffers of the rows' size, if there are none yet."""
+        if self.keys is None:
+            self.keys, self.values = (_zeros(self.rows.room, like, self.rows.columns) for like in (keys, values))
+            self.end, self.size = self.rows.end, self.rows.size
+
+    def move(self, count: int, width: int) -> None:
         """Into buffers of the rows' present size, `width` columns of `count` rows."""
         if self.keys is None:
             return
-        rows = self.rows
-        for name in ("keys", "values"):
-            old = getattr(self, name)
+        rows, moved = self.rows, []
+        for old in (self.keys, self.values):
             new = _zeros(rows.room, old, rows.columns)
-            new[:count, :, rows.end - width : rows.end] = old[:count, :, old_end - width : old_end]
-            setattr(self, name, new)
+            new[:count, :, rows.end - width : rows.end] = old[:count, :, self.end - width : self.end]
+            moved.append(new)
+        (self.keys, self.values), self.end, self.size = moved, rows.end, rows.size
 
 
 def _zeros(rows: int, like: Tensor, columns: int) -> Tensor:
@@ -95,7 +101,7 @@ class Rows:
         self._clear()
 
     def _clear(self) -> None:
-        self.room = self.columns = self.end = 0
+        self.room = self.columns = self.end = self.size = 0
         self.layers = [_RowLayer(self) for _ in range(self._count)]
         self.cache = Cache(layers=self.layers)
 
@@ -106,12 +112,10 @@ class Rows:
     def join(self, kv: KV | None, length: int) -> None:
         """Add a row with the first `length` tokens' keys and values."""
         row = len(self.lengths)
-        if row >= self.room or length > self.end or self.end >= self.columns:
-            self._make_room(max(self.room, 1 << row.bit_length()), max(self.width, length))
+        if row >= self.room or length > self.end or not self._ready:
+            self._make_room(row + 1, max(self.width, length))
         for layer, (keys, values) in zip(self.layers, kv or (), strict=False):
-            if layer.keys is None:
-                layer.keys = _zeros(self.room, keys[None], self.columns)
-                layer.values = _zeros(self.room, values[None], self.columns)
+            layer.allocate(keys[None], values[None])
             layer.keys[row, :, self.end - length : self.end] = keys[:, :length]
             layer.values[row, :, self.end - length : self.end] = values[:, :length]
         self.lengths.append(length)
@@ -119,14 +123,14 @@ class Rows:
     def leave(self, row: int, *, poisoned: bool = False) -> None:
         """Remove a row; the last one takes its place. A `poisoned` one leaves no NaN behind."""
         last = len(self.lengths) - 1
-        first = self.end - self.lengths[last]
         for layer in self.layers:
+            columns = slice(layer.end - self.lengths[last], layer.end)
             for buffer in (layer.keys, layer.values):
                 if buffer is not None:
                     if poisoned:
                         buffer[row] = 0
                     if row != last:
-                        buffer[row, :, first : self.end] = buffer[last, :, first : self.end]
+                        buffer[row, :, columns] = buffer[last, :, columns]
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         if not self.lengths:
@@ -134,17 +138,16 @@ class Rows:
 
     def read(self, row: int, length: int) -> KV:
         """Views of the first `length` tokens of a row."""
-        first = self.end - self.lengths[row]
-        return [
-            (layer.keys[row, :, first : first + length], layer.values[row, :, first : first + length])
-            for layer in self.layers
-            if layer.keys is not None
-        ]
+        kv = []
+        for layer in [layer for layer in self.layers if layer.keys is not None]:
+            first = layer.end - self.lengths[row]
+            kv.append((layer.keys[row, :, first : first + length], layer.values[row, :, first : first + length]))
+        return kv
 
     def prepare(self) -> int:
         """Make sure that there is a column for the next step; how many columns it attends to, before its own."""
-        if self.end >= self.columns:
-            self._make_room(self.room, self.width)
+        if not self._ready:
+            self._make_room(len(self.lengths), self.width)
         width = self.width
         for layer in self.layers:
             layer.seen = width
@@ -153,15 +156,22 @@ class Rows:
     def advance(self) -> None:
         """The step's keys and values are there."""
         self.end += 1
+        for layer in self.layers:
+            layer.end = self.end
         self.lengths = [length + 1 for length in self.lengths]
+
+    @property
+    def _ready(self) -> bool:
+        moved = all(layer.keys is None or layer.size == self.size for layer in self.layers)
+        return moved and self.end < self.columns
 
     def _make_room(self, rows: int, longest: int) -> None:
         # A quarter on the left too: a longer row may join.
-        count, width, old_end = len(self.lengths), self.width, self.end
-        self.room, self.end = rows, longest + longest // 4
+        self.room, self.end = 1 << (rows - 1).bit_length(), longest + longest // 4
         self.columns = self.end + max(ROOM, longest // 4)
+        self.size += 1
         for layer in self.layers:
-            layer.move(count, width, old_end)
+            layer.move(len(self.lengths), self.width)
 
 
 class _PrefillLayer(_Layer):
