@@ -34,7 +34,7 @@ LAYERS = [
     {"reward", "jsonable"},
     {"rewards", "result", "logs"},
     {"store"},
-    {"run", "runtime", "evaluation"},
+    {"run", "runtime", "evaluation", "gateway"},
     {"app", "client"},
     {"frameworks"},
     {"cli"},
@@ -98,16 +98,24 @@ def _imported(path: Path, depth: int) -> set[str]:
     return found
 
 
+TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "gateway/engine/transformers").glob("*.py")}
+
+
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
-        "aiohttp": {f"runtime/local/{name}.py" for name in ("doors", "s3", "session", "wire")},
+        "aiohttp": {f"runtime/local/{name}.py" for name in ("doors", "s3", "session", "wire")}
+        | {f"gateway/{name}.py" for name in ("app", "serve", "shards")},
         "boto3": {"store/s3.py", "runtime/agentcore.py"},
         "botocore": {"store/s3.py", "runtime/agentcore.py"},
         "strands": {"frameworks/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
-        "torch": set(),
-        "numpy": set(),
+        "torch": TRANSFORMERS,
+        "transformers": TRANSFORMERS | {"gateway/tokenizer.py"},
+        "renderers": {"gateway/render.py"},
+        "numpy": {f"gateway/{name}.py" for name in ("app", "trajectory", "tree")}
+        | {"gateway/engine/payload.py"}
+        | TRANSFORMERS,
     }
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
