@@ -4,8 +4,8 @@
 
 A record is written before the reply it belongs to is sent: one `write` to the operating system, a few microseconds,
 which outlives the process. A thread asks the disk to keep it, once a second, which outlives the machine. Where each
-session's records are is known from reading the segments once, when the log is opened. The oldest segments are removed
-when all sessions with records in them are.
+session's records are is known from reading the segments once, when the log is opened. A segment is removed when all
+sessions with records in it are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 import zlib
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -57,6 +58,11 @@ class Index:
         self.places: dict[str, array[int]] = {}
         self.removed: dict[str, str] = {}
         """Sessions that are gone, and why."""
+        self.live: defaultdict[int, set[str]] = defaultdict(set)
+        self.gone: defaultdict[int, set[str]] = defaultdict(set)
+        """Sessions with records in each segment, those that are not removed and those that are."""
+        self.words: defaultdict[int, set[str]] = defaultdict(set)
+        """Sessions of which a segment says that they are gone."""
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             if path.stem.isdigit():
                 self._scan(int(path.stem), path)
@@ -66,13 +72,17 @@ class Index:
 
     def add(self, session_id: str, segment: int, place: int, reason: int = 0) -> None:
         if reason:
-            self.places.pop(session_id, None)
+            for known in {position >> _PLACE_BITS for position in self.places.pop(session_id, ())}:
+                self.live[known].discard(session_id)
+                self.gone[known].add(session_id)
+            self.words[segment].add(session_id)
             self.removed.pop(session_id, None)
             self.removed[session_id] = _REASONS[reason]
             if len(self.removed) > _REMOVED_REMEMBERED:
                 del self.removed[next(iter(self.removed))]
         else:
             self.removed.pop(session_id, None)
+            self.live[segment].add(session_id)
             self.places.setdefault(session_id, array("Q")).append(segment << _PLACE_BITS | place)
 
     def records(self, session_id: str) -> Iterator[dict[str, Any]]:
@@ -126,10 +136,6 @@ class Log:
             self._file = self._open(self._segment)
         except OSError as error:
             raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
-        self._sessions_in: dict[int, set[str]] = {segment: set() for segment in self._index.sizes}
-        for session_id, places in self._index.places.items():
-            for position in places:
-                self._sessions_in[position >> _PLACE_BITS].add(session_id)
         self._late: list[tuple[str, bytes, int]] = []
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
         self._dirty = False
@@ -198,23 +204,31 @@ class Log:
         return build_session(self._index.records(session_id))
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
-        """Forget a session for good; the oldest segments go when no session is left in them."""
+        """Forget a session for good; segments go when no session is left in them."""
         with self._lock:
             self._late = [late for late in self._late if late[0] != session_id]
-        places = self._index.places.get(session_id)
-        if places is None:
+        if not self.has(session_id):
             return
-        for segment in {position >> _PLACE_BITS for position in places}:
-            self._sessions_in[segment].discard(session_id)
         self._append(session_id, b"", _REASONS.index(reason))
         with self._lock:
-            for segment in sorted(self._sessions_in):
-                # In order, so that the word that a session is gone outlives its records.
-                if self._sessions_in[segment] or segment == self._segment:
-                    break
-                with contextlib.suppress(OSError):
-                    os.unlink(self._index.path(segment))
-                del self._sessions_in[segment], self._index.sizes[segment]
+            for segment in sorted(self._index.sizes):
+                if segment != self._segment and not self._index.live[segment]:
+                    self._free(segment)
+
+    def _free(self, segment: int) -> None:
+        """Remove a segment; but the word that a session is gone has to outlive the session's records."""
+        index = self._index
+        others = [index.gone[other] for other in index.sizes if other != segment]
+        for session_id in index.words[segment]:
+            if not self.has(session_id) and any(session_id in gone for gone in others):
+                self._late.append((session_id, b"", _REASONS.index(index.removed.get(session_id, "deleted"))))
+        self._write_late()
+        if self._late:  # the disk fails: another time
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(index.path(segment))
+        for known in (index.sizes, index.live, index.gone, index.words):
+            known.pop(segment, None)
 
     def make_room(self, disposable: Iterator[str]) -> None:
         """Remove sessions that are over until the log is within three quarters of its bound."""
@@ -260,8 +274,6 @@ class Log:
             self._dirty = True
             self._index.sizes[self._segment] = place + len(record)
             self._index.add(session_id, self._segment, place, reason)
-            if not reason:
-                self._sessions_in[self._segment].add(session_id)
 
     def _open(self, segment: int) -> int:
         """A segment to append to, without what a kill has left of a last record."""
@@ -277,7 +289,6 @@ class Log:
         descriptor = self._open(self._segment + 1)
         self._filled.append(self._file)
         self._segment += 1
-        self._sessions_in[self._segment] = set()
         self._file = descriptor
 
     def _sync_forever(self) -> None:

@@ -1,0 +1,406 @@
+"""The log on disk: what was written is there after any kill, in a bounded folder, and a bad disk harms no request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.core import Core
+from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.faults import Fault
+from agentcore_rl_toolkit.gateway.log import Index, Log, build_session
+from agentcore_rl_toolkit.gateway.render import ChatRenderer
+from agentcore_rl_toolkit.gateway.session import Session, read_settings
+from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
+from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
+from support.tokenizers import make_tokenizer
+
+
+@contextmanager
+def opened(folder: Path, **settings: Any) -> Iterator[Log]:
+    log = Log(folder, **settings)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def new_session(log: Log, session_id: str, **settings: Any) -> Session:
+    session = Session(read_settings({"session_id": session_id, **settings}), f"key of {session_id}", 5.0)
+    log.write_session(session)
+    return session
+
+
+def add_turn(log: Log, session: Session, **known: Any) -> Turn:
+    """A turn of its own tokens, after the last."""
+    turns = session.tree.turns
+    parent = turns[-1] if turns else None
+    number = len(turns)
+    turn = Turn(
+        index=number,
+        parent=parent,
+        keep=parent.length if parent is not None else 0,
+        delta=array(IDS, [number, 1]),
+        sampled=array(IDS, [number, 2, 3]),
+        logprobs=array(LOGPROBS, [-0.5, float("nan"), -0.25]),
+        finish="stop",
+        versions=(("a", 1), ("b", 2)),
+        routes=Routes(0, b"\1\2\3\4", 2),
+        uid=f"uid{number}",
+        **known,
+    )
+    session.tree.add(turn, b"end%d" % number, b"exact")
+    log.write_turn(session, turn, end=b"end%d" % number, exact=b"exact", text=None, messages=[], reply={"content": "x"})
+    return turn
+
+
+def same(one: Turn, other: Turn) -> None:
+    for name in ("index", "keep", "delta", "sampled", "finish", "versions", "masked", "origin", "routes", "uid"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert one.logprobs.tobytes() == other.logprobs.tobytes()
+    assert one.tokens() == other.tokens()
+
+
+def test_a_session_comes_back_as_it_was(tmp_path: Path):
+    with opened(tmp_path) as log:
+        session = new_session(log, "one", metadata={"a": [1, None, "é"]}, enforced={"max_tokens": 5}, ttl_seconds=9)
+        turns = [add_turn(log, session) for _ in range(3)]
+        log.write("one", "masked", index=1, reason="undelivered")
+        turns[1].masked = "undelivered"
+        log.write("one", "result", result={"reward": 1.5})
+        log.write("one", "closed")
+    with opened(tmp_path) as log:
+        assert log.sessions() == ["one"]
+        read = log.load("one")
+        assert read is not None
+        assert (read.settings, read.key, read.created) == (session.settings, "key of one", 5.0)
+        assert (read.result, read.closed) == ({"reward": 1.5}, True)
+        for before, after in zip(turns, read.tree.turns, strict=True):
+            same(before, after)
+
+
+def test_sessions_are_kept_apart_though_they_share_a_file(tmp_path: Path):
+    with opened(tmp_path) as log:
+        sessions = [new_session(log, f"s{number}") for number in range(5)]
+        for _ in range(4):
+            for session in sessions:
+                add_turn(log, session)
+    with opened(tmp_path) as log:
+        assert sorted(log.sessions()) == [f"s{number}" for number in range(5)]
+        for session in sessions:
+            read = log.load(session.id)
+            assert read is not None
+            assert len(read.tree.turns) == 4
+            assert read.key == session.key
+    assert len(list(tmp_path.glob("*.turns"))) == 1
+
+
+def test_a_kill_at_any_byte_loses_no_whole_record(tmp_path: Path):
+    with opened(tmp_path / "whole") as log:
+        session = new_session(log, "one")
+        ends = [log.size]
+        for _ in range(3):
+            add_turn(log, session)
+            ends.append(log.size)
+    (segment,) = (tmp_path / "whole").glob("*.turns")
+    data = segment.read_bytes()
+    for cut in range(len(data) + 1):
+        folder = tmp_path / "cut"
+        folder.mkdir(exist_ok=True)
+        (folder / segment.name).write_bytes(data[:cut])
+        whole = sum(end <= cut for end in ends)
+        read = build_session(Index(folder).records("one"))
+        assert (len(read.tree.turns) + 1 if read is not None else 0) == whole, cut
+
+
+def test_half_a_record_is_dropped_and_the_next_goes_on_from_there(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with opened(tmp_path) as log:
+        session = new_session(log, "one")
+        add_turn(log, session)
+        whole = log.size
+        add_turn(log, session)
+    (segment,) = tmp_path.glob("*.turns")
+    os.truncate(segment, segment.stat().st_size - 1)
+    with opened(tmp_path) as log:
+        assert "half a record" in caplog.text
+        assert log.size == whole == segment.stat().st_size
+        read = log.load("one")
+        assert read is not None
+        add_turn(log, read)
+    with opened(tmp_path) as log:
+        read = log.load("one")
+        assert read is not None
+        assert [turn.index for turn in read.tree.turns] == [0, 1]
+
+
+def test_a_session_killed_while_it_was_opened_is_none(tmp_path: Path):
+    with opened(tmp_path) as log:
+        new_session(log, "one")
+    (segment,) = tmp_path.glob("*.turns")
+    os.truncate(segment, segment.stat().st_size - 1)
+    with opened(tmp_path) as log:
+        assert not log.has("one")
+        assert log.load("one") is None
+
+
+def test_a_damaged_last_record_is_dropped(tmp_path: Path):
+    with opened(tmp_path) as log:
+        session = new_session(log, "one")
+        add_turn(log, session)
+        before = log.size
+        add_turn(log, session)
+    (segment,) = tmp_path.glob("*.turns")
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    with opened(tmp_path) as log:
+        assert log.size == before
+        read = log.load("one")
+        assert read is not None
+        assert len(read.tree.turns) == 1
+
+
+def test_damage_in_the_middle_stays_with_its_session(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with opened(tmp_path) as log:
+        one, other = new_session(log, "one"), new_session(log, "other")
+        add_turn(log, one)
+        place = log.size
+        add_turn(log, one)
+        add_turn(log, other)
+    (segment,) = tmp_path.glob("*.turns")
+    data = bytearray(segment.read_bytes())
+    data[place + 40] ^= 1
+    segment.write_bytes(data)
+    with opened(tmp_path) as log:
+        read, intact = log.load("one"), log.load("other")
+        assert read is not None
+        assert intact is not None
+        assert (len(read.tree.turns), len(intact.tree.turns)) == (1, 1)
+        assert "damaged" in caplog.text
+
+
+def test_a_log_of_another_version_is_left_alone(tmp_path: Path):
+    with opened(tmp_path) as log:
+        log.write("one", "session", schema=99, settings={"session_id": "one"}, key="k", created=0.0)
+    with opened(tmp_path) as log:
+        assert log.load("one") is None
+        assert log.has("one")  # and its id is not given to another
+
+
+def test_what_is_removed_stays_removed_and_says_why(tmp_path: Path):
+    with opened(tmp_path) as log:
+        for name in ("one", "two", "three"):
+            add_turn(log, new_session(log, name))
+        log.remove("one")
+        log.remove("two", "expired")
+        assert log.sessions() == ["three"]
+    with opened(tmp_path) as log:
+        assert log.sessions() == ["three"]
+        assert log.removed == {"one": "deleted", "two": "expired"}
+        new_session(log, "one")
+        assert log.removed == {"two": "expired"}
+        read = log.load("one")
+        assert read is not None
+        assert read.tree.turns == []
+
+
+def test_the_oldest_segments_go_when_their_sessions_are_gone(tmp_path: Path):
+    with opened(tmp_path, max_bytes=32_000) as log:
+        sessions = [new_session(log, f"s{number}") for number in range(40)]
+        for session in sessions:
+            for _ in range(3):
+                add_turn(log, session)
+        segments = len(list(tmp_path.glob("*.turns")))
+        assert segments > 3
+        size = log.size
+        for session in sessions[:30]:
+            log.remove(session.id)
+        assert len(list(tmp_path.glob("*.turns"))) < segments
+        assert log.size < size
+        assert log.size == sum(path.stat().st_size for path in tmp_path.glob("*.turns"))
+        left = log.sessions()
+    with opened(tmp_path, max_bytes=32_000) as log:
+        assert log.sessions() == left == [session.id for session in sessions[30:]]
+        assert all(len(log.load(name).tree.turns) == 3 for name in left)  # type: ignore[union-attr]
+
+
+def test_what_is_removed_stays_removed_when_segments_in_the_middle_go(tmp_path: Path):
+    with opened(tmp_path, max_bytes=32_000) as log:
+        pinned, removed = new_session(log, "pinned"), new_session(log, "removed")
+        filler = [new_session(log, f"s{number}") for number in range(20)]
+        for session in filler:
+            add_turn(log, session)
+        log.remove(removed.id)  # said in a later segment than its records are in
+        filler += [new_session(log, f"t{number}") for number in range(60)]
+        for session in filler:
+            log.remove(session.id)
+        assert len(list(tmp_path.glob("*.turns"))) == 2  # the first, and the one that is written to
+        assert log.sessions() == [pinned.id]
+    with opened(tmp_path, max_bytes=32_000) as log:
+        assert log.sessions() == [pinned.id]
+        assert log.removed["removed"] == "deleted"
+
+
+def test_one_gateway_writes_a_log(tmp_path: Path):
+    with opened(tmp_path), pytest.raises(ConfigError, match="another gateway writes to it"):
+        Log(tmp_path)
+    with opened(tmp_path):
+        pass
+
+
+def test_a_folder_that_can_not_be_one(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be used"):
+        Log(tmp_path / "file")
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path):
+    with opened(tmp_path / "log") as log:
+        new_session(log, "one")
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "log").iterdir())
+
+
+# Disks that fail
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A disk that takes no more: half of the write that goes beyond, and nothing after it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_counted_and_what_it_did_not_take_is_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.ERROR)
+    with opened(tmp_path) as log:
+        session = new_session(log, "one")
+        add_turn(log, session)
+        whole = log.size
+        with files_of_at_most(whole + 20):
+            add_turn(log, session)
+            assert log.failures >= 1
+            assert log.size == whole
+            (segment,) = tmp_path.glob("*.turns")
+            assert segment.stat().st_size == whole  # no half record is left
+            add_turn(log, session)
+        assert "could not be logged" in caplog.text
+        assert "key of one" not in caplog.text
+        add_turn(log, session)
+    with opened(tmp_path) as log:
+        read = log.load("one")
+        assert read is not None
+        assert [turn.index for turn in read.tree.turns] == [0, 1, 2, 3]
+        for before, after in zip(session.tree.turns, read.tree.turns, strict=True):
+            same(before, after)
+
+
+def test_closing_writes_what_is_late(tmp_path: Path):
+    with opened(tmp_path) as log:
+        session = new_session(log, "one")
+        with files_of_at_most(log.size):
+            add_turn(log, session)
+    with opened(tmp_path) as log:
+        read = log.load("one")
+        assert read is not None
+        assert len(read.tree.turns) == 1
+
+
+def test_a_session_removed_while_the_disk_fails_is_not_written_later(tmp_path: Path):
+    with opened(tmp_path) as log:
+        with files_of_at_most(0):
+            new_session(log, "one")
+            log.remove("one")
+        new_session(log, "two")
+    with opened(tmp_path) as log:
+        assert log.sessions() == ["two"]
+
+
+# A full log
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ChatRenderer:
+    return ChatRenderer(Tokenizer(make_tokenizer()))
+
+
+def test_a_full_log_takes_no_new_sessions_until_closed_ones_make_room(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path, max_bytes=40_000)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        opened: list[Session] = []
+        with pytest.raises(Fault) as refused:  # noqa: PT012
+            for number in range(1000):
+                opened.append(core.open(read_settings({"session_id": f"s{number}", "metadata": {"x": "y" * 1000}})))
+        assert (refused.value.status, refused.value.code) == (503, "log_full")
+        assert refused.value.retry_after
+        assert 20 < len(opened) < 60
+        for session in opened[:15]:
+            core.end(session)
+        newest = core.open(read_settings({"session_id": "newest"}))
+        assert log.size < 40_000
+        with pytest.raises(Fault) as gone:
+            core.session("s0")
+        assert gone.value.status == 410
+        assert core.session(opened[-1].id) is opened[-1]  # what is open stays
+        assert core.session("newest") is newest
+        await core.close()
+
+    asyncio.run(run())
+    with opened(tmp_path) as log:
+        assert log.has("newest")
+        assert not log.has("s0")
+
+
+def test_making_room_takes_no_more_than_it_has_to(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path, max_bytes=40_000)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        while not log.full:
+            core.end(core.open(read_settings({"metadata": {"x": "y" * 1000}})))
+        before = log.sessions()
+        core.open(read_settings({}))
+        left = [name for name in before if log.has(name)]
+        assert 0 < len(left) < len(before)
+        assert left == before[-len(left) :]  # the oldest went
+        assert all(core.session(name).closed for name in left)  # and those that stayed can be read
+        await core.close()
+
+    asyncio.run(run())
+
+
+def test_an_old_session_that_stays_open_does_not_cost_the_closed_ones(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path, max_bytes=40_000)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        core.open(read_settings({"session_id": "old"}))
+        while not log.full:
+            core.end(core.open(read_settings({"metadata": {"x": "y" * 1000}})))
+        before = log.sessions()
+        core.open(read_settings({"session_id": "new"}))
+        assert log.size < 40_000
+        assert sum(log.has(name) for name in before) > len(before) // 3
+        await core.close()
+
+    asyncio.run(run())
+    with opened(tmp_path) as log:
+        assert log.has("old")
+        assert log.has("new")
+        assert all(log.load(name) is not None for name in log.sessions())
