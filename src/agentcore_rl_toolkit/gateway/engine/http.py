@@ -329,7 +329,7 @@ class HttpClient:
                 elif connection.lost and not connection.answered:
                     return None
                 elif connection.lost or len(connection.buffer) > MAX_HEAD:
-                    raise self.error("answered with something that is not HTTP")
+                    raise self.error("answered with something that is not HTTP", sampled_any=True)
                 elif not await connection.more(self.timeout):
                     raise self.error(f"did not answer within {self.timeout:g} s", status=504, sampled_any=True)
         except BaseException:
