@@ -27,6 +27,7 @@ from .engine.base import Engine
 from .log import Log
 from .render import ChatRenderer, History
 from .session import read_settings
+from .shards import Shards
 from .tokenizer import Tokenizer, load_tokenizer
 from .trajectory import Trajectories
 
@@ -36,10 +37,23 @@ ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
 class Server:
     """A gateway's HTTP server on the running loop."""
 
-    def __init__(self, core: Core, *, admin_key: str, host: str, port: int, public_url: str | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        admin_key: str,
+        host: str,
+        port: int,
+        public_url: str | None = None,
+        worker: int = 0,
+        workers: int = 1,
+    ) -> None:
+        """Worker `worker` of `workers`, which listen on `port` and the ports after it."""
         self.core = core
         self.app = App(core, admin_key=admin_key, url=lambda: self.url)
-        self._host, self._port = host, port
+        self._host, self._port = host, port + worker
+        urls = [f"http://{_loopback(host)}:{port + number}" for number in range(workers)]
+        self._shards = Shards(self.app.handle, worker, urls) if workers > 1 else None
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
         self._listening: asyncio.Server | None = None
@@ -47,13 +61,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        host = "127.0.0.1" if self._host in ("0.0.0.0", "::", "") else self._host
-        return self._public_url or f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return self._public_url or f"http://{_loopback(self._host)}:{self._port}"
 
     async def start(self) -> None:
         await self.core.start()
         self._server = web.Server(
-            self.app.handle,
+            self._shards.handle if self._shards is not None else self.app.handle,
             request_factory=_request_factory(self.core.limits.max_body_bytes),
             handler_cancellation=True,
             access_log=None,
@@ -79,6 +92,8 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.core.ended(), seconds)
             await self._server.shutdown(0.1)
+        if self._shards is not None:
+            await self._shards.close()
         await self.core.close()
 
     async def _sweep_forever(self) -> None:
@@ -210,6 +225,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _loopback(host: str) -> str:
+    """A listening address as others on this machine write it."""
+    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return f"[{host}]" if ":" in host else host
 
 
 def _tokenizer(tokenizer: Any) -> Tokenizer:

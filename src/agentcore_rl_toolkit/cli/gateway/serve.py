@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
@@ -38,7 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         default="exact",
         help="exact: keep what was sampled; template: drop old reasoning as the template does, in a row of its own",
     )
-    parser.add_argument("--template", type=json.loads, default={}, metavar="JSON", help="chat template settings")
+    parser.add_argument("--template", type=_settings, default={}, metavar="JSON", help="chat template settings")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=9000, help="port to listen on (default: 9000)")
     parser.add_argument("--public-url", help="how agents reach it, where that is not host and port")
@@ -54,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     from ...gateway.serve import ADMIN_KEY, new_loop
 
-    if args.workers < 1:
-        raise ConfigError(f"--workers {args.workers}: at least one is needed")
+    if args.workers < 1 or (args.workers > 1 and not args.port):
+        raise ConfigError(f"--workers {args.workers} --port {args.port}: workers need a port to count from")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
-    if ADMIN_KEY not in os.environ:
+    if not os.environ.get(ADMIN_KEY):
         print(f"export {ADMIN_KEY}={admin_key}", flush=True)
         os.environ[ADMIN_KEY] = admin_key
     loop = new_loop()
@@ -72,33 +73,83 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    others = [asyncio.create_task(_keep_running(number)) for number in range(1, args.workers) if not args.worker]
+    if args.worker:  # ends with the first worker, however that ends
+        loop.add_reader(sys.stdin.fileno(), stop.set)
     server = _server(args, admin_key)
     await server.start()
     # What is recorded are packed arrays: collecting less often costs little, and pauses nobody.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    print(server.url, flush=True)
-    _say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
+    if not args.worker:
+        print(server.url, flush=True)
+        _say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
     await stop.wait()
-    _say("ending: calls in flight have 5 seconds")
-    await server.close()
+    if not args.worker:
+        _say("ending: calls in flight have 5 seconds")
+    for task in others:
+        task.cancel()
+    await asyncio.gather(server.close(), *others, return_exceptions=True)
     return 0
+
+
+async def _keep_running(number: int) -> None:
+    """Another worker, as a process; one that dies is started again, and goes on from its log."""
+    line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
+    while True:
+        process = await asyncio.create_subprocess_exec(*line, stdin=asyncio.subprocess.PIPE)
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+            raise
+        _say(f"worker {number} ended with {code}; starting it again")
+        await asyncio.sleep(1)
 
 
 def _server(args: argparse.Namespace, admin_key: str) -> Any:
     from ...gateway.core import Core, Limits
     from ...gateway.engine import open_engine
-    from ...gateway.log import Log
     from ...gateway.render import ChatRenderer
     from ...gateway.serve import Server
     from ...gateway.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(args.tokenizer)
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
-    log = Log(args.log, max_bytes=int(args.log_gb * (1 << 30))) if args.log else None
+    log = _log(args)
     core = Core(open_engine(",".join(args.engine)), renderer, log=log, limits=Limits(max_in_flight=args.max_in_flight))
-    return Server(core, admin_key=admin_key, host=args.host, port=args.port, public_url=args.public_url)
+    where = {"host": args.host, "port": args.port, "public_url": args.public_url}
+    return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
+
+
+def _log(args: argparse.Namespace) -> Any:
+    """The log of this worker: the folder itself or, of several, one in it for each."""
+    from ...gateway.log import Log
+
+    if not args.log:
+        return None
+    folder = Path(args.log)
+    parts = len(list(folder.glob("worker-*")))
+    if parts and parts != args.workers and not args.worker:
+        raise ConfigError(f"{folder} is the log of {parts} workers, not {args.workers}", hint=f"--workers {parts}")
+    if args.workers > 1:
+        for number in range(args.workers):
+            (folder / f"worker-{number}").mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder /= f"worker-{args.worker}"
+    return Log(folder, max_bytes=int(args.log_gb * (1 << 30)) // args.workers)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    settings = json.loads(text)
+    if not isinstance(settings, dict):
+        raise ValueError(text)
+    return settings
+
+
+_settings.__name__ = "JSON object"  # what argparse calls it, in `invalid … value`
 
 
 def _say(text: str) -> None:
