@@ -100,8 +100,8 @@ class Prints:
 
     whole: Any
     """A hash that can be carried on: `after(whole, reply)`."""
-    echoes: list[tuple[int, bytes, bytes]]
-    """For each assistant message: messages up to and with it, the print of all these, the exact print of this one."""
+    echoes: list[tuple[int, bytes, Message]]
+    """For each assistant message: the number of messages up to it, the print of all these, and the message itself."""
 
 
 def fingerprint(call: ChatCall) -> Prints:
@@ -113,7 +113,7 @@ def fingerprint(call: ChatCall) -> Prints:
     for place, message in enumerate(call.messages, start=1):
         running.update(_loose(message))
         if message["role"] == "assistant":
-            echoes.append((place, running.digest(), exact(message)))
+            echoes.append((place, running.digest(), message))
     return Prints(running, echoes)
 
 
@@ -135,8 +135,8 @@ def after(whole: Any, message: Message) -> bytes:
 
 def exact(message: Message) -> bytes:
     """The print of one assistant message with its text, to tell apart replies with the same tool calls."""
-    text = " ".join(_without_thought(message.get("content") or "").split())
-    return blake2b(_loose(message) + text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    text = _tight(_without_thought(message.get("content") or ""))
+    return blake2b(_loose(message) + text, digest_size=8).digest()
 
 
 def _loose(message: Message) -> bytes:
@@ -144,12 +144,12 @@ def _loose(message: Message) -> bytes:
     content: str = message.get("content") or ""
     role: str = message["role"]
     if role != "assistant":
-        data = _sized(role, content.replace("\r\n", "\n").strip())
+        data = _sized(role, content.replace("\r\n", "\n").strip().encode("utf-8", "surrogatepass"))
     elif message.get("tool_calls"):
         # Clients drop or rewrite text beside tool calls; the calls are what counts.
-        data = b"%d calls:" % len(message["tool_calls"]) + b"".join(map(_call, message["tool_calls"]))
+        data = b"calls:" + b"".join(map(_call, message["tool_calls"]))
     else:
-        data = _sized(role, " ".join(_without_thought(content).split()))
+        data = _sized(role, _tight(_without_thought(content)))
     return data
 
 
@@ -157,18 +157,22 @@ def _call(call: dict[str, Any]) -> bytes:
     function = call.get("function") or {}
     arguments = parse_arguments(function.get("arguments")) or {}
     if isinstance(arguments, str):
-        text = _sized("text", " ".join(arguments.split()))
+        text = _sized("text", _tight(arguments))
     else:
         try:
             text = _sorted(_plain(arguments))
         except RecursionError:
             text = b"too deep"
-    return _sized("call", str(function.get("name"))) + text
+    return _sized("call", str(function.get("name")).encode("utf-8", "surrogatepass")) + text
 
 
-def _sized(kind: str, text: str) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")
-    return b"%d %s:" % (len(data), kind.encode()) + data
+def _sized(kind: str, data: bytes) -> bytes:
+    return b"%d %s:%s" % (len(data), kind.encode(), data)
+
+
+def _tight(text: str) -> bytes:
+    """Without whitespace, which is what clients change most; this is on every call's path, and long."""
+    return text.encode("utf-8", "surrogatepass").translate(None, b" \t\n\r\x0b\x0c")
 
 
 def _plain(value: Any) -> Any:

@@ -504,7 +504,8 @@ class Core:
                 if chunk.versions:  # the engine tells which tokens were sampled with which
                     draft.versions = versions + [list(known) for known in chunk.versions]
                 finish = chunk.finish
-                if reading is not None and (finish in (None, "abort") or sampling.stop):  # the rest goes out with the end
+                # What comes with the end goes out with the end.
+                if reading is not None and (finish in (None, "abort") or sampling.stop):
                     reasoning, content = reading.feed(chunk.token_ids)
                     if piece is not None and (reasoning or content):
                         await piece(choice, reasoning, content, draft.unsent())

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .chat import Prints
+from .chat import Prints, exact
 from .turn import Turn
 
 _COMPARED = 8  # how many turns a changed history is compared with, token by token
@@ -26,22 +26,24 @@ class Tree:
         self.turns: list[Turn] = []
         self._ends: dict[bytes, list[tuple[Turn, bytes]]] = {}
 
-    def add(self, turn: Turn, end: bytes, exact: bytes) -> None:
-        """Take in a turn; `end` is the print of its conversation with its reply, `exact` the reply's own.
+    def add(self, turn: Turn, end: bytes, own: bytes) -> None:
+        """Take in a turn; `end` is the print of its conversation with its reply, `own` the exact one of the reply.
 
         No call goes on from a turn without an `end`.
         """
         self.turns.append(turn)
         if end:
-            self._ends.setdefault(end, []).append((turn, exact))
+            self._ends.setdefault(end, []).append((turn, own))
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:
         """The deepest turn whose conversation the call's begins with, and how many messages that is."""
-        for place, end, exact in reversed(prints.echoes):
+        for place, end, message in reversed(prints.echoes):
             found = self._ends.get(end)
+            if found and len(found) > 1:
+                own = exact(message)
+                found = [(turn, theirs) for turn, theirs in found if theirs == own] or found
             if found:
-                same = [turn for turn, theirs in found if theirs == exact]
-                return (same or [turn for turn, _ in found])[-1], place
+                return found[-1][0], place
         return None, 0
 
     def share(self, prompt: array[int]) -> tuple[Turn | None, int]:

@@ -145,7 +145,6 @@ EDITS = edit(
     case_of_the_question=put((1, "content"), "what is\nthe weather?"),
     whitespace_inside_a_question=put((1, "content"), "What is the weather?"),
     word_of_the_reply=put((5, "content"), "It is sunny, and cold."),
-    words_of_the_reply_joined=put((5, "content"), "It is sunny,and warm."),
     reply_dropped_to_nothing=put((5, "content"), ""),
     word_after_a_thought=put((5, "content"), "<think>\nThe tool said so.\n</think>\nIt is rainy, and warm."),
     system_prompt=put((0, "content"), "Be long."),
@@ -217,9 +216,9 @@ def test_the_print_of_a_reply_is_that_of_its_echo() -> None:
     asked = fingerprint(ChatCall(messages[:2], TOOLS))
     again = fingerprint(ChatCall(messages, TOOLS))
     assert again.echoes[0][:2] == (3, after(asked.whole, CALLS.message()))
-    assert again.echoes[0][2] == exact(CALLS.message())
+    assert exact(again.echoes[0][2]) == exact(CALLS.message())
     second = fingerprint(ChatCall(messages[:5], TOOLS))
-    assert again.echoes[1] == (6, after(second.whole, TEXT.message()), exact(TEXT.message()))
+    assert again.echoes[1] == (6, after(second.whole, TEXT.message()), TEXT.message())
 
 
 def test_carrying_a_print_on_leaves_it_as_it_was() -> None:
@@ -294,6 +293,7 @@ def test_only_the_same_conversations_have_the_same_print(one: list[Message], oth
         ([("f", "x\0g\0y")], [("f", "x"), ("g", "y")]),
         ([("f", "1 call:g")], [("f", ""), ("g", "")]),
         ([("f\0x", "")], [("f", "x")]),
+        ([("f{}g", "")], [("f", ""), ("g", "")]),
         ([("f", "")], [("f", ""), ("f", "")]),
     ],
 )
@@ -307,6 +307,13 @@ def test_calls_do_not_run_together(one: list[tuple[str, str]], other: list[tuple
     assert exact(message(one)) != exact(message(other))
 
 
+def test_messages_do_not_run_together() -> None:
+    one = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    for text in ("auser:b", "a1 user:b", "ab"):
+        other = [{"role": "user", "content": text}]
+        assert fingerprint(ChatCall(one)).whole.digest() != fingerprint(ChatCall(other)).whole.digest()
+
+
 @given(st.lists(messages, min_size=1, max_size=4))
 def test_a_conversations_beginning_has_the_print_it_had_alone(conversation: list[Message]) -> None:
     whole = fingerprint(ChatCall(conversation))
@@ -317,7 +324,7 @@ def test_a_conversations_beginning_has_the_print_it_had_alone(conversation: list
             == end
             == after(fingerprint(ChatCall(conversation[: place - 1])).whole, conversation[place - 1])
         )
-        assert own == exact(conversation[place - 1])
+        assert own is conversation[place - 1]
 
 
 # Odd input
@@ -348,6 +355,27 @@ def test_odd_arguments_do_no_harm(arguments: Any) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
     call = ChatCall([USER, message])
     assert fingerprint(call).echoes == fingerprint(copy.deepcopy(call)).echoes
+
+
+def test_arguments_nested_to_any_depth_do_no_harm() -> None:
+    for depth in range(100, 1000, 10):
+        arguments = '{"a":' * depth + "1" + "}" * depth
+        message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        assert len(exact(message)) == 8
+
+
+def test_arguments_are_an_object_or_as_they_came() -> None:
+    assert parse_arguments('{"a": 1}') == {"a": 1}
+    for other in ("[1]", "null", "1", '"x"', "{", ""):
+        assert parse_arguments(other) == other
+
+
+def test_no_arguments_are_no_arguments() -> None:
+    def message(arguments: Any) -> Message:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+    assert exact(message("")) == exact(message(None)) == exact(message({})) == exact(message("{ }"))
+    assert exact(message({"a": "\ud800", "b": 1})) == exact(message({"b": 1, "a": "\ud800"}))
 
 
 def test_lone_surrogates_are_kept_apart() -> None:
