@@ -1,0 +1,268 @@
+"""A gateway that is killed and started again: every acknowledged turn is there, and conversations go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY, Gateway
+from support.fake_server import logprob
+from support.fake_vllm import MODEL as FAKE
+from support.fake_vllm import FakeVllm
+from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer, until
+from support.process import clean_env, free_port
+
+HELLO = [{"role": "user", "content": "what is two plus two?"}]
+
+
+def moved(session: dict[str, Any], before: Gateway, after: Gateway) -> dict[str, Any]:
+    """The session's URLs, at the port that the gateway has now."""
+    return session | {"base_url": session["base_url"].replace(before.url, after.url)}
+
+
+def rows(running: Gateway, session: dict[str, Any]) -> Any:
+    read = Control(running)("GET", f"/sessions/{session['session_id']}/trajectories").json()
+    return read["rows"], read["fidelity"]
+
+
+# In this process
+
+
+def test_a_conversation_goes_on_after_a_restart(tmp_path: Path):
+    engine = ScriptedEngine(
+        [ids("<think>\nhm\n</think>\n\n" + call_text("get_weather", city="Paris"))], weight_version="1", routes_width=2
+    )
+    with gateway(engine, log=tmp_path) as first:
+        session = first.open_session(metadata={"a": 1}, group_id="g", input_id="i", enforced={"max_tokens": 50})
+        message = client(session).chat.completions.create(model=MODEL, messages=HELLO, tools=[WEATHER])
+        call = message.choices[0].message
+        Control(first)("PUT", f"/sessions/{session['session_id']}/result", json={"reward": 1}).raise_for_status()
+        before = rows(first, session), Control(first).turns(session)
+    engine = ScriptedEngine([ids("it is sunny")], weight_version="2", routes_width=2)
+    with gateway(engine, log=tmp_path) as second:
+        assert (rows(second, session), Control(second).turns(session)) == before
+        described = Control(second)("GET", f"/sessions/{session['session_id']}").json()
+        assert (described["metadata"], described["group_id"], described["result"]) == ({"a": 1}, "g", {"reward": 1})
+        history = [
+            *HELLO,
+            call.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "sunny"},
+        ]
+        again = moved(session, first, second)
+        answer = client(again).chat.completions.create(model=MODEL, messages=history, tools=[WEATHER])
+        assert answer.choices[0].message.content == "it is sunny"
+        assert engine.requests[0].sampling.max_tokens == 50
+        (row,), known = rows(second, session)
+        assert (known["rows"], known["bridges"], known["trained"]) == (1, 1, known["sampled"])
+        assert [version for version, _, _ in row["weight_versions"]] == ["1", "2"]
+        wrong = again | {"base_url": again["base_url"].replace("/v1", "x/v1")}
+        with pytest.raises(openai.AuthenticationError):
+            client(wrong).models.list()
+
+
+def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
+    with gateway([ids("the answer is"), ids(" four")], log=tmp_path) as first:
+        control = Control(first)
+        for name in ("closed", "deleted", "expired"):
+            first.open_session(session_id=name, ttl_seconds=100)
+        control("POST", "/sessions/closed/close").raise_for_status()
+        control("DELETE", "/sessions/deleted").raise_for_status()
+        first.core.session("expired").used -= 101
+        first.core.sweep()
+        session = first.open_session(session_id="open")
+        client(session).completions.create(model=MODEL, prompt="two plus two? ")
+    with gateway([ids(" four")], log=tmp_path) as second:
+        control = Control(second)
+        codes = {
+            name: (response.status_code, response.json()["error"]["code"])
+            for name in ("deleted", "expired", "other")
+            for response in [control("GET", f"/sessions/{name}")]
+        }
+        assert codes == {
+            "deleted": (410, "session_closed"),
+            "expired": (410, "session_expired"),
+            "other": (404, "session_unknown"),
+        }
+        assert control("GET", "/sessions/closed").json()["closed"] is True
+        assert control("POST", "/sessions", json={"session_id": "closed"}).status_code == 409
+        client(moved(session, first, second)).completions.create(model=MODEL, prompt="two plus two? the answer is")
+        known = second.trajectories("open").fidelity
+        assert (known.rows, known.bridges, known.trained) == (1, 1, known.sampled)
+
+
+def test_half_a_record_at_the_end_is_dropped(tmp_path: Path):
+    with gateway([ids("four"), ids("five")], log=tmp_path) as first:
+        session = first.open_session()
+        asker = client(session)
+        asker.chat.completions.create(model=MODEL, messages=HELLO)
+        before = rows(first, session)
+        asker.chat.completions.create(model=MODEL, messages=HELLO)
+    segment = max(tmp_path.glob("*.turns"))
+    os.truncate(segment, segment.stat().st_size - 3)
+    with gateway([ids("six")], log=tmp_path) as second:
+        assert rows(second, session) == before
+        client(moved(session, first, second)).chat.completions.create(model=MODEL, messages=HELLO)
+    with gateway([], log=tmp_path) as third:
+        assert len(Control(third).turns(session)) == 2
+
+
+def test_a_disk_that_fails_harms_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with gateway(ScriptedEngine(lambda request: ids("four")), log=tmp_path) as running:
+        control, log = Control(running), running.core.log
+        assert log is not None
+        session = running.open_session()
+        assert control("GET", "/health").json()["status"] == "ok"
+        descriptor = log._file
+        log._file = os.open(tmp_path / "00000001.turns", os.O_RDONLY)  # which takes no writes
+        answer = client(session).chat.completions.create(model=MODEL, messages=HELLO)
+        assert answer.choices[0].message.content == "four"
+        health = control("GET", "/health").json()
+        assert health["status"] == "degraded"
+        assert health["log_failures"] >= 1
+        assert "agentcore_rl_gateway_log_failures_total" in httpx.get(f"{running.url}/metrics").text
+        assert len(control.turns(session)) == 1
+        os.close(log._file)
+        log._file = descriptor
+    with gateway([], log=tmp_path) as second:  # the disk came back: nothing is missing
+        assert len(Control(second).turns(session)) == 1
+    assert "could not be logged" in caplog.text
+
+
+# In a process that is killed
+
+
+class Answering(FakeVllm):
+    """Says where the conversation stands."""
+
+    def _tokens(
+        self, handler: Any, prompt: list[int], params: dict[str, Any]
+    ) -> Iterator[tuple[int, float, str | None]]:
+        said = ids(f"the answer is {len(prompt)}")
+        for place, token in enumerate(said):
+            handler.wait(self.pace)
+            yield token, logprob(prompt, token), "stop" if place == len(said) - 1 else None
+
+
+class Served:
+    """`agentcore-rl gateway serve`, started again on the same port whenever it was killed."""
+
+    def __init__(self, folder: Path, engine: str, log: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.admin_key = "the admin's key"
+        self._command = [
+            str(Path(sys.executable).parent / "agentcore-rl"), "gateway", "serve", "--engine", f"vllm={engine}",
+            "--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(self.port), "--log", str(log),
+        ]  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        env = clean_env(**{ADMIN_KEY: self.admin_key})
+        self.process = subprocess.Popen(self._command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().decode().strip() == self.url
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Talk:
+    """An agent that keeps on talking, asking again whenever the gateway is gone."""
+
+    def __init__(self, session: dict[str, Any], stream: bool) -> None:
+        self.session = session
+        self.stream = stream
+        self.acknowledged: list[tuple[str, str]] = []
+        """The id and the text of every reply that arrived whole."""
+        self.history: list[dict[str, Any]] = list(HELLO)
+
+    def run(self, turns: int, stop: threading.Event) -> None:
+        with openai.OpenAI(base_url=self.session["base_url"], api_key="EMPTY", max_retries=0, timeout=30) as asker:
+            while len(self.acknowledged) < turns and not stop.is_set():
+                try:
+                    uid, text = self._ask(asker)
+                except (openai.APIConnectionError, httpx.HTTPError):
+                    stop.wait(0.1)
+                    continue
+                self.acknowledged.append((uid, text))
+                self.history += [{"role": "assistant", "content": text}, {"role": "user", "content": "and then?"}]
+
+    def _ask(self, asker: openai.OpenAI) -> tuple[str, str]:
+        answer: Any = asker.chat.completions.create(
+            model=FAKE,
+            messages=self.history,
+            stream=self.stream,
+            max_tokens=100,
+        )
+        if not self.stream:
+            return answer.id, answer.choices[0].message.content
+        uid, text, finish = "", "", None
+        for chunk in answer:
+            uid, finish = chunk.id, chunk.choices[0].finish_reason
+            text += chunk.choices[0].delta.content or ""
+        if finish is None:
+            raise httpx.ReadError("the stream ended too early")
+        return uid, text
+
+
+@pytest.mark.timeout(180)
+def test_killed_under_load_at_random_moments(tmp_path: Path):
+    folder = tmp_path / "tokenizer"
+    tokenizer().save_pretrained(folder)
+    dice = random.Random(7)
+    with Answering(context_length=100_000, pace=0.002).serving() as fake:
+        served = Served(folder, fake.url, tmp_path / "log")
+        served.start()
+        headers = {"Authorization": f"Bearer {served.admin_key}"}
+        stop = threading.Event()
+        try:
+            opened = [httpx.post(f"{served.url}/sessions", headers=headers, timeout=30).json() for _ in range(6)]
+            talks = [Talk(session, stream=number % 2 == 0) for number, session in enumerate(opened)]
+            threads = [threading.Thread(target=talk.run, args=(12, stop), daemon=True) for talk in talks]
+            for thread in threads:
+                thread.start()
+            for goal in (8 + dice.randrange(8), 30 + dice.randrange(12)):
+                until(lambda goal=goal: sum(len(talk.acknowledged) for talk in talks) >= goal)
+                served.kill()
+                served.start()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+            for talk in talks:
+                check(served.url, headers, talk)
+        finally:
+            stop.set()
+            served.kill()
+
+
+def check(url: str, headers: dict[str, str], talk: Talk) -> None:
+    """Every reply that arrived is on record, and each goes on from the one before."""
+    read = httpx.get(f"{url}/sessions/{talk.session['session_id']}/turns", headers=headers, timeout=30).json()
+    turns = {f"chatcmpl-{turn['id']}": turn for turn in read["turns"]}
+    assert len(talk.acknowledged) == 12
+    before = None
+    for uid, text in talk.acknowledged:
+        turn = turns[uid]
+        assert turn["sampled_ids"] == ids(text)
+        assert len(turn["logprobs"]) == len(turn["sampled_ids"])
+        assert (turn["finish"], turn["parent"]) == ("stop", before["index"] if before is not None else None)
+        if before is not None:
+            assert turn["origin"] == "bridge"
+            assert turn["kept_tokens"] == before["prompt_length"] + len(before["sampled_ids"])
+        before = turn
