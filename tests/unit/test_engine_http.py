@@ -294,7 +294,7 @@ def test_a_reader_that_lags_makes_the_server_wait(loop: LoopThread) -> None:
 
 def test_the_request_on_the_wire(loop: LoopThread) -> None:
     with RawServer([http(b"a")]).serving() as server:
-        client = HttpClient(server.url + "/base/", api_key="k")
+        client = HttpClient(server.url + "/base/", api_key="k\n")
         loop.run(fetch(client, b'{"a":1}'))
         loop.run(client.get("/v1/models"))
         loop.run(client.close())
@@ -311,6 +311,12 @@ def test_the_request_on_the_wire(loop: LoopThread) -> None:
 def test_a_url_has_to_be_one(url: str) -> None:
     with pytest.raises(ConfigError, match="hint:"):
         HttpClient(url)
+
+
+def test_a_password_has_no_place_in_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        HttpClient("http://me:secret@localhost:8000")
+    assert "secret" not in str(caught.value)
 
 
 def test_https(loop: LoopThread, tmp_path: Path) -> None:

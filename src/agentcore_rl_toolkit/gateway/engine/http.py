@@ -246,6 +246,8 @@ class HttpClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"not the URL of a server: {url!r}", hint="write it like http://localhost:8000")
+        if "@" in parts.netloc:  # it would be told to agents, in every error
+            raise ConfigError("the URL of a server can't have a password in it", hint="give it as the API key")
         self.url = url.rstrip("/")
         self.timeout = timeout
         """Seconds without a byte after which an exchange is given up."""
@@ -253,9 +255,9 @@ class HttpClient:
         self._ssl = (ssl or ssl_module.create_default_context()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._ssl else 80)
         self._prefix = parts.path.rstrip("/")
-        self._headers = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\n".encode()
+        self._headers = f" HTTP/1.1\r\nhost: {parts.netloc}\r\n".encode()
         if api_key:
-            self._headers += f"authorization: Bearer {api_key}\r\n".encode()
+            self._headers += f"authorization: Bearer {api_key.strip()}\r\n".encode()
         self._connect_timeout = connect_timeout
         self._max_idle = max_idle
         self._idle: list[Connection] = []
