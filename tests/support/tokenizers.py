@@ -31,6 +31,70 @@ REWRITING_TEMPLATE = (
 )
 
 
+# The tokens that the renderers of other families ask for: the one that ends a turn, special ones, plain ones.
+_QWEN = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+]
+_THINK = ["<think>", "</think>"]
+_GLM = ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]
+_ARGUMENTS = ["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
+_DEEPSEEK = [
+    f"<｜{name}｜>"
+    for name in (
+        *("begin▁of▁sentence", "end▁of▁sentence", "User", "Assistant", "tool▁calls▁begin", "tool▁calls▁end"),
+        *("tool▁call▁begin", "tool▁call▁end", "tool▁sep", "tool▁outputs▁begin", "tool▁outputs▁end"),
+        *("tool▁output▁begin", "tool▁output▁end", "latest_reminder"),
+        *("action", "query", "authority", "domain", "title", "read_url"),
+    )
+]
+_KIMI = [
+    *(
+        "[BOS]",
+        "[EOS]",
+        "<|im_end|>",
+        "<|im_user|>",
+        "<|im_assistant|>",
+        "<|im_system|>",
+        "<|im_middle|>",
+        "<|endoftext|>",
+    ),
+    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"),
+    *("<|tool_call_argument_begin|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>"),
+]
+_LLAMA = [
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"),
+    "<|python_tag|>",
+]
+_QWEN_CALLS = QWEN3_PLAIN[2:]
+FAMILIES: dict[str, tuple[str, list[str], list[str]]] = {
+    "qwen3": ("<|im_end|>", QWEN3, QWEN3_PLAIN),
+    "prime-qwen3": ("<|im_end|>", QWEN3, QWEN3_PLAIN),
+    "qwen3.5": ("<|im_end|>", _QWEN, QWEN3_PLAIN),
+    "qwen3.6": ("<|im_end|>", _QWEN, QWEN3_PLAIN),
+    "qwen3.8": ("<|im_end|>", _QWEN, QWEN3_PLAIN),
+    "qwen3-vl": ("<|im_end|>", _QWEN, QWEN3_PLAIN),
+    "nemotron-3": ("<|im_end|>", QWEN3, QWEN3_PLAIN),
+    "nemotron-3.5": ("<|im_end|>", QWEN3, QWEN3_PLAIN),
+    "glm-4.5": ("<|endoftext|>", _GLM, [*_THINK, *_QWEN_CALLS, *_ARGUMENTS]),
+    "glm-5": ("<|endoftext|>", _GLM, [*_THINK, *_QWEN_CALLS, *_ARGUMENTS]),
+    "glm-5.1": ("<|endoftext|>", _GLM, [*_THINK, *_QWEN_CALLS, *_ARGUMENTS]),
+    "minimax-m2": ("[e~[", ["]~!b[", "]~b]", "[e~["], [*_THINK, "<minimax:tool_call>", "</minimax:tool_call>"]),
+    "deepseek-v3": ("<｜end▁of▁sentence｜>", _DEEPSEEK, _THINK),
+    "deepseek-r1": ("<｜end▁of▁sentence｜>", _DEEPSEEK, _THINK),
+    "deepseek-v4": ("<｜end▁of▁sentence｜>", [*_DEEPSEEK, "｜DSML｜"], _THINK),
+    "kimi-k2": ("<|im_end|>", _KIMI, []),
+    "kimi-k2.5": ("<|im_end|>", _KIMI, _THINK),
+    "llama-3": ("<|eot_id|>", _LLAMA, []),
+    "laguna-xs.2": ("</assistant>", ["〈|EOS|〉", "<assistant>", "</assistant>"], [*_THINK, *_QWEN_CALLS]),
+}
+
+
 @cache
 def _backend(special: tuple[str, ...], plain: tuple[str, ...]) -> str:
     tokenizer = Tokenizer(models.BPE())
@@ -45,11 +109,14 @@ def _backend(special: tuple[str, ...], plain: tuple[str, ...]) -> str:
     return text
 
 
-def make_tokenizer(name: str = "Qwen/Qwen3-0.6B", template: str | None = None) -> Any:
-    """A fast tokenizer that says it is `name`'s."""
-    backend = Tokenizer.from_str(_backend(tuple(QWEN3), tuple(QWEN3_PLAIN)))
+def make_tokenizer(name: str = "Qwen/Qwen3-0.6B", template: str | None = None, family: str = "qwen3") -> Any:
+    """A fast tokenizer that says it is `name`'s, with the special tokens of a family."""
+    end, special, plain = FAMILIES[family]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", name_or_path=name
+        tokenizer_object=Tokenizer.from_str(_backend(tuple(special), tuple(plain))),
+        eos_token=end,
+        pad_token=special[0],
+        name_or_path=name,
     )
     tokenizer.chat_template = template
     return tokenizer

@@ -16,8 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import orjson
-
 from ..errors import ConfigError
 from .chat import ChatCall, Message, Reply, ToolCall, has_assistant
 from .engine.base import IDS
@@ -27,7 +25,14 @@ from .turn import Turn
 History = Literal["exact", "template"]
 
 _TAIL = 2048  # how much of a prompt a bridge looks back on: the last message is what matters
+_PROMPT_END = 64
 _CACHED_TOKENS = 4_000_000
+_RENDERERS = 64  # how many different template settings are kept ready
+_RESERVED = {
+    *("chat_template", "tokenize", "tools", "conversation", "messages", "add_generation_prompt", "tokenizer_kwargs"),
+    *("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+    *("tool_parser", "reasoning_parser", "thinking_retention", "name"),
+}
 _TEXT_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
@@ -52,9 +57,12 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self.history = history
         self._create = _factory(tokenizer, renderer, history)
-        self._renderers: dict[bytes, Any] = {}
+        self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._template = dict(template or {})
-        self._plain = self._renderer({})
+        try:
+            self._plain = self._renderer({})
+        except RenderFault as error:
+            raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} can't be rendered for: {error}") from error
         self.name: str = getattr(self._plain.config, "name", "default")
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._plain.get_stop_token_ids()))
         if not self.stop_ids:
@@ -91,7 +99,7 @@ class ChatRenderer:
         new = call.messages[used:]
         if not new or has_assistant(new):
             return None
-        known = turn.delta[-_TAIL:].tolist()
+        known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - _TAIL)).tolist()
         sampled = turn.sampled.tolist()
         renderer = self._renderer(call.template)
         try:
@@ -101,7 +109,7 @@ class ChatRenderer:
         if bridged is not None:
             ids: list[int] = bridged.token_ids
         elif self._is_generic(renderer):
-            added = self._generic_bridge(renderer, call, used, sampled)
+            added = self._generic_bridge(renderer, call, used, known, sampled)
             if added is None:
                 return None
             ids = known + sampled + added
@@ -113,11 +121,15 @@ class ChatRenderer:
             return None
         return turn.length - (len(old) - common), array(IDS, ids[common:])
 
-    def _generic_bridge(self, renderer: Any, call: ChatCall, used: int, sampled: list[int]) -> list[int] | None:
+    def _generic_bridge(
+        self, renderer: Any, call: ChatCall, used: int, known: list[int], sampled: list[int]
+    ) -> list[int] | None:
         """The tokens after the assistant's turn, for a template known only by what it does."""
-        messages = call.messages
-        if self.history == "exact":  # what the template does to old reasoning is not to decide over exactness
-            messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in messages]
+        messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in call.messages]
+        reasoning = ""
+        if self.history == "template":  # what it does to the reasoning of this turn decides
+            reasoning = self.parse(sampled, known[-_PROMPT_END:], call, "").reasoning
+            messages[used - 1]["reasoning_content"] = reasoning
         tools = call.tools or None
         try:
             before = renderer.text(messages[:used], tools, False)
@@ -127,36 +139,44 @@ class ChatRenderer:
         ends = [self.tokenizer.decode([stop]) for stop in self.stop_ids]
         stripped = before.rstrip()
         end = next((end for end in ends if stripped.endswith(end)), None)
-        if end is None or not whole.startswith(stripped):
+        if end is None or not whole.startswith(stripped) or reasoning not in whole:
             return None
         ending = self.tokenizer.encode(whole[len(stripped) :])
         closed = bool(sampled) and sampled[-1] in self.stop_ids
         return ending if closed else [self.stop_ids[ends.index(end)], *ending]
 
     def forced(self, call: ChatCall) -> list[int]:
-        """The tokens that make the model begin with a tool call, as `tool_choice` asks for."""
+        """The tokens that make the model begin with a tool call, as `tool_choice` asks for.
+
+        They are what two calls have in common that differ in nothing but the name, or but the arguments of that name.
+        """
         if call.tool_choice in ("auto", "none"):
             return []
         name = call.tool_choice.removeprefix("=") if call.tool_choice.startswith("=") else None
-        probe = name or "probe_name"
-        history: list[Message] = [{"role": "user", "content": "x"}]
         arguments = {"probe_key": 1}
-        reply: Message = {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": probe, "arguments": arguments}}],
-        }
+        probes = [(name, arguments), (name, {})] if name else [("probe_name", arguments), ("other_name", arguments)]
         renderer = self._renderer(call.template)
         try:
-            start = renderer.render_ids(history, tools=call.tools, add_generation_prompt=True)
-            whole = renderer.render_ids([*history, reply], tools=call.tools)
+            start = renderer.render_ids([_PROBE], tools=call.tools, add_generation_prompt=True)
+            replies = [renderer.render_ids([_PROBE, _probe_call(*probe)], tools=call.tools) for probe in probes]
         except Exception as error:
             raise RenderFault(f"the model's chat template can't force a tool call: {error}") from error
-        text = self.tokenizer.decode(whole[_common(whole, start) :])
-        end = text.rfind("{", 0, max(0, text.find("probe_key"))) if name else text.find(probe)
-        if end <= 0 or (name and name not in text[:end]):
+        first, second = (self.tokenizer.encode(self._rest(start, reply)) for reply in replies)
+        ids = first[: _common(first, second)]
+        if not ids or (name and name not in self.tokenizer.decode(ids)):
             raise RenderFault("this model's tool format has no place to force a call in")
-        return self.tokenizer.encode(text[:end])
+        return ids
+
+    def _rest(self, start: list[int], whole: list[int]) -> str:
+        """What a conversation says after the prompt for its last message."""
+        before, text = self.tokenizer.decode(start), self.tokenizer.decode(whole)
+        if text.startswith(before):
+            return text[len(before) :]
+        common = _common(start, whole)
+        rest = self.tokenizer.decode(whole[common:]).lstrip()
+        # The prompt may have opened a thought, which the template then leaves out.
+        opened = "<think>" in self.tokenizer.decode(start[common:]) and not rest.startswith("</think>")
+        return f"</think>\n\n{rest}" if opened else rest
 
     # Replies
 
@@ -164,18 +184,25 @@ class ChatRenderer:
         """What the sampled ids say. `prompt_end` are the prompt's last ids: they may have begun the reply."""
         ids = list(sampled)
         tools = call.tools or None
-        parsed = self._renderer(call.template).parse_response(ids, tools=tools, prompt_ids=list(prompt_end))
-        reply = Reply(content=parsed.content.strip("\n"), reasoning=(parsed.reasoning_content or "").strip("\n"))
+        try:
+            parsed = self._renderer(call.template).parse_response(ids, tools=tools, prompt_ids=list(prompt_end))
+        except (ValueError, RecursionError):  # a model may write JSON that no parser takes
+            reply = self._plain_reply(ids, prompt_end)
+            reply.parse_failures = 1 if tools else 0
+            return reply
+        reply = Reply(content=parsed.content.strip(), reasoning=(parsed.reasoning_content or "").strip())
         attempts = parsed.tool_calls
-        if not tools or call.tool_choice == "none":
-            if attempts:  # nothing to call: what looks like a call is text
-                reply.content = self._visible(ids, reply)
+        may_call = bool(tools) and call.tool_choice != "none"
+        # Not every format knows thoughts, and some take all of a reply for one.
+        odd = not reply.content if reply.reasoning else reply.content.startswith("<think>")
+        if (attempts and not may_call) or (odd and not attempts):  # without tools, what looks like a call is text
+            reply = self._plain_reply(ids, prompt_end, reply.reasoning)
+        if not may_call:
             return reply
         broken: list[str] = []
         for attempt in attempts:
-            if attempt.status == "ok" or (attempt.name and attempt.status == "unknown_tool"):
-                reply.tool_calls.append(_tool_call(uid, len(reply.tool_calls), attempt.name, attempt.arguments))
-            else:
+            made = attempt.status in ("ok", "unknown_tool")
+            if not (made and _add_call(reply, uid, attempt.name, attempt.arguments)):
                 broken.append(f"<tool_call>{attempt.raw}</tool_call>")
         if not attempts and "<tool_call>" in reply.content:
             _parse_text_calls(reply, uid, broken)
@@ -184,26 +211,36 @@ class ChatRenderer:
             reply.content = "\n".join(filter(None, [reply.content, *broken]))
         return reply
 
-    def _visible(self, ids: list[int], reply: Reply) -> str:
-        while ids and ids[-1] in self.stop_ids:
-            ids = ids[:-1]
-        text = self.tokenizer.decode(ids)
-        return text.partition("</think>")[2].strip("\n") if reply.reasoning and "</think>" in text else text
+    def _plain_reply(self, ids: list[int], prompt_end: Sequence[int], reasoning: str = "") -> Reply:
+        """Reasoning and text as they were sampled, with nothing taken for a call."""
+        end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        text = self.tokenizer.decode(ids[:end]).strip()
+        opened = self.tokenizer.decode(list(prompt_end[-4:])).rstrip().endswith("<think>")
+        if not opened and not text.startswith("<think>"):
+            return Reply(text)
+        thought, closed, rest = text.partition("</think>")
+        if not closed and reasoning:  # ended by a call, or not at all
+            thought, _, rest = text.partition(reasoning)
+        return Reply(rest.strip(), reasoning or thought.replace("<think>", "").strip())
 
     def _renderer(self, template: dict[str, Any]) -> Any:
         settings = self._template | template
-        key = orjson.dumps(settings, option=orjson.OPT_SORT_KEYS) if settings else b""
-        found = self._renderers.get(key)
-        if found is None:
-            if len(self._renderers) > 64:
-                raise RenderFault("too many different chat template settings")
-            try:
-                found = self._renderers[key] = self._create(settings)
-            except ConfigError:
-                raise
-            except Exception as error:
-                raise RenderFault(f"chat_template_kwargs {settings} are refused: {error}") from error
-        return found
+        try:
+            key = json.dumps(settings, sort_keys=True) if settings else ""
+            if key in self._renderers:
+                self._renderers.move_to_end(key)
+                return self._renderers[key]
+            refused = sorted(settings.keys() & _RESERVED)
+            if refused:
+                raise ValueError(f"{', '.join(refused)} can't be set")
+            created = self._renderers[key] = self._create(settings)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise RenderFault(f"chat_template_kwargs {str(settings)[:200]} are refused: {error}") from error
+        if len(self._renderers) > _RENDERERS:
+            self._renderers.popitem(last=False)
+        return created
 
     def _is_generic(self, renderer: Any) -> bool:
         return isinstance(renderer, _generic_class())
@@ -281,9 +318,23 @@ def _parsers(tokenizer: Tokenizer) -> dict[str, str]:
     return parsers
 
 
-def _tool_call(uid: str, place: int, name: str, arguments: Any) -> ToolCall:
+def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:
+    """Add a call to the reply, if it is one that can be sent."""
+    if not name or not isinstance(name, str) or not _sendable(name):
+        return False
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return ToolCall(f"call_{uid or uuid.uuid4().hex}_{place}", name, text)
+    if not _sendable(text):
+        text = json.dumps(arguments)  # lone surrogates, escaped
+    reply.tool_calls.append(ToolCall(f"call_{uid or uuid.uuid4().hex}_{len(reply.tool_calls)}", name, text))
+    return True
+
+
+def _sendable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse_text_calls(reply: Reply, uid: str, broken: list[str]) -> None:
@@ -291,12 +342,21 @@ def _parse_text_calls(reply: Reply, uid: str, broken: list[str]) -> None:
     for match in _TEXT_CALL.finditer(reply.content):
         try:
             found = json.loads(match[1])
-            name, arguments = found["name"], found.get("arguments", found.get("parameters", {}))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            made = _add_call(reply, uid, found["name"], found.get("arguments", found.get("parameters")))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            made = False
+        if not made:
             broken.append(match[0])
-            continue
-        reply.tool_calls.append(_tool_call(uid, len(reply.tool_calls), str(name), arguments))
-    reply.content = _TEXT_CALL.sub("", reply.content).strip("\n")
+    reply.content = _TEXT_CALL.sub("", reply.content).strip()
+
+
+_PROBE: Message = {"role": "user", "content": "x"}
+
+
+def _probe_call(name: str, arguments: dict[str, Any]) -> Message:
+    function = {"name": name, "arguments": arguments}
+    call = {"id": f"functions.{name}:0", "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _common(one: list[int], other: list[int]) -> int:

@@ -69,6 +69,7 @@ class ReplyStream:
         `plain`: all of it is text."""
         self._text = Text(tokenizer)
         self._stop_ids = frozenset(stop_ids)
+        self._special_ids = frozenset(tokenizer.special_ids) - self._stop_ids
         self._stop = tuple(stop)
         self._calls = calls
         self._live = live
@@ -82,7 +83,16 @@ class ReplyStream:
 
     def feed(self, ids: Sequence[int]) -> tuple[str, str]:
         """Take in ids; gives (reasoning, content) to pass on now."""
-        text = self._text.feed([i for i in ids if i not in self._stop_ids] if self._stop_ids else ids)
+        kept = [i for i in ids if i not in self._stop_ids]
+        odd = next((place for place, token in enumerate(kept) if token in self._special_ids), None)
+        if odd is None:
+            return self._take(self._text.feed(kept))
+        passed = self._take(self._text.feed(kept[:odd]))
+        self._state = "whole"  # only parsing tells whether a special token is part of the text
+        self._take(self._text.feed(kept[odd:]))
+        return passed
+
+    def _take(self, text: str) -> tuple[str, str]:
         if not text or self.stopped:
             return "", ""
         self._held += text
@@ -116,21 +126,26 @@ class ReplyStream:
             content, self._held = self._held[:ready], self._held[ready:]
             self.content += content
         if self._state == "thought":
-            thought, closed, rest = self._held.partition(_CLOSE)
-            ready = len(thought) if closed else len(thought) - _partial(thought, (_CLOSE, *self._stop))
-            reasoning, kept = _trim(thought[:ready], first=not self.reasoning)
+            ready, begun = self._ready((*_CALLS, _CLOSE), _OPEN)
+            closed = begun and self._held.startswith(_CLOSE, ready)
+            reasoning, kept = _trim(self._held[:ready].replace(_OPEN, ""), first=not self.reasoning)
             self.reasoning += reasoning
-            self._held = rest if closed else kept + thought[ready:]
-            self._state = "content" if closed else "thought"
+            self._held = self._held[ready + len(_CLOSE) :] if closed else kept + self._held[ready:]
+            self._state = "content" if closed else "whole" if begun else "thought"
         if self._state == "content":
-            marks = _CALLS if self._calls else ()
-            begins = [place for place in (self._held.find(mark) for mark in marks) if place >= 0]
-            ready = min(begins) if begins else len(self._held) - _partial(self._held, (*marks, *self._stop))
+            ready, begun = self._ready((*_CALLS, _OPEN, _CLOSE) if self._calls else (_OPEN, _CLOSE))
             content, kept = _trim(self._held[:ready], first=not self.content)
             self.content += content
             self._held = kept + self._held[ready:]
-            self._state = "whole" if begins else "content"
+            self._state = "whole" if begun else "content"
         return reasoning, content
+
+    def _ready(self, marks: Sequence[str], *others: str) -> tuple[int, bool]:
+        """How much of what is held comes before a mark or what may become one, and whether there is a mark."""
+        begins = [place for place in map(self._held.find, marks) if place >= 0]
+        if begins:
+            return min(begins), True
+        return len(self._held) - _partial(self._held, (*marks, *others, *self._stop)), False
 
     def _begin(self) -> None:
         begun = self._held.lstrip()
@@ -145,18 +160,20 @@ class ReplyStream:
 
 
 def _trim(text: str, *, first: bool) -> tuple[str, str]:
-    """Without newlines at the beginning of it all, and those at the end, which may turn out to be the end of it all."""
-    text = text.lstrip("\n") if first else text
-    core = text.rstrip("\n")
+    """Without space at the beginning of it all, and that at the end, which may turn out to be the end of it all."""
+    text = text.lstrip() if first else text
+    core = text.rstrip()
     return core, text[len(core) :]
 
 
 def _partial(text: str, marks: Sequence[str]) -> int:
     """How many of the last characters could be the start of a mark."""
-    longest = min(len(text), max(map(len, marks), default=1) - 1)
-    for size in range(longest, 0, -1):
-        if any(mark.startswith(text[-size:]) for mark in marks):
-            return size
+    longest = max(map(len, marks), default=1) - 1
+    tail = text[max(0, len(text) - longest) :]
+    firsts = {mark[0] for mark in marks}
+    for place, character in enumerate(tail):
+        if character in firsts and any(mark.startswith(tail[place:]) for mark in marks):
+            return len(tail) - place
     return 0
 
 

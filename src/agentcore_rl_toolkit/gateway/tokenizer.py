@@ -30,6 +30,10 @@ class Tokenizer:
         self.unk_token_id: int | None = tokenizer.unk_token_id
         self.pad_token_id: int | None = tokenizer.pad_token_id
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
+        thoughts = ("<think>", "</think>")
+        self.special_ids: frozenset[int] = frozenset(
+            tokenizer.convert_tokens_to_ids([token for token in self.all_special_tokens if token not in thoughts])
+        )
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
         self._fast = fast_encoder(backend)

@@ -268,6 +268,18 @@ def test_compaction_is_a_second_row_with_what_is_left_of_the_prompt() -> None:
     assert [row.weight for row in rows] == [0.5, 0.5]
 
 
+def test_a_branch_of_a_branch_has_only_what_both_kept() -> None:
+    session = Session()
+    one = session.turn(delta=4)
+    branch = session.turn(one, 2, delta=9)
+    again = session.turn(branch, branch.prompt_length - 1)
+    assert [[span.turn for span in row.spans] for row in session.fold().rows] == [
+        [one.index],
+        [branch.index],
+        [again.index],
+    ]
+
+
 def test_a_sub_agent_is_a_row_and_the_main_agent_stays_one() -> None:
     session = Session()
     main = session.turn(delta=6)

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.gateway.chat import ChatCall, Message, Reply, ToolCall, after, exact, fingerprint
+from agentcore_rl_toolkit.gateway.chat import ChatCall, Message, Prints, Reply, ToolCall, after, exact, fingerprint
 from agentcore_rl_toolkit.gateway.engine.base import IDS
 from agentcore_rl_toolkit.gateway.tree import Tree, common_prefix
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
@@ -86,6 +86,7 @@ def test_no_call_goes_on_from_a_turn_that_nobody_saw() -> None:
     tree.add(Turn(0, None, 0, array(IDS, [1]), array(IDS), array(LOGPROBS), "abort"), b"", b"")
     assert len(tree.turns) == 1
     assert tree.match(fingerprint(ChatCall([user("a")]))) == (None, 0)
+    assert tree.match(Prints(None, [(1, b"", b"")])) == (None, 0)
 
 
 # What prompts share
@@ -143,6 +144,16 @@ def test_a_shared_beginning_is_found_behind_many_other_turns() -> None:
     latest = talk.tree.turns[-1]
     assert talk.tree.share(array(IDS, prompt(1, 2))) == (root, 20)
     assert talk.tree.share(array(IDS, prompt(129, 2))) == (latest, 20)
+
+
+def test_the_owner_is_found_through_its_branches() -> None:
+    talk = Talk()
+    talk.add([user("other")], says("x"), prompt(9))
+    owner = talk.add([user("a")], says("A"), prompt(1, 2))
+    for number in range(12):
+        talk.add([user(str(number))], says("x"), prompt(1, 2, 100 + number))
+    assert talk.tree.share(array(IDS, prompt(1, 2, 99))) == (owner, 40)
+    assert talk.tree.share(array(IDS, prompt(1, 99))) == (owner, 20)
 
 
 def test_histories_that_are_rendered_anew_are_kept_once() -> None:
