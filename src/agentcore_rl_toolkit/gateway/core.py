@@ -20,12 +20,23 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from .chat import ChatCall, Message, Prints, Reply, TextCall, after, exact, fingerprint, render_key
-from .engine.base import IDS, Engine, EngineError, EngineInfo, Routes, SampleRequest, Sampling
+from .engine.base import (
+    IDS,
+    ChatEngine,
+    Engine,
+    EngineError,
+    EngineInfo,
+    Routes,
+    Sampled,
+    SampleRequest,
+    Sampling,
+)
 from .faults import Fault, invalid
 from .log import Log
+from .proxy import Gathered, chat_body
 from .render import ChatRenderer, RenderFault
 from .session import Answer, Outcome, Session, SessionSettings
 from .stream import ReplyStream, streams
@@ -90,6 +101,8 @@ class Core:
         self, engine: Engine, renderer: ChatRenderer, *, log: Log | None = None, limits: Limits | None = None
     ) -> None:
         self.engine = engine
+        self.renders: bool = getattr(engine, "renders", False)
+        """The engine's server renders and parses chats by itself."""
         self.renderer = renderer
         self.log = log
         self.limits = limits or Limits()
@@ -351,6 +364,8 @@ class Core:
         """The call's prompt, checked against the context limit."""
         sampling = session.sampling(call.sampling)
         try:
+            if isinstance(call, ChatCall) and self.renders:
+                return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
             if isinstance(call, TextCall):
                 plan = self._plan_text(session, call, sampling)
             else:
@@ -442,12 +457,17 @@ class Core:
     ) -> Outcome:
         """One choice: sampled, parsed, recorded."""
         draft = _Draft(time.time())
-        reading = self._reading(plan, piece)
+        passed_on = isinstance(plan.call, ChatCall) and self.renders
+        reading = self._reading(plan, piece) if not passed_on else None
+        gathered = Gathered()
         uid = answer.uid if choice == 0 else f"{answer.uid}{choice}"
         try:
             for _ in range(_MOST_RESUMPTIONS):
                 while self.paused:
                     await self._going.wait()
+                if passed_on:
+                    finish = await self._pass_on(session, plan, draft, answer, choice, stream, gathered, piece)
+                    break
                 finish = await self._run(session, plan, draft, answer, choice, stream, reading, piece)
                 if finish != "abort":
                     break
@@ -463,12 +483,63 @@ class Core:
             if isinstance(error, EngineError):
                 raise engine_fault(error) from error
             raise
-        reply = self._parse(plan, draft, uid, reading)
+        reply = gathered.reply if passed_on else self._parse(plan, draft, uid, reading)
         turn = self._record(session, plan, draft, reply, uid, finish, masked=None)
         outcome = Outcome(turn, reply, draft.tops)
         if reading is not None and piece is not None:
             outcome.rest = (*reading.finish(reply), draft.unsent())
+        elif passed_on:
+            outcome.rest = (*gathered.unsent(), draft.unsent())
         return outcome
+
+    async def _pass_on(
+        self,
+        session: Session,
+        plan: Plan,
+        draft: _Draft,
+        answer: Answer,
+        choice: int,
+        stream: bool,
+        gathered: Gathered,
+        piece: Piece | None,
+    ) -> str:
+        """Have the engine's server render, sample and parse."""
+        assert isinstance(plan.call, ChatCall)
+        body = chat_body(plan.call, plan.sampling, answer.model, stream)
+        chunks = cast(ChatEngine, self.engine).chat(body, session.id)
+        finish = None
+        self._sampling += 1
+        self._still.clear()
+        try:
+            async for chunk in chunks:
+                if chunk.prompt is not None and not plan.prompt:
+                    self._place(session, plan, chunk.prompt)
+                sampled = chunk.sampled
+                draft.take(sampled, self.weight_version)
+                gathered.add(chunk.message)
+                finish = sampled.finish
+                if finish is not None:
+                    break
+                reasoning, content = gathered.unsent()
+                if piece is not None and (reasoning or content):
+                    await piece(choice, reasoning, content, draft.unsent())
+        finally:
+            self._sampling -= 1
+            if not self._sampling:
+                self._still.set()
+            await chunks.aclose()  # type: ignore[attr-defined]
+        if finish is None or finish == "abort" or not plan.prompt:
+            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
+        return finish
+
+    def _place(self, session: Session, plan: Plan, prompt: array[int]) -> None:
+        """Where a prompt that somebody else rendered goes on from."""
+        tree = session.tree
+        plan.prompt = prompt
+        plan.parent, plan.keep = tree.share(prompt) if tree.turns else (None, 0)
+        plan.delta = prompt[plan.keep :]
+        goes_on = plan.parent is not None and plan.keep >= plan.parent.length
+        plan.origin = "bridge" if goes_on else "render" if tree.turns else "first"
 
     async def _run(
         self,
@@ -496,11 +567,7 @@ class Core:
         self._still.clear()
         try:
             async for chunk in chunks:
-                draft.add(chunk.token_ids, chunk.logprobs, chunk.weight_version or self.weight_version)
-                if chunk.top_logprobs is not None:
-                    draft.tops.extend(chunk.top_logprobs)
-                if chunk.routes is not None:
-                    draft.routes = chunk.routes
+                draft.take(chunk, self.weight_version)
                 if chunk.versions:  # the engine tells which tokens were sampled with which
                     draft.versions = versions + [list(known) for known in chunk.versions]
                 finish = chunk.finish
@@ -616,6 +683,13 @@ class _Draft:
     tops: list[dict[int, float]] = field(default_factory=list)
     routes: Routes | None = None
     sent: int = 0
+
+    def take(self, sampled: Sampled, weight_version: str | None) -> None:
+        self.add(sampled.token_ids, sampled.logprobs, sampled.weight_version or weight_version)
+        if sampled.top_logprobs is not None:
+            self.tops.extend(sampled.top_logprobs)
+        if sampled.routes is not None:
+            self.routes = sampled.routes
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float | None], version: str | None) -> None:
         if not ids:

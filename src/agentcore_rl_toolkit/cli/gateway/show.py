@@ -39,10 +39,11 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.log)
     if not folder.is_dir():
         raise ConfigError(f"{args.log} is not a folder", hint="name the folder given to `gateway serve --log`")
-    index = Index(folder)
+    indexes = [Index(part) for part in sorted(folder.glob("worker-*")) or [folder]]
     if args.session is None:
-        return _list(index)
-    if args.session not in index.places:
+        return _list(indexes)
+    index = next((index for index in indexes if args.session in index.places), None)
+    if index is None:
         raise ConfigError(f"no session {args.session!r} is logged in {args.log}", hint="without an id it lists all")
     session = build_session(index.records(args.session))
     if session is None:
@@ -52,14 +53,14 @@ def run(args: argparse.Namespace) -> int:
     return _messages(session, list(index.records(args.session)))
 
 
-def _list(index: Index) -> int:
+def _list(indexes: list[Index]) -> int:
     from ...gateway.log import build_session
     from ...gateway.trajectory import fold
     from ..table import format_table
 
     rows = []
-    for session_id in index.places:
-        session = build_session(index.records(session_id))
+    for part, session_id in [(part, session_id) for part in indexes for session_id in part.places]:
+        session = build_session(part.records(session_id))
         if session is None:
             continue
         known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity

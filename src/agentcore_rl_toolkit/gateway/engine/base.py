@@ -173,5 +173,8 @@ class Chatted:
 class ChatEngine(Engine, Protocol):
     """An engine whose server can do the rendering and parsing, for templates only it knows."""
 
+    renders: bool
+    """Whether it is to be asked to."""
+
     def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
         """Pass an OpenAI chat request on, token ids and logprobs always included; otherwise like `sample`."""

@@ -50,6 +50,7 @@ class Replicas:
         if not engines:
             raise ConfigError("replicas of nothing", hint="give at least one engine")
         self.replicas = [Replica(engine, i) for i, engine in enumerate(engines)]
+        self.renders = all(getattr(engine, "renders", False) for engine in engines)
         self._slack = slack  # requests a session's replica may have more than the least loaded one
         self._eject_after = eject_after
         self._check_every = check_every

@@ -47,6 +47,7 @@ class VllmEngine:
         if mode not in ("tokens", "generate", "chat"):
             raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate, chat")
         self.mode = mode
+        self.renders = mode == "chat"
         self.http = HttpClient(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
         self._pause_mode = pause_mode
         self._context: int | None = None
