@@ -43,6 +43,8 @@ class Sampler:
         self._greedy = self._tensor([t < GREEDY for t in heat], torch.bool)
         self._heat = self._tensor([t if t >= GREEDY else 1.0 for t in heat], torch.float32)[:, None]
         self._all_greedy = all(t < GREEDY for t in heat)
+        self._any_greedy = any(t < GREEDY for t in heat)
+        self._heated = any(t != 1.0 for t in heat)
         cut = [(s.top_k or -1) > 0 or (s.top_p or 1.0) < 1 or (s.min_p or 0.0) > 0 for s in settings]
         self._cut_rows = [i for i, needed in enumerate(cut) if needed and heat[i] >= GREEDY]
         chosen = [settings[i] for i in self._cut_rows]
@@ -55,16 +57,16 @@ class Sampler:
 
     def __call__(self, logits: Tensor) -> Draw:
         raw = logits.float()
-        total = raw.logsumexp(dim=-1, keepdim=True)
-        scores = self._edit(raw) if self._edited else raw
+        policy = raw.log_softmax(dim=-1)
+        scores = self._edit(raw) if self._edited else policy
         ids = scores.argmax(dim=-1) if self._all_greedy else self._random(scores)
-        picked = (raw.gather(1, ids[:, None]) - total).squeeze(1)
+        picked = policy.gather(1, ids[:, None]).squeeze(1)
         tokens, logprobs = torch.stack([ids.double(), picked.double()]).tolist()  # one transfer
-        top = self._top(raw - total) if self._alternatives else list[dict[int, float] | None]([None] * len(tokens))
+        top = self._top(policy) if self._alternatives else list[dict[int, float] | None]([None] * len(tokens))
         return Draw(ids, [int(token) for token in tokens], logprobs, top)
 
     def _random(self, scores: Tensor) -> Tensor:
-        scaled = scores / self._heat
+        scaled = scores / self._heat if self._heated or self._cut_rows else scores
         if self._cut_rows:
             scaled[self._cut_rows] = self._cut(scaled[self._cut_rows])
         cumulated = scaled.softmax(dim=-1).double().cumsum(dim=-1)
@@ -72,7 +74,7 @@ class Sampler:
         dice = self._tensor([min(s.rng.random(), 1 - 1e-12) for s in self.batch], torch.float64)[:, None]
         drawn = torch.searchsorted(cumulated, dice * cumulated[:, -1:], right=True).squeeze(1)
         drawn = drawn.clamp(max=scores.shape[1] - 1)
-        return torch.where(self._greedy, scores.argmax(dim=-1), drawn)
+        return torch.where(self._greedy, scores.argmax(dim=-1), drawn) if self._any_greedy else drawn
 
     def _cut(self, scaled: Tensor) -> Tensor:
         ordered, order = scaled.sort(dim=-1, descending=True)
