@@ -30,15 +30,31 @@ _ERROR: Schema = {
         }
     },
 }
+_WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _SAMPLING: Schema = {
     "type": "object",
+    "additionalProperties": False,
     "properties": {
         "temperature": {"type": "number", "minimum": 0, "maximum": 100},
         "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "top_k": {"type": "integer", "minimum": -1},
-        "max_tokens": {"type": "integer", "minimum": 1},
-        "seed": {"type": "integer"},
-        "stop": {"type": ["string", "array", "null"], "items": _TEXT},
+        "top_k": _WHOLE | {"minimum": -1},
+        "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+        "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+        "repetition_penalty": {"type": "number", "minimum": 0, "maximum": 100},
+        "max_tokens": _WHOLE | {"minimum": 1},
+        "max_completion_tokens": _WHOLE | {"minimum": 1},
+        "min_tokens": _WHOLE,
+        "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
+        "stop": {"type": ["string", "array", "null"], "items": _TEXT, "maxItems": 16},
+        "stop_token_ids": {"type": "array", "items": _WHOLE},
+        "logit_bias": {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
+        "ignore_eos": {"type": "boolean"},
+        "response_format": {
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": _OBJECT},
+        },
     },
 }
 _SETTINGS: Schema = {
@@ -150,7 +166,6 @@ _CHAT: Schema = {
         "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
         "logprobs": {"type": "boolean"},
         "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-        "response_format": _OBJECT,
         "chat_template_kwargs": _OBJECT,
         **_SAMPLING["properties"],
     },
@@ -208,7 +223,7 @@ def openapi() -> Schema:
             },
             f"{control}/turns": {
                 "parameters": [_SESSION_ID],
-                "get": _operation("readTurns", "What was sampled, call by call", _list("turns", _TURN)),
+                "get": _operation("readTurns", "What was sampled, call by call", _list("turns", _TURN), packed=True),
             },
             f"{control}/trajectories": {
                 "parameters": [_SESSION_ID],
@@ -278,7 +293,8 @@ def _operation(
     if packed:
         content["application/msgpack"] = {"schema": {}}
     if stream:
-        content["text/event-stream"] = {"schema": _TEXT}
+        event = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
+        content["text/event-stream"] = {"schema": event}
     error = {"description": "Why not", "content": {"application/json": {"schema": _ERROR}}}
     operation: Schema = {
         "operationId": name,

@@ -1,0 +1,99 @@
+"""The description a gateway serves is true: requests made from it are never answered with a 5xx, and as described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.openapi import openapi
+from agentcore_rl_toolkit.gateway.serve import Gateway
+from support.gateway import Control, gateway, ids
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+BOUNDED = settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with gateway(ScriptedEngine(lambda request: ids("four")), log=tmp_path_factory.mktemp("log")) as served:
+        yield served
+
+
+described = schemathesis.openapi.from_dict(openapi())
+
+
+def test_the_description_is_served(running: Gateway):
+    assert httpx.get(f"{running.url}/openapi.json").json() == openapi()
+
+
+def check(case: Any, running: Gateway) -> None:
+    headers = {"Authorization": f"Bearer {running.admin_key}"}
+    case.call_and_validate(base_url=running.url, headers=headers, checks=CHECKS, timeout=30)
+    if running.core.paused:
+        Control(running)("POST", "/resume").raise_for_status()
+
+
+@described.parametrize()
+@BOUNDED
+def test_any_request(case: Any, running: Gateway):
+    check(case, running)
+
+
+@described.include(path_regex=r"\{session").parametrize()
+@BOUNDED
+def test_any_request_to_a_session_that_is_there(case: Any, running: Gateway):
+    session = running.open_session()
+    name = session["base_url"].split("/")[4]
+    case.path_parameters = {"session": name, "session_id": session["session_id"]}
+    check(case, running)
+
+
+def test_every_route_is_described():
+    app = gateway_routes()
+    known = {
+        (method.upper(), path) for path, item in openapi()["paths"].items() for method in item if method != "parameters"
+    }
+    assert known == app
+
+
+def gateway_routes() -> set[tuple[str, str]]:
+    with gateway([]) as running:
+        app = running._running.app
+        plain = {*app._plain, *app._control}
+        control = {(method, f"/sessions/{{session_id}}/{path}".rstrip("/")) for method, path in app._of_session}
+        agent = {(method, f"/sessions/{{session}}/{path}") for method, path in app._of_agent}
+        return plain | control | agent
+
+
+def test_every_setting_of_a_session_is_described(running: Gateway):
+    known = openapi()["paths"]["/sessions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    refused = Control(running)("POST", "/sessions", json={"x": 1}).json()["error"]["message"]
+    assert refused.partition("a session has ")[2] == ", ".join(known["properties"])
+    for name in ("sampling", "enforced"):
+        refused = Control(running)("POST", "/sessions", json={name: {"x": 1}}).json()["error"]["message"]
+        assert refused.partition("; it has ")[2].split(", ") == sorted(known["properties"][name]["properties"])
+        assert known["properties"][name]["additionalProperties"] is False
+
+
+def test_errors_are_described_in_openais_shape(running: Gateway):
+    error = httpx.get(f"{running.url}/sessions/x").json()
+    assert set(error["error"]) == {"message", "type", "param", "code"}
