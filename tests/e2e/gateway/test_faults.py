@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
+import hypothesis
 import openai
 import pytest
+from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError, Sampled, SampleRequest
@@ -544,3 +547,162 @@ def test_many_at_once_with_clients_that_leave():
         assert known.trained == 40 * len(ids(SAID))
         assert set(known.masked) == {"aborted"}
         assert len(engine.aborted) == 10
+
+
+# Bad input
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, dict[str, Any], httpx.Client]]:
+    """A gateway for all the requests that are wrong, with a log, and whose model calls the tools it is given."""
+    said = ids(call_text("get_weather", city="Paris"))
+    with (
+        gateway(ScriptedEngine(lambda request: said), log=tmp_path_factory.mktemp("log")) as running,
+        httpx.Client(timeout=30) as asker,
+    ):
+        yield running, running.open_session(), asker
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "x", "auto", "user", "\ud800", "\0\u2028", "get_weather", 10**400]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "type", "text", "function", "name", "arguments", "properties", "\udfff"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+FIELDS = [
+    "messages", "messages.0", "messages.0.role", "messages.0.content", "messages.1.tool_calls", "messages.1.content",
+    "messages.1.reasoning_content", "messages.1.tool_calls.0.function.arguments", "messages.1.tool_calls.0.id",
+    "messages.2.tool_call_id", "messages.2.content", "tools", "tools.0", "tools.0.function.description",
+    "tools.0.function.parameters", "tools.0.function.parameters.properties", "tool_choice", "n", "model", "logprobs",
+    "top_logprobs", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p",
+    "seed", "max_tokens", "max_completion_tokens", "logit_bias", "ignore_eos", "response_format",
+    "chat_template_kwargs",
+]  # fmt: skip
+GOOD: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [
+        {"role": "user", "content": "how is Paris?"},
+        {
+            "role": "assistant",
+            "content": "let me see",
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "sunny"},
+        {"role": "user", "content": "and now?"},
+    ],
+    "tools": [WEATHER],
+    "max_tokens": 50,
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    body: Any = copy.deepcopy(GOOD)
+    inner = body
+    *outer, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in outer:
+        inner = inner[part]
+    inner[last] = value
+    return dict(body)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_value_of_any_field_is_too_much(patient: Any, field: str):
+    """Whatever it is, the answer is 200 or a refusal in OpenAI's shape."""
+    running, session, asker = patient
+
+    @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @hypothesis.given(JSON)
+    def check(value: Any) -> None:
+        body = json.dumps(changed(field, value)).encode()
+        response = asker.post(f"{session['base_url']}/chat/completions", content=body)
+        assert response.status_code in (200, 400, 404), (value, response.text)
+        if response.status_code != 200:
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+    check()
+    assert running.core.in_flight == 0
+    assert running.core.log.failures == 0
+
+
+DEEP = [50, 200, 900, 5_000, 100_000]
+
+
+@pytest.mark.parametrize("depth", DEEP)
+@pytest.mark.parametrize("field", ["tools.0.function.parameters", "messages.1.tool_calls", "chat_template_kwargs", "x"])
+def test_deep_json(patient: Any, field: str, depth: int):
+    _, session, asker = patient
+    body = json.dumps(changed(field, "HERE")).replace('"HERE"', '{"a":' * depth + "1" + "}" * depth)
+    response = asker.post(f"{session['base_url']}/chat/completions", content=body.encode())
+    assert response.status_code in ((200, 400) if depth < 100 else (400,))
+
+
+@pytest.mark.parametrize("depth", DEEP)
+def test_deep_json_within_a_text(patient: Any, depth: int):
+    """Tool arguments are JSON inside of JSON."""
+    _, session, asker = patient
+    deep = changed("messages.1.tool_calls.0.function.arguments", '{"a":' + "[" * depth + "]" * depth + "}")
+    for body in (deep, deep | {"messages": deep["messages"][:3]}):
+        response = asker.post(f"{session['base_url']}/chat/completions", json=body)
+        assert response.status_code in (200, 400), response.text
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b'{"messages": NaN}', "not valid JSON"),
+        (b"{}", "messages"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "no user turn"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "reads text only"),
+        (b'{"model": "other", "messages": [{"role": "user", "content": "x"}]}', "does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said(patient: Any, body: bytes, said: str):
+    _, session, asker = patient
+    response = asker.post(f"{session['base_url']}/chat/completions", content=body)
+    assert response.status_code in (400, 404)
+    assert said in response.json()["error"]["message"]
+    assert response.headers["Content-Type"].startswith("application/json")
+
+
+@pytest.mark.parametrize(
+    "text", ["\u2028\u2029\x85", "\0", "\ufffe\uffff", "🎈" * 10, "e\u0301", "<|im_end|>", "\ud800"]
+)
+def test_any_text_is_a_prompt(patient: Any, text: str):
+    _, session, asker = patient
+    for path, body in (
+        ("chat/completions", {"messages": [{"role": "user", "content": text}]}),
+        ("completions", {"prompt": text}),
+    ):
+        response = asker.post(f"{session['base_url']}/{path}", content=json.dumps(body).encode())
+        assert response.status_code == 200, response.text
+
+
+def test_a_prompt_of_a_megabyte(patient: Any):
+    _, session, asker = patient
+    body = {"messages": [{"role": "user", "content": "the weather in Paris " * 50_000}]}
+    response = asker.post(f"{session['base_url']}/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    with gateway(ScriptedEngine([ids("four")], context_length=None)) as roomy:
+        session = roomy.open_session()
+        response = asker.post(f"{session['base_url']}/chat/completions", json=body)
+        assert response.json()["choices"][0]["message"]["content"] == "four"
+        assert roomy.trajectories(session["session_id"]).fidelity.rows == 1
