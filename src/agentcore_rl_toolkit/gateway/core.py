@@ -322,11 +322,11 @@ class Core:
         self._idle.clear()
         try:
             answer.model = await self.model(call.model, session) or ""
+            session.remember(request, answer)
             if size > _LARGE:  # tokenizing it takes a while, and others are waiting
                 plan = await asyncio.to_thread(self.plan, session, call)
             else:
                 plan = self.plan(session, call)
-            session.remember(request, answer)
             if begin is not None:
                 begin(answer)
             if call.n == 1:
