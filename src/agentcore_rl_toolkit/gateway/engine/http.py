@@ -77,17 +77,14 @@ class Body:
 
     def _take_chunks(self, buffer: bytearray) -> bytes:
         parts: list[bytearray] = []
-        at = 0
+        at, length = 0, len(buffer)
         while not self.done:
             if self._left:  # bytes of a chunk and the two that end it
-                part = buffer[at : at + self._left]
-                if not part:
+                if at == length:
                     break
-                at += len(part)
-                parts.append(part[: max(0, self._left - 2)])
-                self._left -= len(part)
-                continue
-            end = buffer.find(b"\r\n", at)
+                parts.append(buffer[at : at + self._left - 2] if self._left > 2 else bytearray())
+                at, self._left = min(at + self._left, length), max(0, at + self._left - length)
+            end = buffer.find(b"\r\n", at) if not self._left else -1
             if end < 0:
                 break
             line = buffer[at:end]

@@ -17,7 +17,7 @@ from ...errors import ConfigError
 from . import vllm_wire as wire
 from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
 from .http import DONE, Events, HttpClient
-from .payload import encode, merge, settings
+from .payload import encode, settings
 
 NAMES = {
     name: name
@@ -55,7 +55,7 @@ class VllmEngine:
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         generate = self.mode == "generate"
-        read = wire.generated if generate else wire.completion
+        read = wire.generated if generate else wire.completions
         # Streamed completions leave the routes out, so a request for routes is not streamed.
         stream = request.stream and (generate or request.routes_from is None)
         body = await self._body(request, stream)
@@ -64,8 +64,8 @@ class VllmEngine:
             with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", body) as answer:
                 events = Events()
                 while data := await (answer.piece() if stream else answer.read()):
-                    whole = events.feed(data) if stream else [data]
-                    sampled = merge([read(event, request, self.http.error) for event in whole if event != DONE])
+                    whole = events.feed(data) if stream else [wire.without_echo(data)]
+                    sampled = read([event for event in whole if event != DONE], request, self.http.error)
                     if sampled is None:
                         continue
                     seen = True
