@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from agentcore_rl_toolkit.gateway.chat import ChatCall, Reply
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
@@ -145,6 +147,13 @@ def test_reasoning_and_text_are_told_apart(family: str) -> None:
     opened = render.tokenizer.decode(render.render(call()).tolist()[-4:]).rstrip().endswith("<think>")
     passed, reply = one_by_one(family, ("" if opened else "<think>") + "\nhm, so\n</think>\n\nthe answer\n")
     assert joined(passed) == ("hm, so", "the answer") == (reply.reasoning, reply.content)
+    assert joined(passed[:-1]) == joined(passed)  # as it came
+
+
+def test_a_thought_within_a_thought_is_the_same_thought() -> None:
+    for family in ("qwen3", "kimi-k2"):  # as one token, and as many
+        passed, reply = one_by_one(family, "<think>a<think>b</think>c")
+        assert joined(passed) == ("ab", "c") == (reply.reasoning, reply.content)
 
 
 def test_nothing_of_a_call_is_passed_on_as_text() -> None:
@@ -193,6 +202,12 @@ def test_what_does_not_stream_is_passed_on_when_whole() -> None:
     assert joined(passed) == (reply.reasoning, reply.content)
 
 
+def test_what_was_said_is_not_said_again() -> None:
+    stream = ReplyStream(renderer("qwen3").tokenizer, stop_ids=(), stop=(), calls=False, thinking=False, live=True)
+    assert stream.feed(renderer("qwen3").tokenizer.encode("the answer")) == ("", "the answer")
+    assert stream.finish(Reply("another")) == ("", "")
+
+
 # Stop strings
 
 stops = st.lists(st.text(st.sampled_from("ab\n <é"), min_size=1, max_size=4), min_size=1, max_size=3)
@@ -235,9 +250,8 @@ def test_a_stop_string_in_a_reply_is_never_passed_on(family: str, text: str, cut
     assert stream.stopped == (cut_off(text, stop) != text)
     reasoning, content = joined(passed[:-1])
     if stream.stopped:
-        assert text.lstrip().startswith(reasoning if thought else content)
+        assert cut_off(text, stop).lstrip().startswith(reasoning if thought else content)
         assert (content if thought else reasoning) == ""
-        assert cut_off(reasoning + content, stop) == reasoning + content
 
 
 # Characters
@@ -263,6 +277,13 @@ def test_half_a_character_waits_for_its_other_half() -> None:
     assert len(ids) == 4
     assert [decoder.feed([token]) for token in ids] == ["", "", "", "👩"]
     assert decoder.feed(tokenizer.encode("!")) == "!"
+
+
+def test_spaces_between_tokens_that_only_the_decoder_knows_are_kept() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"▁the": 0, "▁answer": 1}, unk_token="▁the"))
+    backend.decoder = tokenizers.decoders.Metaspace()
+    decoder = Text(Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend)))
+    assert [decoder.feed([token]) for token in (0, 1, 1)] == ["the", " answer", " answer"]
 
 
 def test_special_tokens_in_a_reply_lose_nothing() -> None:
