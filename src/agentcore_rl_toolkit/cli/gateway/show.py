@@ -59,8 +59,8 @@ def _list(indexes: list[Index]) -> int:
     from ..table import format_table
 
     rows = []
-    for part, session_id in [(part, session_id) for part in indexes for session_id in part.places]:
-        session = build_session(part.records(session_id))
+    for session_id, records in [(name, index.records(name)) for index in indexes for name in index.places]:
+        session = build_session(records)
         if session is None:
             continue
         known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity

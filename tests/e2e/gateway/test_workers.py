@@ -1,0 +1,153 @@
+"""Several processes as one gateway: any of them serves any session, and one that dies comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from support.fake_vllm import MODEL, FakeVllm
+from support.process import clean_env
+from support.tokenizers import make_tokenizer
+
+KEY = "admin-of-workers"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+def two_ports() -> int:
+    """A free port with a free one after it."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            second.bind(("127.0.0.1", port + 1))
+            return port
+    raise RuntimeError("no two free ports in a row")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer().save_pretrained(home)
+    return home
+
+
+@pytest.fixture
+def workers(folder: Path, tmp_path: Path) -> Iterator[tuple[int, FakeVllm]]:
+    port = two_ports()
+    with FakeVllm().serving() as server:
+        line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "gateway", "serve", "--engine", f"vllm={server.url}"]
+        line += ["--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(port), "--workers", "2"]
+        line += ["--log", str(tmp_path / "log")]
+        env = clean_env() | {"AGENTCORE_RL_ADMIN_KEY": KEY, "PYTHONWARNINGS": "ignore"}
+        process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            until(lambda: both_there(port))
+            yield port, server
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+        until(lambda: not any(listens(p) for p in (port, port + 1)))
+
+
+def until(holds: Any) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.1)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def both_there(port: int) -> bool:
+    if not (listens(port) and listens(port + 1)):
+        return False
+    return ask(port, "GET", "/health").get("workers") == 2
+
+
+def ask(port: int, method: str, path: str, **more: Any) -> Any:
+    response = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=HEADERS, timeout=30, **more)
+    response.raise_for_status()
+    return response.json()
+
+
+def say(base_url: str, text: str, **more: Any) -> Any:
+    with openai.OpenAI(base_url=base_url, api_key="EMPTY", max_retries=0) as client:
+        messages = [{"role": "user", "content": text}]
+        answer = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4, **more)
+        return list(answer) if more.get("stream") else answer
+
+
+def test_any_worker_serves_any_session(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    sessions = [ask(port, "POST", "/sessions", json={}) for _ in range(4)]
+    homes = [int(session["base_url"].split(":")[2].split("/")[0]) for session in sessions]
+    assert sorted(homes) == [port, port, port + 1, port + 1]
+    for session, home in zip(sessions, homes, strict=True):
+        other = port if home == port + 1 else port + 1
+        say(session["base_url"], "here")
+        say(session["base_url"].replace(str(home), str(other)), "there", stream=True)
+        for at in (port, port + 1):
+            assert ask(at, "GET", f"/sessions/{session['session_id']}/trajectories")["fidelity"]["turns"] == 2
+    named = [ask(port, "POST", "/sessions", json={"session_id": name}) for name in ("one", "two", "mine-0", "four")]
+    assert {int(s["base_url"].split(":")[2].split("/")[0]) for s in named} == {port, port + 1}
+    with pytest.raises(httpx.HTTPStatusError, match="409"):
+        ask(port + 1, "POST", "/sessions", json={"session_id": "mine-0"})
+    assert ask(port + 1, "GET", "/health")["sessions"] == 8
+    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert "agentcore_rl_gateway_turns_total 8" in metrics
+    ask(port, "PUT", "/weights", json={"version": "v2"})
+    for session in sessions:
+        say(session["base_url"], "again")
+        turns = ask(port, "GET", f"/sessions/{session['session_id']}/turns")["turns"]
+        assert turns[-1]["weight_versions"] == [["v2", len(turns[-1]["sampled_ids"])]]
+
+
+def test_a_wrong_key_opens_nothing_anywhere(workers: tuple[int, FakeVllm]) -> None:
+    port, server = workers
+    session = ask(port, "POST", "/sessions", json={})
+    for at in (port, port + 1):
+        url = f"http://127.0.0.1:{at}/sessions/{session['session_id']}.wrong/v1"
+        with pytest.raises(openai.AuthenticationError):
+            say(url, "hi")
+        assert httpx.post(f"http://127.0.0.1:{at}/sessions", json={}).status_code == 401
+        assert httpx.get(f"http://127.0.0.1:{at}/sessions/{session['session_id']}/turns").status_code == 401
+    assert [path for path, _ in server.requests if path == "/v1/completions"] == []
+
+
+def test_a_worker_that_dies_comes_back_with_its_sessions(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    sessions = [ask(port, "POST", "/sessions", json={}) for _ in range(2)]
+    for session in sessions:
+        say(session["base_url"], "before")
+    os.kill(worker_on(port + 1), signal.SIGKILL)
+    until(lambda: both_there(port))
+    for session in sessions:
+        say(session["base_url"], "after")
+        assert ask(port, "GET", f"/sessions/{session['session_id']}/trajectories")["fidelity"]["turns"] == 2
+
+
+def worker_on(port: int) -> int:
+    """The process that listens on a port."""
+    wanted = f"0100007F:{port:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    inode = next(line.split()[9] for line in lines if line.split()[1] == wanted and line.split()[3] == "0A")
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry) == f"socket:[{inode}]":
+                return int(entry.parts[2])
+    raise AssertionError(f"nobody listens on {port}")
