@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .config import AgentCoreConfig
     from .errors import AgentCoreRLError
     from .frameworks.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
+    from .gateway.serve import Gateway
     from .result import Result
     from .reward import RewardFunction
     from .store import Store, open_store
@@ -25,6 +26,7 @@ _HOMES = {
     "AgentCoreConfig": ".config",
     "AgentCoreRLApp": ".app",
     "AgentCoreRLError": ".errors",
+    "Gateway": ".gateway.serve",
     "Result": ".result",
     "RewardFunction": ".reward",
     "RolloutClient": ".client",
@@ -40,6 +42,7 @@ __all__ = [
     "AgentCoreConfig",
     "AgentCoreRLApp",
     "AgentCoreRLError",
+    "Gateway",
     "Result",
     "RewardFunction",
     "RolloutClient",

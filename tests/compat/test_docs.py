@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
+from agentcore_rl_toolkit.gateway.openapi import openapi
 from agentcore_rl_toolkit.result import RESERVED
 from agentcore_rl_toolkit.types import Status
 from support.process import clean_env
@@ -42,6 +43,16 @@ def test_settings() -> None:
         default = f"{field.default:g}" if isinstance(field.default, float) else ""
         expected.append([f"`{field.name}`", shown, default, field.metadata["help"]])
     assert table_after("docs/reference/config.md", "settings") == expected
+
+
+def test_operations_of_the_gateway() -> None:
+    expected = []
+    for path, item in openapi()["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                key = "admin" if "security" in operation else "session" if "{session}" in path else ""
+                expected.append([method.upper(), f"`{path}`", key, operation["summary"]])
+    assert table_after("docs/reference/gateway-api.md", "operations") == expected
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
