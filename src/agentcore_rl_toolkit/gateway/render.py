@@ -163,7 +163,7 @@ class ChatRenderer:
             raise RenderFault(f"the model's chat template can't force a tool call: {error}") from error
         first, second = (self.tokenizer.encode(self._rest(start, reply)) for reply in replies)
         ids = first[: _common(first, second)]
-        if not ids or (name and name not in self.tokenizer.decode(ids)):
+        if not ids or first == second or (name and name not in self.tokenizer.decode(ids)):
             raise RenderFault("this model's tool format has no place to force a call in")
         return ids
 

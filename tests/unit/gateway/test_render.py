@@ -180,8 +180,9 @@ def test_a_bridge_goes_on_and_on() -> None:
     assert render.tokenizer.decode(before.tokens().tolist()).count("number") == 5
 
 
-def test_history_that_was_not_sampled_here_is_not_bridged() -> None:
-    render = renderer()
+@pytest.mark.parametrize("make", [renderer, lambda: generic()])
+def test_history_that_was_not_sampled_here_is_not_bridged(make: Any) -> None:
+    render = make()
     before = turn(render.render(ChatCall(HISTORY)), [7, render.stop_ids[0]])
     assert render.bridge(before, ChatCall([*HISTORY, TEXT]), 3) is None
     assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS, TEXT, THANKS]), 3) is None
@@ -250,7 +251,15 @@ def test_a_template_that_refuses_messages_is_the_requests_fault() -> None:
 # What happens to old reasoning
 
 
-@pytest.mark.parametrize("make", [renderer, lambda **settings: generic(FORGETFUL_TEMPLATE, **settings)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        renderer,
+        lambda **settings: generic(FORGETFUL_TEMPLATE, **settings),
+        lambda **settings: generic(PLAIN_TEMPLATE, **settings),
+    ],
+    ids=["qwen3", "forgets", "never shows"],
+)
 def test_old_reasoning_is_kept_or_treated_as_the_template_does(make: Any) -> None:
     exact, template = make(history="exact"), make(history="template")
     prompt = exact.render(ChatCall(HISTORY))
@@ -440,6 +449,13 @@ def test_a_format_without_calls_can_force_none() -> None:
     render = generic(PLAIN_TEMPLATE.replace("c.function.name", "'x'"))
     with pytest.raises(RenderFault, match="no place to force"):
         render.forced(ChatCall(HISTORY, TOOLS, "=get_weather"))
+    with pytest.raises(RenderFault, match="no place to force"):
+        generic(FORGETFUL_TEMPLATE).forced(ChatCall(HISTORY, TOOLS, "required"))
+    bare = PLAIN_TEMPLATE.replace("<tool_call>\n{{ {'name': c.function.name, 'arguments'", "{{ {c.function.name")
+    with pytest.raises(RenderFault, match="no place to force"):
+        generic(bare.replace("{{ {c.function.name: c.function.arguments} | tojson }}", "{{ c.function.name }}")).forced(
+            ChatCall(HISTORY, TOOLS, "required")
+        )
 
 
 # Settings
