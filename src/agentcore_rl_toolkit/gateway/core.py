@@ -98,13 +98,21 @@ class Core:
     """Sessions and calls."""
 
     def __init__(
-        self, engine: Engine, renderer: ChatRenderer, *, log: Log | None = None, limits: Limits | None = None
+        self,
+        engine: Engine,
+        renderer: ChatRenderer,
+        *,
+        log: Log | None = None,
+        limits: Limits | None = None,
+        routes: bool = False,
     ) -> None:
+        """`routes` asks the engine for expert routes, where it doesn't tell them anyway."""
         self.engine = engine
         self.renders: bool = getattr(engine, "renders", False)
         """The engine's server renders and parses chats by itself."""
         self.renderer = renderer
         self.log = log
+        self.routes = routes
         self.limits = limits or Limits()
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None
@@ -559,7 +567,9 @@ class Core:
             prompt = prompt + draft.sampled
             if sampling.max_tokens is not None:
                 sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(draft.sampled))
-        request = SampleRequest(prompt, sampling, answer.model or None, session.id, choice, stream or bool(reading))
+        routes_from = _covered(plan.parent, plan.keep) if self.routes else None
+        stream = stream or bool(reading)
+        request = SampleRequest(prompt, sampling, answer.model or None, session.id, choice, stream, routes_from)
         chunks = self.engine.sample(request)
         finish = None
         versions = [list(known) for known in draft.versions]
@@ -718,13 +728,15 @@ class _Draft:
 
 def _new_routes(routes: Routes | None, parent: Turn | None, keep: int) -> Routes | None:
     """The part of an engine's routes that the turns before don't have."""
-    if routes is None:
-        return None
+    return routes.since(_covered(parent, keep)) if routes is not None else None
+
+
+def _covered(parent: Turn | None, keep: int) -> int:
+    """Up to where the routes of a prompt's tokens are known, from the turns before."""
     turn = parent
     while turn is not None and turn.routes is None:
         keep, turn = min(keep, turn.keep), turn.parent
-    covered = min(keep, turn.routes.start + turn.routes.count) if turn is not None and turn.routes is not None else 0
-    return routes.since(covered)
+    return min(keep, turn.routes.start + turn.routes.count) if turn is not None and turn.routes is not None else 0
 
 
 def _new_messages(plan: Plan) -> list[Message]:

@@ -119,12 +119,14 @@ class Gateway:
         admin_key: str | None = None,
         log: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
+        routes: bool = False,
     ) -> None:
         """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded."""
         self._engine = open_engine(engine) if isinstance(engine, str) else engine
         self._renderer = ChatRenderer(_tokenizer(tokenizer), renderer=renderer, history=history, template=template)
         self._log = log
         self._limits = limits
+        self._routes = routes
         self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url}
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
         self._loop = PrivateLoop("gateway", new_loop)
@@ -203,7 +205,7 @@ class Gateway:
 
     async def _start(self) -> None:
         log = Log(self._log) if self._log is not None else None
-        core = Core(self._engine, self._renderer, log=log, limits=self._limits)
+        core = Core(self._engine, self._renderer, log=log, limits=self._limits, routes=self._routes)
         server = Server(core, admin_key=self.admin_key, **self._where)
         await server.start()
         self._server = server

@@ -46,6 +46,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--log", metavar="DIR", help="keep turns in this folder, to go on after a restart")
     parser.add_argument("--log-gb", type=float, default=8.0, help="bound of that folder (default: 8)")
     parser.add_argument("--max-in-flight", type=int, default=4096, help="calls at a time; more are told to come back")
+    parser.add_argument("--routes", action="store_true", help="ask the engine for expert routes")
     parser.add_argument("--workers", type=int, default=1, help="processes to share the sessions, each on a port")
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
@@ -120,7 +121,8 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     tokenizer = load_tokenizer(args.tokenizer)
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _log(args)
-    core = Core(open_engine(",".join(args.engine)), renderer, log=log, limits=Limits(max_in_flight=args.max_in_flight))
+    limits = Limits(max_in_flight=args.max_in_flight)
+    core = Core(open_engine(",".join(args.engine)), renderer, log=log, limits=limits, routes=args.routes)
     where = {"host": args.host, "port": args.port, "public_url": args.public_url}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
 
