@@ -310,21 +310,21 @@ def test_an_engine_that_gives_up_is_asked_to_go_on(stream: bool):
             self.weight_version = str(len(self.requests) + 1)
             return super().sample(request)
 
-    script = [Line(said[:3], finish="abort"), Line(said[3:5], finish="abort"), Line(said[5:])]
+    script = [Line(said[:5], finish="abort"), Line(said[5:7], finish="abort"), Line(said[7:])]
     engine = Updated(script)
     with gateway(engine) as running:
         session = running.open_session()
         assert text(chat(session, stream=stream, max_tokens=len(said))) == SAID
         (turn,) = Control(running).turns(session)
         assert turn["sampled_ids"] == said
-        assert turn["weight_versions"] == [["1", 3], ["2", 2], ["3", len(said) - 5]]
+        assert turn["weight_versions"] == [["1", 5], ["2", 2], ["3", len(said) - 7]]
         assert [len(request.prompt) for request in engine.requests] == [
-            turn["prompt_length"] + done for done in (0, 3, 5)
+            turn["prompt_length"] + done for done in (0, 5, 7)
         ]
-        assert [request.sampling.max_tokens for request in engine.requests] == [len(said) - done for done in (0, 3, 5)]
+        assert [request.sampling.max_tokens for request in engine.requests] == [len(said) - done for done in (0, 5, 7)]
         row = running.trajectories(session["session_id"]).rows[0]
         assert [(version, end - start) for version, start, end in row.versions] == [
-            ("1", 3), ("2", 2), ("3", len(said) - 5)
+            ("1", 5), ("2", 2), ("3", len(said) - 7)
         ]  # fmt: skip
 
 
