@@ -373,6 +373,11 @@ def test_calls_that_are_no_calls_are_text_and_counted(
     json.dumps(reply.message(), ensure_ascii=False).encode()
 
 
+def test_a_call_of_a_tool_that_there_is_none_of_is_the_agents_to_refuse() -> None:
+    reply = parse(renderer("glm-5"), "<tool_call>unheard_of<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>")
+    assert (calls(reply), reply.parse_failures) == ([("unheard_of", {"a": 1})], 0)
+
+
 def test_lone_surrogates_in_arguments_can_be_sent() -> None:
     reply = parse(renderer(), r'<tool_call>{"name": "f", "arguments": {"a": "\ud800é"}}</tool_call>')
     assert reply.tool_calls[0].arguments.encode().isascii()
