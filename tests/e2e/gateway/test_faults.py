@@ -62,6 +62,22 @@ def test_the_sdks_retry_gets_the_recorded_turn(fault: str, stream: bool):
         assert (known.turns, known.rows, known.trained) == (1, 1, len(ids("four")))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_sdks_retry_after_a_timeout(stream: bool):
+    """The first generation does not run on, and one turn is trained."""
+    engine = Gated(ScriptedEngine(lambda request: ids("four")))
+    with gateway(engine) as running:
+        session = running.open_session()
+        asking = in_thread(lambda: text(chat(session, client={"timeout": 0.5, "max_retries": 5}, stream=stream)))
+        engine.wait(engine.asked)
+        engine.wait(engine.ended)  # nobody listens any more
+        assert len(engine.inner.aborted) == 1
+        engine.let(100)
+        assert asking() == "four"
+        known = fidelity(running, session)
+        assert (known.rows, known.trained) == (1, len(ids("four")))
+
+
 def raw(session: dict[str, Any], *, retry: int | None = None, stream: bool = False, **headers: str) -> httpx.Response:
     if retry is not None:
         headers["x-stainless-retry-count"] = str(retry)
