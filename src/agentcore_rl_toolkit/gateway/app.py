@@ -14,35 +14,32 @@ Anything that is not an agent's call is rare; an agent's call is on the fast pat
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
-import numpy as np
-import orjson
 from aiohttp import web
 
 from .chat import ChatCall, TextCall
-from .core import Core, Tokens, engine_fault
+from .core import Core, engine_fault
 from .engine.base import EngineError
 from .faults import Fault, invalid
+from .listing import row_fields, send_list, turn_fields, wants_packed
 from .openapi import openapi
-from .session import Answer, Outcome, Session, read_settings
-from .trajectory import Row, Trajectories
-from .turn import Turn
+from .sender import Sender, usage
+from .session import Answer, Session, read_settings
+from .trajectory import Trajectories
+from .turn import Tokens
 from .wire import openai
 
 logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
-_PACKED = "application/msgpack"
 _KEEP_ALIVE_SECONDS = 10.0
-_SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -118,12 +115,12 @@ class App:
             action = table.get((method, rest.rstrip("/")))
             if action is None:
                 if dot:
-                    self.core.agent_session(session_id, key)
+                    self.core.sessions.for_agent(session_id, key)
                 raise _no_route(method, _hidden(path), {m for m, p in table if p == rest.rstrip("/")})
             if dot:
-                return await action(request, self.core.agent_session(session_id, key))
+                return await action(request, self.core.sessions.for_agent(session_id, key))
             self._check_admin(request)
-            return await action(request, self.core.session(session_id))
+            return await action(request, self.core.sessions.get(session_id))
         at = (method, path.rstrip("/") or "/")
         if at in self._plain:
             return await self._plain[at](request)
@@ -173,7 +170,7 @@ class App:
         known = blake2b(raw, digest_size=16, key=own.encode("utf-8", "surrogateescape")[:64]).digest()
         retried = bool(own) or request.headers.get("x-stainless-retry-count", "0") != "0"
         if stream:
-            sender = _Sender(self, request, session, call, with_usage)
+            sender = Sender(self, request, session, call, with_usage)
             return await sender.run(known, len(raw), retried)
         answer = await self.core.answer(session, call, known, size=len(raw), retried=retried)
         response = _json(self._whole(answer, call))
@@ -201,7 +198,7 @@ class App:
             choice["finish_reason"] = openai.finish_reason(turn.finish, reply)
             choices.append(choice)
         encode = openai.completion if chat else openai.text_completion
-        return encode(answer.uid, answer.created, answer.model, choices, _usage(answer.outcomes))
+        return encode(answer.uid, answer.created, answer.model, choices, usage(answer.outcomes))
 
     def logprobs(self, call: ChatCall | TextCall, tokens: Tokens) -> dict[str, Any]:
         """Logprobs for the client."""
@@ -224,7 +221,7 @@ class App:
 
     async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = await self._body(request)
-        session = self.core.open(read_settings(openai.read_json(raw) if raw.strip() else {}))
+        session = self.core.sessions.open(read_settings(openai.read_json(raw) if raw.strip() else {}))
         return _json(openai.dump(self.urls(session)), status=201)
 
     def urls(self, session: Session) -> dict[str, Any]:
@@ -255,21 +252,21 @@ class App:
         )
 
     async def _delete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        self.core.delete(session.id)
+        self.core.sessions.delete(session.id)
         return _json(openai.dump({"session_id": session.id, "deleted": True}))
 
     async def _close(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        self.core.end(session)
+        self.core.sessions.end(session)
         return _json(openai.dump({"session_id": session.id, "closed": True}))
 
     async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        packed = _wants_packed(request)
-        return await _send_list(
-            request, "turns", (_turn(turn, packed) for turn in list(session.tree.turns)), {}, packed
+        packed = wants_packed(request)
+        return await send_list(
+            request, "turns", (turn_fields(turn, packed) for turn in list(session.tree.turns)), {}, packed
         )
 
     async def _trajectories(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        packed = _wants_packed(request)
+        packed = wants_packed(request)
         folded: Trajectories = self.core.trajectories(session)
         about = {
             "session_id": session.id,
@@ -280,11 +277,11 @@ class App:
             "result": session.result,
             "fidelity": msgspec.to_builtins(folded.fidelity),
         }
-        return await _send_list(request, "rows", (_row(row, packed) for row in folded.rows), about, packed)
+        return await send_list(request, "rows", (row_fields(row, packed) for row in folded.rows), about, packed)
 
     async def _result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         raw = await self._body(request)
-        self.core.put_result(session, openai.read_json(raw))
+        self.core.sessions.put_result(session, openai.read_json(raw))
         return _json(openai.dump({"session_id": session.id}))
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -313,7 +310,7 @@ class App:
             openai.dump(
                 {
                     "status": "paused" if core.paused else "degraded" if log_failures else "ok",
-                    "sessions": core.open_sessions,
+                    "sessions": len(core.sessions),
                     "in_flight": core.in_flight,
                     "weight_version": core.weight_version,
                     "models": core.info.models,
@@ -326,7 +323,8 @@ class App:
         core = self.core
         lines = [
             f"agentcore_rl_gateway_in_flight {core.in_flight}",
-            f"agentcore_rl_gateway_sessions_open {core.open_sessions}",
+            f"agentcore_rl_gateway_sessions_open {len(core.sessions)}",
+            f"agentcore_rl_gateway_sessions_total {core.sessions.opened}",
         ]
         lines += [f"agentcore_rl_gateway_{name}_total {value}" for name, value in sorted(core.totals.items())]
         lines += [
@@ -339,125 +337,6 @@ class App:
 
     async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:
         return _json(openai.dump(openapi()))
-
-
-class _Sender:
-    """One stream to a client. Nothing is sent before the engine has said something: its errors keep their status."""
-
-    def __init__(
-        self, app: App, request: web.BaseRequest, session: Session, call: ChatCall | TextCall, with_usage: bool
-    ) -> None:
-        self._app = app
-        self._request = request
-        self._session = session
-        self._call = call
-        self._with_usage = with_usage
-        self._response = _Stream(headers=_SSE)
-        self._chunks: openai.Chunks | None = None
-        self._begun: set[int] = set()
-        self._last = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._comment: asyncio.Task[None] | None = None
-
-    async def run(self, known: bytes, size: int, retried: bool) -> web.StreamResponse:
-        core = self._app.core
-        answer: Answer | None = None
-        self._wait()
-        try:
-            answer = await core.answer(
-                self._session,
-                self._call,
-                known,
-                size=size,
-                retried=retried,
-                stream=True,
-                piece=self._piece,
-                begin=self._begin,
-            )
-            assert self._chunks is not None
-            rest = [self._finish(choice, outcome) for choice, outcome in enumerate(answer.outcomes)]
-            last = self._chunks.usage(_usage(answer.outcomes)) if self._with_usage else b""
-            await self._end(b"".join(rest) + last + openai.DONE)
-            core.delivered(self._session, answer)
-        except Fault as fault:
-            if not self._response.prepared:
-                raise
-            core.faults[fault.code] += 1
-            await self._fail(fault)
-        except (asyncio.CancelledError, ConnectionError):
-            if answer is not None:
-                core.undelivered(self._session, answer)
-            raise
-        except Exception as error:
-            if not self._response.prepared:
-                raise
-            await self._fail(self._app.failed(self._request, error))
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-        return self._response
-
-    async def _fail(self, fault: Fault) -> None:
-        await self._end(openai.error_event(fault))
-
-    def _begin(self, answer: Answer) -> None:
-        chat = isinstance(self._call, ChatCall)
-        self._chunks = openai.Chunks(answer.uid, answer.created, answer.model, chat=chat)
-
-    async def _piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> None:
-        await self._send(self._said(choice, reasoning, content, tokens))
-
-    def _said(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
-        assert self._chunks is not None
-        data = b""
-        if choice not in self._begun:
-            self._begun.add(choice)
-            data = self._chunks.begin(choice)
-        logprobs = self._app.logprobs(self._call, tokens) if self._call.logprobs and tokens.ids else None
-        if reasoning or content or logprobs:
-            data += self._chunks.piece(choice, reasoning, content, logprobs)
-        return data
-
-    def _finish(self, choice: int, outcome: Outcome) -> bytes:
-        assert self._chunks is not None
-        turn, reply = outcome.turn, outcome.reply
-        if choice in self._begun:
-            data = self._said(choice, *outcome.rest)
-        else:  # all at once, or a recorded answer given again
-            tokens = Tokens(turn.sampled, turn.logprobs, outcome.tops)
-            data = self._said(choice, reply.reasoning, reply.content, tokens)
-        if reply.tool_calls:
-            data += self._chunks.calls(choice, reply.tool_calls)
-        return data + self._chunks.finish(choice, openai.finish_reason(turn.finish, reply))
-
-    async def _send(self, data: bytes) -> None:
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-        self._last = time.monotonic()
-        await self._response.write(data)
-
-    async def _end(self, data: bytes) -> None:
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-        await self._response.write_eof(data)
-
-    def _wait(self) -> None:
-        """Tell the client that we are still here, while the engine is busy."""
-        seconds = self._app.keep_alive_seconds
-        if seconds:
-            if self._timer is not None and time.monotonic() - self._last >= seconds:
-                self._comment = asyncio.ensure_future(self._say_nothing())
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._wait)
-
-    async def _say_nothing(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            await self._send(openai.KEEP_ALIVE)
-
-
-class _Stream(web.StreamResponse):
-    """Headers go out with the first piece, not in a packet of their own."""
-
-    _send_headers_immediately = False
 
 
 # Answers
@@ -489,80 +368,3 @@ def _hidden(path: str) -> str:
         return path
     name, slash, rest = tail.partition("/")
     return f"{head}/sessions/{name.partition('.')[0]}{slash}{rest}"
-
-
-def _usage(outcomes: list[Outcome]) -> dict[str, Any]:
-    turns = [outcome.turn for outcome in outcomes]
-    return openai.usage(turns[0].prompt_length, sum(len(turn.sampled) for turn in turns), turns[0].keep)
-
-
-def _wants_packed(request: web.BaseRequest) -> bool:
-    return _PACKED in request.headers.get("Accept", "")
-
-
-async def _send_list(
-    request: web.BaseRequest, name: str, items: Iterable[dict[str, Any]], about: dict[str, Any], packed: bool
-) -> web.StreamResponse:
-    """An object with one long list, sent item by item: a large session holds up nobody else."""
-    if packed:
-        listed = []
-        for item in items:
-            listed.append(item)
-            await asyncio.sleep(0)
-        return web.Response(body=msgspec.msgpack.encode(about | {name: listed}), content_type=_PACKED)
-    response = web.StreamResponse(headers={"Content-Type": _JSON})
-    await response.prepare(request)
-    head = openai.dump(about)[:-1]
-    await response.write(head + (b"," if about else b"") + b'"%s":[' % name.encode())
-    first = True
-    for item in items:
-        data = orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
-        await response.write(data if first else b"," + data)
-        first = False
-        await asyncio.sleep(0)
-    await response.write(b"]}")
-    await response.write_eof()
-    return response
-
-
-def _turn(turn: Turn, packed: bool) -> dict[str, Any]:
-    return {
-        "index": turn.index,
-        "parent": turn.parent.index if turn.parent is not None else None,
-        "kept_tokens": turn.keep,
-        "prompt_length": turn.prompt_length,
-        "new_prompt_ids": _numbers(turn.delta, packed),
-        "sampled_ids": _numbers(turn.sampled, packed),
-        "logprobs": _numbers(turn.logprobs, packed),
-        "finish": turn.finish,
-        "weight_versions": turn.versions,
-        "masked": turn.masked,
-        "origin": turn.origin,
-        "parse_failures": turn.parse_failures,
-        "started": turn.started,
-        "seconds": turn.seconds,
-        "id": turn.uid,
-    }
-
-
-def _row(row: Row, packed: bool) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "token_ids": _numbers(row.token_ids, packed),
-        "loss_mask": _numbers(row.loss_mask, packed),
-        "logprobs": _numbers(row.logprobs, packed),
-        "weight": row.weight,
-        "prompt_length": row.prompt_length,
-        "spans": [[span.turn, span.start, span.end, span.trained, span.finish] for span in row.spans],
-        "weight_versions": row.versions,
-    }
-    if row.routes is not None:
-        known["routes"] = _numbers(row.routes.data, packed)
-        known["routes_known"] = _numbers(row.routes.known, packed)
-    return known
-
-
-def _numbers(values: Any, packed: bool) -> Any:
-    """Packed: the bytes as they are, little-endian (ids u32, mask u8, logprobs f32, routes i32). JSON: null for NaN."""
-    if packed:
-        return values.tobytes()
-    return np.frombuffer(values, values.typecode) if hasattr(values, "typecode") and len(values) else np.asarray(values)

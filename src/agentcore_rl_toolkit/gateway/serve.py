@@ -99,7 +99,7 @@ class Server:
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(self.core.limits.sweep_seconds)
-            self.core.sweep()
+            self.core.sessions.sweep()
 
 
 class Gateway:
@@ -211,13 +211,13 @@ class Gateway:
         self._server = server
 
     async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return self._running.app.urls(self.core.open(read_settings(settings)))
+        return self._running.app.urls(self.core.sessions.open(read_settings(settings)))
 
     async def _fold(self, session_id: str) -> Trajectories:
-        return self.core.trajectories(self.core.session(session_id))
+        return self.core.trajectories(self.core.sessions.get(session_id))
 
     async def _delete(self, session_id: str) -> None:
-        self.core.delete(session_id)
+        self.core.sessions.delete(session_id)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -186,7 +186,8 @@ def _row(path: list[Turn], trained: set[Turn]) -> Row:
             mask[place:end] = np.isfinite(values)
         spans.append(Span(turn.index, place, end, turn in trained, turn.finish))
         for version, count in turn.versions:
-            versions.append((version, place, place + count))
+            if version:
+                versions.append((version, place, place + count))
             place += count
     first = next(turn.prompt_length for turn in path if turn.sampled)
     return Row(ids, mask, logprobs, 0.0, first, tuple(spans), tuple(versions), _routes(path[-1]))

@@ -7,11 +7,13 @@ logprob.
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from .engine.base import IDS, Routes
+from .engine.base import IDS, Routes, Sampled
 
 LOGPROBS = "f"
 
@@ -37,7 +39,7 @@ class Turn:
     """One for each sampled token; NaN where the engine gave none."""
     finish: str
     versions: tuple[tuple[str, int], ...] = ()
-    """Weight versions and how many sampled tokens each is behind, in order; empty if the engine doesn't say."""
+    """Weight versions and how many sampled tokens each is behind, in order; `""` for tokens of no known version."""
     masked: str | None = None
     """Why none of it is trained on, if so."""
     origin: str = "first"
@@ -87,3 +89,74 @@ class Turn:
         for part in reversed(parts):
             whole.extend(part)
         return whole
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Some sampled tokens, as clients that ask for logprobs get them."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    tops: Sequence[dict[int, float]]
+
+
+@dataclass(slots=True)
+class Draft:
+    """What of a turn has been sampled so far."""
+
+    started: float
+    sampled: array[int] = field(default_factory=lambda: array(IDS))
+    logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))
+    versions: list[list[Any]] = field(default_factory=list)
+    tops: list[dict[int, float]] = field(default_factory=list)
+    routes: Routes | None = None
+    sent: int = 0
+
+    def take(self, sampled: Sampled, weight_version: str | None) -> None:
+        self.add(sampled.token_ids, sampled.logprobs, sampled.weight_version or weight_version)
+        if sampled.top_logprobs is not None:
+            self.tops.extend(sampled.top_logprobs)
+        if sampled.routes is not None:
+            self.routes = sampled.routes
+
+    def add(self, ids: Sequence[int], logprobs: Sequence[float | None], version: str | None) -> None:
+        if not ids:
+            return
+        self.sampled.extend(ids)
+        try:
+            self.logprobs.extend(logprobs)  # type: ignore[arg-type]
+        except TypeError:  # some are missing; what was taken in before the first of them is taken back
+            del self.logprobs[len(self.sampled) - len(ids) :]
+            self.logprobs.extend([math.nan if value is None else value for value in logprobs])
+        missing = len(self.sampled) - len(self.logprobs)
+        if missing > 0:
+            self.logprobs.extend([math.nan] * missing)
+        elif missing < 0:
+            del self.logprobs[missing:]
+        version = version or ""
+        if self.versions and self.versions[-1][0] == version:
+            self.versions[-1][1] += len(ids)
+        else:
+            self.versions.append([version, len(ids)])
+
+    def known_versions(self) -> tuple[tuple[str, int], ...]:
+        """Weight versions by number of tokens; nothing if none is known."""
+        spans = tuple((version, count) for version, count in self.versions)
+        return spans if any(version for version, _ in spans) else ()
+
+    def unsent(self) -> Tokens:
+        start, self.sent = self.sent, len(self.sampled)
+        return Tokens(self.sampled[start:], self.logprobs[start:], self.tops[start:])
+
+
+def new_routes(routes: Routes | None, parent: Turn | None, keep: int) -> Routes | None:
+    """The part of an engine's routes that the turns before don't have."""
+    return routes.since(covered(parent, keep)) if routes is not None else None
+
+
+def covered(parent: Turn | None, keep: int) -> int:
+    """Up to where the routes of a prompt's tokens are known, from the turns before."""
+    turn = parent
+    while turn is not None and turn.routes is None:
+        keep, turn = min(keep, turn.keep), turn.parent
+    return min(keep, turn.routes.start + turn.routes.count) if turn is not None and turn.routes is not None else 0

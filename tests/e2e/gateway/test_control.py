@@ -132,7 +132,7 @@ def test_keys_appear_in_no_log_and_no_error(caplog: pytest.LogCaptureFixture):
                 ("POST", "chat/completions", json.dumps({"messages": HELLO}).encode()),  # the script has ended
             ]
         ]
-        running.core.delete(session["session_id"])
+        running.core.sessions.delete(session["session_id"])
         texts.append(httpx.get(f"{session['base_url']}/models").text)
         ours = "".join(r.getMessage() for r in caplog.records if r.name.startswith("agentcore_rl_toolkit"))
         for said in (*texts, ours):
@@ -193,7 +193,7 @@ def test_unknown_closed_deleted_and_expired_are_told_apart():
         sessions = {name: running.open_session(session_id=name) for name in ("closed", "deleted", "expired")}
         control("POST", "/sessions/closed/close").raise_for_status()
         control("DELETE", "/sessions/deleted").raise_for_status()
-        running.core.session("expired").used -= 90_000
+        running.core.sessions.get("expired").used -= 90_000
         expected = {
             "closed": (410, "session_closed"),
             "deleted": (410, "session_closed"),
@@ -216,12 +216,12 @@ def test_a_session_expires_when_it_has_not_been_used():
     with gateway(ScriptedEngine(lambda request: ids("four"))) as running:
         session = running.open_session(session_id="one", ttl_seconds=100)
         for use in (lambda: list(client(session).models.list()), lambda: chat(session)):
-            running.core.session("one").used -= 99
+            running.core.sessions.get("one").used -= 99
             use()
-            assert running.core.session("one").expires > session["expires_at"] - 1
-        running.core.session("one").used -= 101
-        running.core.sweep()
-        assert running.core.open_sessions == 0
+            assert running.core.sessions.get("one").expires > session["expires_at"] - 1
+        running.core.sessions.get("one").used -= 101
+        running.core.sessions.sweep()
+        assert len(running.core.sessions) == 0
         assert code(Control(running)("GET", "/sessions/one")) == (410, "session_expired")
 
 
@@ -231,9 +231,9 @@ def test_a_session_does_not_expire_during_a_call():
         session = running.open_session(session_id="one", ttl_seconds=100)
         asking = in_thread(lambda: chat(session))
         engine.wait(engine.asked)
-        running.core.session("one").used -= 101
-        running.core.sweep()
-        assert running.core.open_sessions == 1
+        running.core.sessions.get("one").used -= 101
+        running.core.sessions.sweep()
+        assert len(running.core.sessions) == 1
         engine.let()
         asking()
         assert len(Control(running).turns(session)) == 1
@@ -481,7 +481,7 @@ def test_a_large_read_lets_others_in(accept: str):
             if len(seen) < 20:
                 loop.call_soon(count)
 
-        turns = running.core.session(session["session_id"]).tree.turns
+        turns = running.core.sessions.get(session["session_id"]).tree.turns
         turns[:] = [Watched(turn, lambda: seen.append(rounds[0])) for turn in turns]  # type: ignore[misc]
         loop.call_soon_threadsafe(count)
         Control(running)("GET", f"/sessions/{session['session_id']}/turns", headers={"Accept": accept})

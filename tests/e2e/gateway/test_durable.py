@@ -79,8 +79,8 @@ def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
             first.open_session(session_id=name, ttl_seconds=100)
         control("POST", "/sessions/closed/close").raise_for_status()
         control("DELETE", "/sessions/deleted").raise_for_status()
-        first.core.session("expired").used -= 101
-        first.core.sweep()
+        first.core.sessions.get("expired").used -= 101
+        first.core.sessions.sweep()
         session = first.open_session(session_id="open")
         client(session).completions.create(model=MODEL, prompt="two plus two? ")
     with gateway([ids(" four")], log=tmp_path) as second:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from support.gateway import client, gateway, ids
 
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from support.gateway import client, gateway, ids
 
 MODEL = "scripted"
 
@@ -18,7 +18,7 @@ def test_routes_are_aligned_across_turns_and_kept_once() -> None:
         said = client(session).chat.completions.create(model=MODEL, messages=messages).choices[0].message.content
         messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "Thanks!"}]
         client(session).chat.completions.create(model=MODEL, messages=messages)
-        first, second = running.core.session(session["session_id"]).tree.turns
+        first, second = running.core.sessions.get(session["session_id"]).tree.turns
         assert engine.requests[0].routes_from == 0
         assert engine.requests[1].routes_from == first.length - 1  # the last token was never run through the model
         assert first.routes is not None

@@ -348,19 +348,21 @@ def test_a_full_log_takes_no_new_sessions_until_closed_ones_make_room(tmp_path: 
         opened: list[Session] = []
         with pytest.raises(Fault) as refused:  # noqa: PT012
             for number in range(1000):
-                opened.append(core.open(read_settings({"session_id": f"s{number}", "metadata": {"x": "y" * 1000}})))
+                opened.append(
+                    core.sessions.open(read_settings({"session_id": f"s{number}", "metadata": {"x": "y" * 1000}}))
+                )
         assert (refused.value.status, refused.value.code) == (503, "log_full")
         assert refused.value.retry_after
         assert 20 < len(opened) < 60
         for session in opened[:15]:
-            core.end(session)
-        newest = core.open(read_settings({"session_id": "newest"}))
+            core.sessions.end(session)
+        newest = core.sessions.open(read_settings({"session_id": "newest"}))
         assert log.size < 40_000
         with pytest.raises(Fault) as gone:
-            core.session("s0")
+            core.sessions.get("s0")
         assert gone.value.status == 410
-        assert core.session(opened[-1].id) is opened[-1]  # what is open stays
-        assert core.session("newest") is newest
+        assert core.sessions.get(opened[-1].id) is opened[-1]  # what is open stays
+        assert core.sessions.get("newest") is newest
         await core.close()
 
     asyncio.run(run())
@@ -374,13 +376,13 @@ def test_making_room_takes_no_more_than_it_has_to(tmp_path: Path, renderer: Chat
         log = Log(tmp_path, max_bytes=40_000)
         core = Core(ScriptedEngine([]), renderer, log=log)
         while not log.full:
-            core.end(core.open(read_settings({"metadata": {"x": "y" * 1000}})))
+            core.sessions.end(core.sessions.open(read_settings({"metadata": {"x": "y" * 1000}})))
         before = log.sessions()
-        core.open(read_settings({}))
+        core.sessions.open(read_settings({}))
         left = [name for name in before if log.has(name)]
         assert 0 < len(left) < len(before)
         assert left == before[-len(left) :]  # the oldest went
-        assert all(core.session(name).closed for name in left)  # and those that stayed can be read
+        assert all(core.sessions.get(name).closed for name in left)  # and those that stayed can be read
         await core.close()
 
     asyncio.run(run())
@@ -390,11 +392,11 @@ def test_an_old_session_that_stays_open_does_not_cost_the_closed_ones(tmp_path: 
     async def run() -> None:
         log = Log(tmp_path, max_bytes=40_000)
         core = Core(ScriptedEngine([]), renderer, log=log)
-        core.open(read_settings({"session_id": "old"}))
+        core.sessions.open(read_settings({"session_id": "old"}))
         while not log.full:
-            core.end(core.open(read_settings({"metadata": {"x": "y" * 1000}})))
+            core.sessions.end(core.sessions.open(read_settings({"metadata": {"x": "y" * 1000}})))
         before = log.sessions()
-        core.open(read_settings({"session_id": "new"}))
+        core.sessions.open(read_settings({"session_id": "new"}))
         assert log.size < 40_000
         assert sum(log.has(name) for name in before) > len(before) // 3
         await core.close()

@@ -1,0 +1,179 @@
+"""From a call to its prompt, and from what was sampled back to a reply: all that a call needs besides sampling.
+
+A plan says where a prompt goes on from (a turn of the session, and how many of its tokens) and what is new in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from array import array
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from .chat import ChatCall, Message, Prints, Reply, TextCall, fingerprint, render_key
+from .engine.base import IDS, Sampling
+from .faults import Fault, invalid
+from .render import ChatRenderer, RenderFault
+from .session import Session
+from .stream import ReplyStream, streams
+from .turn import Turn
+
+logger = logging.getLogger(__name__)
+
+_PROMPT_END = 64  # ids of the prompt's end that parsing a reply may look at
+
+
+@dataclass(slots=True)
+class Plan:
+    """A call with its prompt: where it goes on from, and what is new."""
+
+    call: ChatCall | TextCall
+    sampling: Sampling
+    parent: Turn | None
+    keep: int
+    delta: array[int]
+    origin: str
+    prompt: array[int]
+    prints: Prints | None
+    used: int
+    """Messages that the parent turn has seen already."""
+    forced: list[int] = field(default_factory=list)
+    sibling: Turn | None = None
+    """Another choice of the same call that is recorded: the prompt need not be kept twice."""
+
+    def new_messages(self) -> list[Message]:
+        """Those that the turns before have not seen."""
+        return self.call.messages[self.used :] if isinstance(self.call, ChatCall) else []
+
+
+class Planner:
+    """Plans calls for one model."""
+
+    def __init__(self, renderer: ChatRenderer, *, passed_on: bool = False) -> None:
+        """`passed_on`: chats are rendered by the engine's server, and placed when it tells what it rendered."""
+        self._renderer = renderer
+        self._passed_on = passed_on
+
+    def plan(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> Plan:
+        """The call's prompt, checked against the context limit."""
+        sampling = session.sampling(call.sampling)
+        try:
+            if isinstance(call, ChatCall) and self._passed_on:
+                return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
+            if isinstance(call, TextCall):
+                plan = self._plan_text(session, call, sampling)
+            else:
+                plan = self._plan_chat(session, call, sampling)
+        except RenderFault as error:
+            raise invalid(str(error), param="messages", code="cannot_render") from error
+        limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
+        if limits:
+            left = min(limits) - len(plan.prompt)
+            if left < 1:
+                over = 1 - left
+                raise Fault(
+                    400,
+                    "context_length_exceeded",
+                    f"This model's maximum context length is {min(limits)} tokens. However, your messages resulted in "
+                    f"{len(plan.prompt)} tokens: {over} too many to sample one more.",
+                    param="messages",
+                )
+            if sampling.max_tokens is None or sampling.max_tokens > left:
+                sampling = dataclasses.replace(sampling, max_tokens=left)
+        plan.sampling = dataclasses.replace(
+            sampling, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *self._renderer.stop_ids)))
+        )
+        return plan
+
+    def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
+        prints = fingerprint(call)
+        tree = session.tree
+        turn, used = tree.match(prints)
+        bridged = self._renderer.bridge(turn, call, used) if turn is not None else None
+        if turn is not None and bridged is not None:
+            keep, delta = bridged
+            origin, parent = "bridge", turn
+            prompt = turn.tokens(keep)
+            prompt.extend(delta)
+        else:
+            prompt = self._renderer.render(call, render_key(call))
+            origin, parent, used = ("render" if tree.turns else "first"), None, 0
+            parent, keep = tree.share(prompt) if tree.turns else (None, 0)
+            delta = prompt[keep:]
+        plan = Plan(call, sampling, parent, keep, delta, origin, prompt, prints, used)
+        if call.tool_choice not in ("auto", "none"):
+            plan.forced = self._renderer.forced(call)
+            plan.delta = plan.delta + array(IDS, plan.forced)
+            plan.prompt = plan.prompt + array(IDS, plan.forced)
+        return plan
+
+    def _plan_text(self, session: Session, call: TextCall, sampling: Sampling) -> Plan:
+        if isinstance(call.prompt, list):
+            if max(call.prompt) >= self._renderer.tokenizer.size:
+                raise invalid("prompt has token ids that the tokenizer doesn't know", param="prompt")
+            prompt = array(IDS, call.prompt)
+            parent, keep = session.tree.share(prompt) if session.tree.turns else (None, 0)
+        else:
+            parent, keep = None, 0
+            for length, digest, turn in reversed(session.texts):
+                if length <= len(call.prompt) and text_print(call.prompt[:length]) == digest:
+                    parent, keep = turn, turn.length
+                    break
+            start = parent.tokens() if parent is not None else array(IDS)
+            rest = call.prompt[length:] if parent is not None else call.prompt
+            prompt = start + array(IDS, self._renderer.tokenizer.encode(rest, add_special_tokens=parent is None))
+        if not prompt:
+            raise invalid("prompt is empty", param="prompt")
+        goes_on = parent is not None and keep > parent.prompt_length
+        origin = "bridge" if goes_on else "render" if session.tree.turns else "first"
+        return Plan(call, sampling, parent, keep, prompt[keep:], origin, prompt, None, 0)
+
+    def place(self, session: Session, plan: Plan, prompt: array[int]) -> None:
+        """Where a prompt that somebody else rendered goes on from."""
+        tree = session.tree
+        plan.prompt = prompt
+        plan.parent, plan.keep = tree.share(prompt) if tree.turns else (None, 0)
+        plan.delta = prompt[plan.keep :]
+        goes_on = plan.parent is not None and plan.keep >= plan.parent.length
+        plan.origin = "bridge" if goes_on else "render" if tree.turns else "first"
+
+    def watch(self, plan: Plan, *, streamed: bool) -> ReplyStream | None:
+        """What watches the text as it comes, where anybody has to."""
+        if not streamed and not plan.sampling.stop:
+            return None
+        call = plan.call
+        chat = isinstance(call, ChatCall)
+        end = self._renderer.tokenizer.decode(plan.prompt[-4:].tolist()).rstrip() if chat else ""
+        return ReplyStream(
+            self._renderer.tokenizer,
+            stop_ids=self._renderer.stop_ids,
+            stop=plan.sampling.stop,
+            calls=isinstance(call, ChatCall) and bool(call.tools) and call.tool_choice != "none",
+            thinking=end.endswith("<think>"),
+            plain=not chat,
+            live=not plan.forced and streams(self._renderer.name),
+        )
+
+    def parse(self, plan: Plan, sampled: array[int], uid: str, *, stopped: bool) -> Reply:
+        """What was sampled says; if it was `stopped` by a stop string, what comes before that says."""
+        tokenizer = self._renderer.tokenizer
+        ids = sampled.tolist()
+        if stopped:
+            text = tokenizer.decode([token for token in ids if token not in self._renderer.stop_ids])
+            places = [place for place in map(text.find, plan.sampling.stop) if place >= 0]
+            ids = tokenizer.encode(text[: min(places)]) if places else ids
+        if isinstance(plan.call, TextCall):
+            while ids and ids[-1] in self._renderer.stop_ids:
+                ids.pop()
+            return Reply(content=tokenizer.decode(ids))
+        end = plan.prompt[: len(plan.prompt) - len(plan.forced)][-_PROMPT_END:]
+        try:
+            return self._renderer.parse([*plan.forced, *ids], end, plan.call, uid)
+        except Exception as error:  # whatever the model says is data
+            logger.warning("a reply could not be parsed: %s", type(error).__name__)
+            return Reply(content=tokenizer.decode(ids), parse_failures=1)
+
+
+def text_print(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
