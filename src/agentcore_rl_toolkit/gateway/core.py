@@ -17,7 +17,7 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from .chat import ChatCall, Reply, TextCall, after, exact
 from .engine.base import (
@@ -195,13 +195,13 @@ class Core:
                 break
         if self.in_flight >= self.limits.max_in_flight:
             raise Fault(429, "overloaded", f"{self.in_flight} calls are in flight", retry_after=1)
-        answer = Answer(int(time.time()), secrets.token_hex(8), "")
+        answer = Answer(int(time.time()), secrets.token_hex(8), "", request, call.n)
         self.in_flight += 1
         session.in_flight += 1
         self._idle.clear()
         try:
             answer.model = await self.model(call.model, session) or ""
-            session.remember(request, answer)
+            session.remember(answer)
             if size > _LARGE:  # tokenizing it takes a while, and others are waiting
                 plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
             else:
@@ -279,18 +279,18 @@ class Core:
             else:
                 raise EngineError("the engine gave up on this call again and again", status=503, sampled_any=True)
         except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
-            self._record(session, plan, draft, Reply(), uid, "abort", masked=ABORTED)
+            self._record(session, plan, draft, Reply(), answer, uid, "abort", masked=ABORTED)
             raise
         except Exception as error:
             self.faults["engine"] += 1
             if draft.sampled:
-                self._record(session, plan, draft, Reply(), uid, "error", masked=ENGINE_ERROR)
+                self._record(session, plan, draft, Reply(), answer, uid, "error", masked=ENGINE_ERROR)
             if isinstance(error, EngineError):
                 raise engine_fault(error) from error
             raise
         stopped = reading is not None and reading.stopped
         reply = gathered.reply if passed_on else self.planner.parse(plan, draft.sampled, uid, stopped=stopped)
-        turn = self._record(session, plan, draft, reply, uid, finish, masked=None)
+        turn = self._record(session, plan, draft, reply, answer, uid, finish, masked=None)
         outcome = Outcome(turn, reply, draft.tops)
         if reading is not None and piece is not None:
             outcome.rest = (*reading.finish(reply), draft.unsent())
@@ -392,7 +392,16 @@ class Core:
         return finish
 
     def _record(
-        self, session: Session, plan: Plan, draft: Draft, reply: Reply, uid: str, finish: str, *, masked: str | None
+        self,
+        session: Session,
+        plan: Plan,
+        draft: Draft,
+        reply: Reply,
+        answer: Answer,
+        uid: str,
+        finish: str,
+        *,
+        masked: str | None,
     ) -> Turn:
         """Make the turn, and put it on record before anybody sees it."""
         parent, keep, delta = plan.parent, plan.keep, plan.delta
@@ -432,18 +441,9 @@ class Core:
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         session.tree.add(turn, end, ends)
         if self.log is not None and not session.gone:
-            known = {"messages": plan.new_messages(), "reply": _shown(reply), "text": text}
-            self.log.write_turn(session, turn, end=end, exact=ends, **known)
+            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends}
+            self.log.write_turn(session, turn, reply, answer, **known)
         return turn
-
-
-def _shown(reply: Reply) -> dict[str, Any]:
-    shown: dict[str, Any] = {"content": reply.content}
-    if reply.reasoning:
-        shown["reasoning"] = reply.reasoning
-    if reply.tool_calls:
-        shown["tool_calls"] = [[call.name, call.arguments] for call in reply.tool_calls]
-    return shown
 
 
 def engine_fault(error: EngineError) -> Fault:

@@ -29,8 +29,9 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError
+from .chat import Reply, ToolCall
 from .engine.base import IDS, Routes
-from .session import Session, SessionSettings
+from .session import Answer, Outcome, Session, SessionSettings
 from .turn import LOGPROBS, Turn
 
 logger = logging.getLogger(__name__)
@@ -168,8 +169,8 @@ class Log:
         settings = asdict(session.settings)
         self.write(session.id, "session", schema=SCHEMA, settings=settings, key=session.key, created=session.created)
 
-    def write_turn(self, session: Session, turn: Turn, **known: Any) -> None:
-        """Append a turn; `known` is what the turn itself doesn't hold: prints, messages, the reply."""
+    def write_turn(self, session: Session, turn: Turn, reply: Reply, answer: Answer, **known: Any) -> None:
+        """Append a turn, its reply, and what it answered; `known` has its prints and the new messages."""
         routes = turn.routes
         self.write(
             session.id,
@@ -189,6 +190,8 @@ class Log:
             started=turn.started,
             seconds=turn.seconds,
             uid=turn.uid,
+            reply=reply,
+            answer=(answer.request, answer.uid, answer.created, answer.model, answer.choices),
             **known,
         )
 
@@ -372,6 +375,21 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
     session.tree.add(turn, record["end"], record["exact"])
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
+    if turn.masked is None:
+        _remember(session, turn, record)
+
+
+def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
+    """A client that was cut off by a kill asks again, and gets what was recorded."""
+    request, uid, created, model, choices = record["answer"]
+    answer = session.answers.get(request)
+    if answer is None or answer.uid != uid:
+        answer = Answer(created, uid, model, request, choices)
+        answer.done.set()
+        session.remember(answer)
+    said = record["reply"]
+    calls = [ToolCall(**call) for call in said.pop("tool_calls")]
+    answer.outcomes.append(Outcome(turn, Reply(**said, tool_calls=calls), []))
 
 
 def _array(code: str, data: bytes) -> Any:

@@ -107,6 +107,9 @@ class Answer:
     created: int
     uid: str
     model: str
+    request: bytes
+    """A print of the request's bytes."""
+    choices: int = 1
     outcomes: list[Outcome] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the request has ended, well or not."""
@@ -115,7 +118,7 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        return self.done.is_set() and bool(self.outcomes)
+        return self.done.is_set() and len(self.outcomes) == self.choices
 
 
 class Session:
@@ -146,10 +149,10 @@ class Session:
     def expires(self) -> float:
         return self.used + self.settings.ttl_seconds
 
-    def remember(self, request: bytes, answer: Answer) -> None:
+    def remember(self, answer: Answer) -> None:
         """Keep an answer under the print of its request; the oldest that is finished makes room."""
-        self.answers[request] = answer
-        self.answers.move_to_end(request)
+        self.answers[answer.request] = answer
+        self.answers.move_to_end(answer.request)
         while len(self.answers) > _REMEMBERED:
             oldest = next((key for key, kept in self.answers.items() if kept.done.is_set()), None)
             if oldest is None:

@@ -72,6 +72,24 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path):
             client(wrong).models.list()
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_retry_after_a_restart_gets_the_recorded_turn(tmp_path: Path, n: int):
+    said = "<think>\nhm\n</think>\n\nLet me see." + call_text("get_weather", city="Paris")
+    asked = {"model": MODEL, "messages": HELLO, "tools": [WEATHER], "n": n}
+    with gateway([ids(said)] * n, log=tmp_path) as first:
+        session = first.open_session()
+        before = client(session).chat.completions.create(**asked)
+    engine = ScriptedEngine([ids("another answer")] * 4)
+    with gateway(engine, log=tmp_path) as second:
+        again = client(moved(session, first, second))
+        retried = again.chat.completions.create(**asked, extra_headers={"x-stainless-retry-count": "1"})
+        assert retried == before
+        assert engine.requests == []
+        again.chat.completions.create(**asked)  # on purpose
+        assert len(engine.requests) == n
+        assert rows(second, session)[1]["turns"] == 2 * n
+
+
 def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
     with gateway([ids("the answer is"), ids(" four")], log=tmp_path) as first:
         control = Control(first)

@@ -226,6 +226,30 @@ def test_stop_strings_cut_the_reply_but_not_the_record(stop: Any, stream: bool):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("said", "stop", "thought", "text"),
+    [
+        ("\n\nUser: hi", "\n\nUser", "", ""),
+        ("<think>abc</think>def", "c</think>", "ab", ""),
+        ("<think>abc</think>def ghi", "f g", "abc", "de"),
+        ("one. " + call_text("get_weather", city="Paris"), "<tool_call>", "", "one."),
+    ],
+)
+def test_a_stop_string_cuts_wherever_it_is(said: str, stop: str, thought: str, text: str, stream: bool):
+    with gateway([ids(said)]) as running:
+        answer = chat(running.open_session(), stop=stop, stream=stream, tools=[WEATHER])
+        if stream:
+            deltas = [chunk.choices[0].delta for chunk in answer if chunk.choices]
+            assert "".join(delta.content or "" for delta in deltas) == text
+            assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == thought
+            assert not any(delta.tool_calls for delta in deltas)
+        else:
+            message = answer.choices[0].message
+            assert (message.content, getattr(message, "reasoning_content", "")) == (text, thought)
+            assert not message.tool_calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_logprobs(stream: bool):
     with gateway([ids("the answer is four")]) as running:
         answer = chat(running.open_session(), logprobs=True, top_logprobs=2, stream=stream)

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.chat import Reply
 from agentcore_rl_toolkit.gateway.core import Core
 from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.log import Index, Log, build_session
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
-from agentcore_rl_toolkit.gateway.session import Session, read_settings
+from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
 from support.tokenizers import make_tokenizer
@@ -61,7 +62,8 @@ def add_turn(log: Log, session: Session, **known: Any) -> Turn:
         **known,
     )
     session.tree.add(turn, b"end%d" % number, b"exact")
-    log.write_turn(session, turn, end=b"end%d" % number, exact=b"exact", text=None, messages=[], reply={"content": "x"})
+    answer = Answer(0, "u", "m", b"request%d" % number)
+    log.write_turn(session, turn, Reply("x"), answer, end=b"end%d" % number, exact=b"exact", text=None, messages=[])
     return turn
 
 

@@ -60,12 +60,12 @@ def test_time_to_live_counts_from_the_last_use():
 def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten():
     async def run() -> None:
         one = session()
-        running = Answer(0, "running", "m")
-        one.remember(b"running", running)
+        running = Answer(0, "running", "m", b"running")
+        one.remember(running)
         for number in range(100):
-            answer = Answer(0, str(number), "m")
+            answer = Answer(0, str(number), "m", b"%d" % number)
             answer.done.set()
-            one.remember(b"%d" % number, answer)
+            one.remember(answer)
         assert one.answers[b"running"] is running
         assert b"99" in one.answers
         assert b"0" not in one.answers
@@ -76,7 +76,7 @@ def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten()
 
 def test_an_answer_is_whole_when_it_ended_well():
     async def run() -> None:
-        answer = Answer(0, "u", "m")
+        answer = Answer(0, "u", "m", b"r")
         assert not answer.whole
         answer.done.set()
         assert not answer.whole  # it failed

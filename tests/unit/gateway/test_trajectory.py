@@ -14,9 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
+from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes, Sampled
 from agentcore_rl_toolkit.gateway.trajectory import Row, Trajectories, fold
-from agentcore_rl_toolkit.gateway.turn import ABORTED, ENGINE_ERROR, LOGPROBS, NO_LOGPROB, TRUNCATED, UNDELIVERED, Turn
+from agentcore_rl_toolkit.gateway.turn import (
+    ABORTED,
+    ENGINE_ERROR,
+    LOGPROBS,
+    NO_LOGPROB,
+    TRUNCATED,
+    UNDELIVERED,
+    Draft,
+    Turn,
+)
 
 WIDTH = 2
 
@@ -468,3 +477,20 @@ def test_a_session_keeps_four_bytes_a_token_and_four_a_logprob() -> None:
     assert sys.getsizeof(row.token_ids) < 5 * last.length
     assert len(repr(last)) < 500
     assert row.loss_mask.nbytes + row.logprobs.nbytes == 5 * last.length
+
+
+def test_tokens_of_no_known_version_keep_the_others_in_place() -> None:
+    draft = Draft(0.0)
+    draft.take(Sampled([5, 6], [-1.0, -1.0]), None)
+    draft.take(Sampled([7], [-1.0], weight_version="2"), None)
+    draft.take(Sampled([8], [-1.0], weight_version="3"), None)
+    assert draft.known_versions() == (("", 2), ("2", 1), ("3", 1))
+    turn = Turn(0, None, 0, array(IDS, [1, 2]), draft.sampled, draft.logprobs, "stop", draft.known_versions())
+    (row,) = fold([turn]).rows
+    assert row.versions == (("2", 4, 5), ("3", 5, 6))
+
+
+def test_no_known_version_at_all_is_none() -> None:
+    draft = Draft(0.0)
+    draft.take(Sampled([5, 6], [-1.0, -1.0]), None)
+    assert draft.known_versions() == ()

@@ -91,12 +91,12 @@ def _messages(session: Session, records: list[dict[str, Any]]) -> int:
         for message in record["messages"]:
             print(f"{paint(_BOLD, message['role'])}  {message['content']}")
         reply = record["reply"]
-        if reply.get("reasoning"):
+        if reply["reasoning"]:
             print(f"{paint(_BOLD, 'thinks')}  {paint(_DIM, reply['reasoning'])}")
         if reply["content"]:
             print(f"{paint(_BOLD, 'assistant')}  {reply['content']}")
-        for name, arguments in reply.get("tool_calls", ()):
-            print(f"{paint(_BOLD, 'calls')}  {name}({arguments})")
+        for call in reply["tool_calls"]:
+            print(f"{paint(_BOLD, 'calls')}  {call['name']}({call['arguments']})")
     _fidelity(session)
     return 0
 
