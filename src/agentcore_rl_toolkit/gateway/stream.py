@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from .chat import Reply
 from .tokenizer import Tokenizer
 
+_CONTEXT = 6  # ids
 _OPEN, _CLOSE = "<think>", "</think>"
 # How the tool formats that `renderers` parses begin.
 _CALLS = (
@@ -37,7 +38,7 @@ class Text:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._start = 0  # ids from here on are decoded together, for what joins them
+        self._start = 0  # ids from here on are decoded together, because what comes before a token may change its text
         self._read = 0
 
     def feed(self, ids: Sequence[int]) -> str:
@@ -47,7 +48,8 @@ class Text:
         text = self._tokenizer.decode(self._ids[self._start :])
         if len(text) <= len(known) or text.endswith("\ufffd"):
             return ""
-        self._start, self._read = self._read, len(self._ids)
+        self._read = len(self._ids)
+        self._start = max(self._start, self._read - _CONTEXT)
         return text[len(known) :]
 
 

@@ -78,6 +78,8 @@ class Body:
     def _take_chunks(self, buffer: bytearray) -> bytes:
         parts: list[bytearray] = []
         at, length = 0, len(buffer)
+        if not self._left and not self._trailer:
+            at = _whole_chunks(buffer, parts)
         while not self.done:
             if self._left:  # bytes of a chunk and the two that end it
                 if at == length:
@@ -97,6 +99,25 @@ class Body:
                 self._left = size + 2 if size else 0
         del buffer[:at]
         return b"".join(parts)
+
+
+def _whole_chunks(buffer: bytearray, parts: list[bytearray]) -> int:
+    """Take chunks that have arrived whole, up to the first that is the last or anything but plain; where that begins.
+
+    A stream has a chunk for each token: this is most of what reading one costs.
+    """
+    at, length, find = 0, len(buffer), buffer.find
+    while True:
+        end = find(b"\r\n", at)
+        line = buffer[at:end]
+        if end < 0 or not line.isalnum():
+            return at
+        size = int(line, 16)
+        stop = end + 2 + size
+        if size == 0 or stop + 2 > length:
+            return at
+        parts.append(buffer[end + 2 : stop])
+        at = stop + 2
 
 
 class Connection(asyncio.Protocol):
