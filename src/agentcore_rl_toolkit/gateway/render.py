@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import uuid
 from array import array
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from ..errors import ConfigError
 from .chat import ChatCall, Message, Reply, ToolCall, has_assistant
 from .engine.base import IDS
+from .standins import LONG_CALLS, StandIns
 from .tokenizer import Tokenizer
 from .turn import Turn
 
@@ -56,7 +58,9 @@ class ChatRenderer:
             raise ConfigError(f"history={history!r} is neither 'exact' nor 'template'")
         self.tokenizer = tokenizer
         self.history = history
-        self._create = _factory(tokenizer, renderer, history)
+        self._stand_ins = StandIns(tokenizer)
+        self._lock = threading.Lock()
+        self._create = _factory(self._stand_ins, renderer, history)
         self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._template = dict(template or {})
         try:
@@ -69,27 +73,50 @@ class ChatRenderer:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} has no token that ends a turn")
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
+        self._agreed = self._agrees()
 
     # Prompts
 
     def render(self, call: ChatCall, key: bytes | None = None) -> array[int]:
         """The whole conversation's prompt. Calls with the same `key` have the same prompt, and share the work."""
-        if key is not None and key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
+        with self._lock:  # large calls are rendered on other threads
+            if key is not None and key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        renderer = self._renderer(call.template)
         try:
-            ids = self._renderer(call.template).render_ids(
-                call.messages, tools=call.tools or None, add_generation_prompt=True
-            )
+            prompt = self._quick(renderer, call) if self._agreed else self._slow(renderer, call)
         except Exception as error:  # a Jinja template may raise anything it likes
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
-        prompt = array(IDS, ids)
         if key is not None:
-            self._cache[key] = prompt
-            self._cached += len(prompt)
-            while self._cached > _CACHED_TOKENS and self._cache:
-                self._cached -= len(self._cache.popitem(last=False)[1])
+            with self._lock:
+                self._cached += len(prompt) - len(self._cache.pop(key, ()))
+                self._cache[key] = prompt
+                while self._cached > _CACHED_TOKENS and self._cache:
+                    self._cached -= len(self._cache.popitem(last=False)[1])
         return prompt
+
+    def _slow(self, renderer: Any, call: ChatCall) -> array[int]:
+        return array(IDS, renderer.render_ids(call.messages, tools=call.tools or None, add_generation_prompt=True))
+
+    def _quick(self, renderer: Any, call: ChatCall) -> array[int]:
+        with self._stand_ins.used():
+            ids = renderer.render_ids(call.messages, tools=call.tools or None, add_generation_prompt=True)
+            return self._stand_ins.restore(ids)
+
+    def _agrees(self) -> bool:
+        """Whether this renderer puts together stand-ins as it does the real ids."""
+        seen = []
+        for call in LONG_CALLS:
+            try:
+                slow = self._slow(self._plain, call)
+            except Exception:  # not every template takes every role
+                continue
+            try:
+                seen.append(self._quick(self._plain, call) == slow)
+            except Exception:
+                seen.append(False)
+        return bool(seen) and all(seen)
 
     def bridge(self, turn: Turn, call: ChatCall, used: int) -> tuple[int, array[int]] | None:
         """How the prompt goes on from `turn` with the messages after the first `used`: tokens kept, tokens added.
@@ -246,7 +273,7 @@ class ChatRenderer:
         return isinstance(renderer, _generic_class())
 
 
-def _factory(tokenizer: Tokenizer, name: str, history: History) -> Callable[[dict[str, Any]], Any]:
+def _factory(tokenizer: StandIns, name: str, history: History) -> Callable[[dict[str, Any]], Any]:
     """What makes a renderer with given template settings."""
     try:
         from renderers import DefaultRendererConfig, config_from_name, create_renderer, merge_chat_template_kwargs
@@ -287,6 +314,12 @@ def _generic_class() -> type[Any]:
         from renderers.default import DefaultRenderer, _decode_tool_call_arguments
 
         class Generic(DefaultRenderer):  # type: ignore[misc, unused-ignore]
+            def render_ids(
+                self, messages: list[Message], *, tools: Any = None, add_generation_prompt: bool = False
+            ) -> list[int]:
+                ids: list[int] = self._tokenizer.encode(self.text(messages, tools, add_generation_prompt))
+                return ids
+
             def text(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
                 settings = dict(self.config.model_extra or {})
                 if tools is not None:
@@ -306,7 +339,7 @@ def _generic_class() -> type[Any]:
 _Generic: type[Any] | None = None
 
 
-def _parsers(tokenizer: Tokenizer) -> dict[str, str]:
+def _parsers(tokenizer: StandIns) -> dict[str, str]:
     """How a model without a renderer writes tool calls and reasoning, as far as its tokens and template tell."""
     template = tokenizer.chat_template or ""
     missing = (None, tokenizer.unk_token_id)
