@@ -18,7 +18,7 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -167,7 +167,7 @@ class App:
         with_usage: bool,
     ) -> web.StreamResponse:
         own = request.headers.get("Idempotency-Key", "")
-        known = blake2b(raw, digest_size=16, key=own.encode("utf-8", "surrogateescape")[:64]).digest()
+        known = sha256(raw + own.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()[:16]
         retried = bool(own) or request.headers.get("x-stainless-retry-count", "0") != "0"
         if stream:
             sender = Sender(self, request, session, call, with_usage)

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 
 import orjson
@@ -106,14 +106,14 @@ class Prints:
 
 def fingerprint(call: ChatCall) -> Prints:
     """The prints of a call's conversation; tools and template settings are part of it."""
-    running = blake2b(digest_size=16)
+    running = sha256(usedforsecurity=False)  # twice as fast as others, where the processor helps
     if call.tools or call.template:
         running.update(_sorted([call.tools, call.template]))
     echoes = []
     for place, message in enumerate(call.messages, start=1):
         running.update(_loose(message))
         if message["role"] == "assistant":
-            echoes.append((place, running.digest(), message))
+            echoes.append((place, running.digest()[:16], message))
     return Prints(running, echoes)
 
 
@@ -129,7 +129,7 @@ def after(whole: Any, message: Message) -> bytes:
     """The print of a conversation that goes on with `message`."""
     running = whole.copy()
     running.update(_loose(message))
-    digest: bytes = running.digest()
+    digest: bytes = running.digest()[:16]
     return digest
 
 
