@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_RESUMPTIONS = 64
 _LARGE = 200_000  # bytes
+_CROWD = 100  # with more calls than this at a time, each stream passes on its tokens …
+_PACE = 0.05  # … so many seconds apart, so that one core carries hundreds of them
 _PROMPT_END = 64  # ids of the prompt's end that parsing a reply may look at
 _GONE_REMEMBERED = 10_000
 _TEXTS_REMEMBERED = 8
@@ -362,6 +364,8 @@ class Core:
         chunks = self.engine.sample(request)
         finish = None
         versions = [list(known) for known in draft.versions]
+        waiting: list[int] = []
+        passed_on = 0.0
         self._sampling += 1
         self._still.clear()
         try:
@@ -372,11 +376,16 @@ class Core:
                 finish = chunk.finish
                 # What comes with the end goes out with the end.
                 if reading is not None and (finish in (None, "abort") or sampling.stop):
-                    reasoning, content = reading.feed(chunk.token_ids)
-                    if piece is not None and (reasoning or content):
-                        await piece(choice, reasoning, content, draft.unsent())
-                    if reading.stopped and finish is None:
-                        finish = "stop"
+                    waiting.extend(chunk.token_ids)
+                    now = time.monotonic()
+                    if finish is not None or self._sampling <= _CROWD or now - passed_on >= _PACE:
+                        reasoning, content = reading.feed(waiting)
+                        passed_on = now
+                        waiting.clear()
+                        if piece is not None and (reasoning or content):
+                            await piece(choice, reasoning, content, draft.unsent())
+                        if reading.stopped and finish is None:
+                            finish = "stop"
                 if finish is not None:
                     break
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from agentcore_rl_toolkit.gateway import core
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
@@ -503,3 +504,18 @@ def test_an_error_after_a_keep_alive_is_an_event():
         engine.let(2)
         with pytest.raises(openai.APIError, match="too bad"):
             list(stream)
+
+
+def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch):
+    said = "the answer is four, the weather in Paris is sunny and warm"
+    for pace, more_than in ((3600.0, 0), (0.0, 5)):
+        monkeypatch.setattr(core, "_CROWD", 0)
+        monkeypatch.setattr(core, "_PACE", pace)
+        with gateway([ids(said)]) as running:
+            pieces = [
+                chunk.choices[0].delta.content
+                for chunk in chat(running.open_session(), stream=True)
+                if chunk.choices and chunk.choices[0].delta.content
+            ]
+        assert "".join(pieces) == said
+        assert len(pieces) == 2 if pace else len(pieces) > more_than  # the first at once, the rest with the end
