@@ -281,7 +281,8 @@ class Core:
             else:
                 raise EngineError("the engine gave up on this call again and again", status=503, sampled_any=True)
         except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
-            self._record(session, plan, draft, Reply(), answer, uid, "abort", masked=ABORTED)
+            if plan.prompt:  # a server that renders by itself may not have said yet what it was asked
+                self._record(session, plan, draft, Reply(), answer, uid, "abort", masked=ABORTED)
             raise
         except Exception as error:
             self.faults["engine"] += 1

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -722,3 +723,20 @@ def test_a_prompt_of_a_megabyte(patient: Any):
         response = asker.post(f"{session['base_url']}/chat/completions", json=body)
         assert response.json()["choices"][0]["message"]["content"] == "four"
         assert roomy.trajectories(session["session_id"]).fidelity.rows == 1
+
+
+def test_a_large_prompt_is_rendered_off_the_loop(monkeypatch: pytest.MonkeyPatch):
+    threads = []
+    with gateway(ScriptedEngine(lambda _: ids("four"), context_length=None)) as running:
+        plan = running.core.planner.plan
+
+        def watched(*args: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return plan(*args)
+
+        monkeypatch.setattr(running.core.planner, "plan", watched)
+        for text in ("small", "large " * 50_000):
+            messages = [{"role": "user", "content": text}]
+            client(running.open_session()).chat.completions.create(model=MODEL, messages=messages)
+    assert threads[0] == "gateway"
+    assert threads[1] != "gateway"

@@ -9,7 +9,7 @@ import pytest
 
 from agentcore_rl_toolkit.gateway.engine import open_engine
 from support.fake_vllm import MODEL, FakeVllm
-from support.gateway import WEATHER, Control, client, gateway
+from support.gateway import WEATHER, Control, client, gateway, until
 
 QUESTION = {"role": "user", "content": "abc"}
 
@@ -85,4 +85,14 @@ def test_the_servers_refusal_is_the_agents() -> None:
         session = running.open_session(sampling={"max_tokens": 6})
         with pytest.raises(openai.BadRequestError, match="maximum context length is 8"):
             client(session).chat.completions.create(model=MODEL, messages=[QUESTION])
+        assert Control(running).turns(session) == []
+
+
+def test_a_client_that_leaves_before_the_server_said_anything_leaves_no_turn() -> None:
+    with FakeVllm().serving() as server, gateway(open_engine(f"vllm-chat={server.url}")) as running:
+        server.going.clear()
+        session = running.open_session(sampling={"max_tokens": 3})
+        with pytest.raises(openai.APITimeoutError):
+            client(session, timeout=1.0).chat.completions.create(model=MODEL, messages=[QUESTION])
+        until(lambda: running.core.in_flight == 0)
         assert Control(running).turns(session) == []

@@ -82,5 +82,7 @@ def test_an_answer_is_whole_when_it_ended_well():
         assert not answer.whole  # it failed
         answer.outcomes = [None]  # type: ignore[list-item]
         assert answer.whole
+        answer.choices = 2
+        assert not answer.whole  # a kill cut off the other one
 
     asyncio.run(run())
