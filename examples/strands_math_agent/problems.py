@@ -14,42 +14,8 @@ from typing import Literal
 Split = Literal["train", "held-out"]
 Numbers = tuple[int, ...]
 
-_NAMES = [
-    "Ada",
-    "Ben",
-    "Carla",
-    "Dan",
-    "Emma",
-    "Finn",
-    "Grace",
-    "Hugo",
-    "Iris",
-    "Jack",
-    "Kate",
-    "Leo",
-    "Maya",
-    "Noah",
-    "Olga",
-    "Paul",
-    "Rosa",
-    "Sam",
-    "Tina",
-    "Vera",
-]
-_THINGS = [
-    "apples",
-    "books",
-    "coins",
-    "cards",
-    "eggs",
-    "flowers",
-    "marbles",
-    "pencils",
-    "pears",
-    "shells",
-    "stamps",
-    "stickers",
-]
+_NAMES = "Ada Ben Carla Dan Emma Finn Grace Hugo Iris Jack Kate Leo Maya Noah Olga Paul Rosa Sam Tina Vera"
+_THINGS = "apples books coins cards eggs flowers marbles pencils pears shells stamps stickers"
 
 
 @dataclass(frozen=True)
@@ -152,8 +118,8 @@ def problems(split: Split, seed: int = 0) -> Iterator[Problem]:
 def _draw(dice: random.Random) -> Problem:
     kind = dice.choice(_KINDS)
     numbers = kind.numbers(dice)
-    name, other = dice.sample(_NAMES, 2)
-    text = dice.choice(kind.texts).format(*numbers, name=name, other=other, thing=dice.choice(_THINGS))
+    name, other = dice.sample(_NAMES.split(), 2)
+    text = dice.choice(kind.texts).format(*numbers, name=name, other=other, thing=dice.choice(_THINGS.split()))
     return Problem(text, kind.expression.format(*numbers), kind.solve(*numbers))
 
 
