@@ -16,30 +16,34 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
 
-from .chat import ChatCall, TextCall
 from .core import Core, engine_fault
 from .engine.base import EngineError
 from .faults import Fault, invalid
 from .listing import row_fields, send_list, turn_fields, wants_packed
 from .openapi import openapi
-from .sender import Sender, usage
-from .session import Answer, Session, read_settings
+from .sender import Sender
+from .session import Session, read_settings
 from .trajectory import Trajectories
-from .turn import Tokens
-from .wire import openai
+from .wire.base import Asked, Wire
+from .wire.body import dump, read_json
+from .wire.openai import models
+from .wire.routes import wire_at, wire_near
 
 logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
+_LATER_ATTEMPT = re.compile(r"attempt=(?!1\b)\d")
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -77,28 +81,26 @@ class App:
             ("PUT", "result"): self._result,
         }
         self._of_agent: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
-            ("POST", "v1/chat/completions"): self._chat,
-            ("POST", "v1/completions"): self._completion,
             ("GET", "v1/models"): self._models,
             ("PUT", "result"): self._result,
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Any request; every failure is an answer in OpenAI's shape."""
+        """Any request; every failure is an answer in the shape of the wire it came over."""
         try:
             return await self._route(request)
         except Fault as fault:
             self.core.faults[fault.code] += 1
-            return _refusal(fault)
+            return refusal(request, fault)
         except EngineError as error:
             self.core.faults["engine"] += 1
-            return _refusal(engine_fault(error))
+            return refusal(request, engine_fault(error))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except web.HTTPException as refused:  # aiohttp's own, e.g. a body that is too large
-            return _refusal(Fault(refused.status, "invalid_request", refused.reason))
+            return refusal(request, Fault(refused.status, "invalid_request", refused.reason))
         except Exception as error:
-            return _refusal(self.failed(request, error))
+            return refusal(request, self.failed(request, error))
 
     def failed(self, request: web.BaseRequest, error: Exception) -> Fault:
         """What to say of an exception that nobody expected."""
@@ -109,16 +111,13 @@ class App:
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         method, path = request.method, request.path
         if path.startswith("/sessions/"):
-            name, _, rest = path[len("/sessions/") :].partition("/")
+            name, rest = _of_session(request)
             session_id, dot, key = name.partition(".")
-            table = self._of_agent if dot else self._of_session
-            action = table.get((method, rest.rstrip("/")))
-            if action is None:
-                if dot:
-                    self.core.sessions.for_agent(session_id, key)
-                raise _no_route(method, _hidden(path), {m for m, p in table if p == rest.rstrip("/")})
             if dot:
-                return await action(request, self.core.sessions.for_agent(session_id, key))
+                return await self._route_agent(request, self.core.sessions.for_agent(session_id, key), rest)
+            action = self._of_session.get((method, rest))
+            if action is None:
+                raise _no_route(method, _hidden(path), {m for m, p in self._of_session if p == rest})
             self._check_admin(request)
             return await action(request, self.core.sessions.get(session_id))
         at = (method, path.rstrip("/") or "/")
@@ -129,6 +128,16 @@ class App:
             return await self._control[at](request)
         raise _no_route(method, path, {m for m, p in (*self._plain, *self._control) if p == at[1]})
 
+    async def _route_agent(self, request: web.BaseRequest, session: Session, rest: str) -> web.StreamResponse:
+        wire = wire_at(rest)
+        if wire is not None and request.method == "POST":
+            return await self._call(request, session, wire, rest)
+        action = self._of_agent.get((request.method, rest))
+        if action is None:
+            allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == rest}
+            raise _no_route(request.method, _hidden(request.path), allowed)
+        return await action(request, session)
+
     def _check_admin(self, request: web.BaseRequest) -> None:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._admin):
@@ -136,44 +145,18 @@ class App:
 
     # Agents
 
-    async def _chat(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+    async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, rest: str) -> web.StreamResponse:
+        """A model call, over any wire."""
         raw = await self._body(request)
-        body = openai.read_json(raw)
-        stream, with_usage = openai.read_stream(body)
-        call = openai.read_chat(body)
-        return await self._answer(request, session, call, raw, stream, with_usage)
-
-    async def _completion(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        raw = await self._body(request)
-        body = openai.read_json(raw)
-        stream, with_usage = openai.read_stream(body)
-        call = openai.read_completion(body)
-        return await self._answer(request, session, call, raw, stream, with_usage)
-
-    async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        await self.core.model(None, session)
-        info = self.core.info
-        names = (session.settings.model,) if session.settings.model else info.models
-        limits = [limit for limit in (session.settings.context_limit, info.context_length) if limit]
-        return _json(openai.models(names, int(self._started), min(limits, default=None)))
-
-    async def _answer(
-        self,
-        request: web.BaseRequest,
-        session: Session,
-        call: ChatCall | TextCall,
-        raw: bytes,
-        stream: bool,
-        with_usage: bool,
-    ) -> web.StreamResponse:
+        exchange = wire.read(Asked(read_json(raw), session, self.core.renderer.tokenizer.decode, rest))
         own = request.headers.get("Idempotency-Key", "")
-        known = sha256(raw + own.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()[:16]
-        retried = bool(own) or request.headers.get("x-stainless-retry-count", "0") != "0"
-        if stream:
-            sender = Sender(self, request, session, call, with_usage)
-            return await sender.run(known, len(raw), retried)
-        answer = await self.core.answer(session, call, known, size=len(raw), retried=retried)
-        response = _json(self._whole(answer, call))
+        known = sha256(raw, usedforsecurity=False)
+        known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
+        digest, retried = known.digest()[:16], bool(own) or _is_retry(request)
+        if exchange.stream:
+            return await Sender(self, request, session, exchange, wire.stream_type).run(digest, len(raw), retried)
+        answer = await self.core.answer(session, exchange.call, digest, size=len(raw), retried=retried)
+        response = _json(exchange.whole(answer))
         try:
             await response.prepare(request)
             await response.write_eof()
@@ -183,32 +166,12 @@ class App:
         self.core.delivered(session, answer)
         return response
 
-    def _whole(self, answer: Answer, call: ChatCall | TextCall) -> bytes:
-        chat = isinstance(call, ChatCall)
-        choices = []
-        for place, outcome in enumerate(answer.outcomes):
-            turn, reply = outcome.turn, outcome.reply
-            choice: dict[str, Any] = {"index": place}
-            if chat:
-                choice["message"] = openai.message(reply)
-            else:
-                choice["text"] = reply.content
-            tokens = Tokens(turn.sampled, turn.logprobs, outcome.tops)
-            choice["logprobs"] = self.logprobs(call, tokens) if call.logprobs else None
-            choice["finish_reason"] = openai.finish_reason(turn.finish, reply)
-            choices.append(choice)
-        encode = openai.completion if chat else openai.text_completion
-        return encode(answer.uid, answer.created, answer.model, choices, usage(answer.outcomes))
-
-    def logprobs(self, call: ChatCall | TextCall, tokens: Tokens) -> dict[str, Any]:
-        """Logprobs for the client."""
-        decode = self.core.renderer.tokenizer.decode
-        texts = [decode([token]) for token in tokens.ids]
-        tops = [{decode([token]): value for token, value in top.items()} for top in tokens.tops]
-        padded = [*tops, *([None] * (len(texts) - len(tops)))]
-        if isinstance(call, ChatCall):
-            return openai.chat_logprobs(texts, list(tokens.logprobs), padded)
-        return openai.text_logprobs(texts, list(tokens.logprobs), padded)
+    async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        await self.core.model(None, session)
+        info = self.core.info
+        names = (session.settings.model,) if session.settings.model else info.models
+        limits = [limit for limit in (session.settings.context_limit, info.context_length) if limit]
+        return _json(models(names, int(self._started), min(limits, default=None)))
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         size = request.content_length
@@ -221,8 +184,8 @@ class App:
 
     async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = await self._body(request)
-        session = self.core.sessions.open(read_settings(openai.read_json(raw) if raw.strip() else {}))
-        return _json(openai.dump(self.urls(session)), status=201)
+        session = self.core.sessions.open(read_settings(read_json(raw) if raw.strip() else {}))
+        return _json(dump(self.urls(session)), status=201)
 
     def urls(self, session: Session) -> dict[str, Any]:
         base = f"{self._url()}/sessions/{session.id}.{session.key}"
@@ -238,7 +201,7 @@ class App:
     async def _describe(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         settings = msgspec.to_builtins(session.settings)
         return _json(
-            openai.dump(
+            dump(
                 self.urls(session)
                 | settings
                 | {
@@ -253,11 +216,11 @@ class App:
 
     async def _delete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         self.core.sessions.delete(session.id)
-        return _json(openai.dump({"session_id": session.id, "deleted": True}))
+        return _json(dump({"session_id": session.id, "deleted": True}))
 
     async def _close(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         self.core.sessions.end(session)
-        return _json(openai.dump({"session_id": session.id, "closed": True}))
+        return _json(dump({"session_id": session.id, "closed": True}))
 
     async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
@@ -281,8 +244,8 @@ class App:
 
     async def _result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         raw = await self._body(request)
-        self.core.sessions.put_result(session, openai.read_json(raw))
-        return _json(openai.dump({"session_id": session.id}))
+        self.core.sessions.put_result(session, read_json(raw))
+        return _json(dump({"session_id": session.id}))
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
         await self.core.pause()
@@ -297,7 +260,7 @@ class App:
         return await self._health(request)
 
     async def _weights(self, request: web.BaseRequest) -> web.StreamResponse:
-        version = openai.read_json(await self._body(request)).get("version")
+        version = read_json(await self._body(request)).get("version")
         if not isinstance(version, (str, int)) or isinstance(version, bool):
             raise invalid("version is neither a text nor a number", param="version")
         self.core.weight_version = str(version)
@@ -307,7 +270,7 @@ class App:
         core = self.core
         log_failures = core.log.failures if core.log is not None else 0
         return _json(
-            openai.dump(
+            dump(
                 {
                     "status": "paused" if core.paused else "degraded" if log_failures else "ok",
                     "sessions": len(core.sessions),
@@ -336,7 +299,7 @@ class App:
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _json(openai.dump(openapi()))
+        return _json(dump(openapi()))
 
 
 # Answers
@@ -346,13 +309,36 @@ def _json(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type=_JSON)
 
 
-def _refusal(fault: Fault) -> web.Response:
-    response = _json(openai.error(fault), fault.status)
+def refusal(request: web.BaseRequest, fault: Fault) -> web.Response:
+    """A fault, in the shape of the wire that the request came over."""
+    name, rest = _of_session(request)
+    said = wire_near(rest if "." in name else "").refuse(fault)
+    response = _json(said.body, said.status)
+    response.headers.update(said.headers)
     if fault.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(fault.retry_after)))
     if fault.allow:
         response.headers["Allow"] = ", ".join(sorted(fault.allow))
     return response
+
+
+# Requests
+
+
+def _of_session(request: web.BaseRequest) -> tuple[str, str]:
+    """A path's session, with its key if there is one, and what follows, still percent-encoded."""
+    raw = request.rel_url.raw_path
+    if not raw.startswith("/sessions/"):
+        return "", ""
+    name, _, rest = raw[len("/sessions/") :].partition("/")
+    return unquote(name), rest.rstrip("/")
+
+
+def _is_retry(request: web.BaseRequest) -> bool:
+    """Whether the client says that it has sent this before: the OpenAI and Anthropic SDKs count, boto3 too."""
+    if request.headers.get("x-stainless-retry-count", "0") != "0":
+        return True
+    return _LATER_ATTEMPT.match(request.headers.get("amz-sdk-request", "")) is not None
 
 
 def _no_route(method: str, path: str, allowed: set[str]) -> Fault:

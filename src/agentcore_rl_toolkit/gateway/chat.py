@@ -73,6 +73,8 @@ class Reply:
     tool_calls: list[ToolCall] = field(default_factory=list)
     parse_failures: int = 0
     """Tool calls the model attempted that could not be parsed; their text is in `content`."""
+    stop: str | None = None
+    """The stop string that ended it."""
 
     def message(self) -> Message:
         """As a canonical message, reasoning left out."""

@@ -208,6 +208,7 @@ class Core:
                 plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
             else:
                 plan = self.planner.plan(session, call, self.info.context_length)
+            answer.prompt_tokens = len(plan.prompt)
             if begin is not None:
                 begin(answer)
             if call.n == 1:

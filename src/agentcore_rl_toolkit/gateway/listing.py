@@ -13,7 +13,7 @@ from aiohttp import web
 
 from .trajectory import Row
 from .turn import Turn
-from .wire import openai
+from .wire.body import dump
 
 _PACKED = "application/msgpack"
 
@@ -35,7 +35,7 @@ async def send_list(
         return web.Response(body=msgspec.msgpack.encode(about | {name: listed}), content_type=_PACKED)
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
-    head = openai.dump(about)[:-1]
+    head = dump(about)[:-1]
     await response.write(head + (b"," if about else b"") + b'"%s":[' % name.encode())
     first = True
     for item in items:

@@ -158,11 +158,19 @@ class Planner:
     def parse(self, plan: Plan, sampled: array[int], uid: str, *, stopped: bool) -> Reply:
         """What was sampled says; if it was `stopped` by a stop string, what comes before that says."""
         tokenizer = self._renderer.tokenizer
-        ids = sampled.tolist()
+        ids, stop = sampled.tolist(), None
         if stopped:
             text = tokenizer.decode([token for token in ids if token not in self._renderer.stop_ids])
-            places = [place for place in map(text.find, plan.sampling.stop) if place >= 0]
-            ids = tokenizer.encode(text[: min(places)]) if places else ids
+            places = [(text.find(known), known) for known in plan.sampling.stop if known in text]
+            if places:
+                place, stop = min(places)
+                ids = tokenizer.encode(text[:place])
+        reply = self._read(plan, ids, uid)
+        reply.stop = stop
+        return reply
+
+    def _read(self, plan: Plan, ids: list[int], uid: str) -> Reply:
+        tokenizer = self._renderer.tokenizer
         if isinstance(plan.call, TextCall):
             while ids and ids[-1] in self._renderer.stop_ids:
                 ids.pop()

@@ -14,8 +14,8 @@ from .chat import Reply
 from .engine.base import Sampling
 from .faults import Fault, invalid
 from .tree import Tree
-from .turn import Turn
-from .wire.openai import SAMPLING, read_sampling
+from .turn import Tokens, Turn
+from .wire.sampling import SAMPLING, read_sampling
 
 _REMEMBERED = 8  # answers kept for clients that ask again
 _PLAIN = re.compile(r"[A-Za-z0-9_~:@=-]{1,128}")
@@ -99,6 +99,11 @@ class Outcome:
     rest: tuple[str, str, Any] = ("", "", None)
     """What a stream has not passed on yet: reasoning, text, tokens."""
 
+    @property
+    def tokens(self) -> Tokens:
+        """All that was sampled."""
+        return Tokens(self.turn.sampled, self.turn.logprobs, self.tops)
+
 
 @dataclass(slots=True, eq=False)
 class Answer:
@@ -110,6 +115,8 @@ class Answer:
     request: bytes
     """A print of the request's bytes."""
     choices: int = 1
+    prompt_tokens: int = 0
+    """How long the prompt is, once it is known."""
     outcomes: list[Outcome] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the request has ended, well or not."""

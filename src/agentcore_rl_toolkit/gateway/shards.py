@@ -17,9 +17,11 @@ from typing import Any
 import aiohttp
 import orjson
 from aiohttp import web
+from yarl import URL
 
+from .app import refusal
 from .faults import Fault
-from .wire import openai
+from .wire.body import dump, read_json
 
 _PASSED_ON = "X-Gateway-Worker"
 _FOR_ALL = {"/pause", "/resume", "/drain", "/weights"}
@@ -76,7 +78,7 @@ class Shards:
         raw = await request.read()
         body = raw
         try:
-            settings = openai.read_json(raw) if raw.strip() else {}
+            settings = read_json(raw) if raw.strip() else {}
         except Fault:
             return await self._handle_own(request)
         session_id = settings.get("session_id")
@@ -85,7 +87,7 @@ class Shards:
             session_id = secrets.token_hex(12)
             while self.owner(session_id) != owner:
                 session_id = secrets.token_hex(12)
-            body = openai.dump(settings | {"session_id": session_id})
+            body = dump(settings | {"session_id": session_id})
         owner = self.owner(session_id) if isinstance(session_id, str) else self._index
         if owner == self._index and body is raw:
             return await self._handle_own(request)
@@ -103,9 +105,7 @@ class Shards:
                 return response
         except aiohttp.ClientConnectorError:
             fault = Fault(503, "worker_unavailable", f"worker {owner} of the gateway is not there", retry_after=1)
-            return web.Response(
-                body=openai.error(fault), status=503, content_type="application/json", headers={"Retry-After": "1"}
-            )
+            return refusal(request, fault)
 
     async def _ask(self, request: web.BaseRequest, worker: int, body: bytes) -> bytes:
         async with self._send(request, worker, body) as answer:
@@ -118,7 +118,8 @@ class Shards:
                 connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
             )
         headers = {**_kept(request.headers), _PASSED_ON: str(self._index)}
-        return self._client.request(request.method, self._urls[worker] + request.raw_path, data=body, headers=headers)
+        url = URL(self._urls[worker] + request.raw_path, encoded=True)
+        return self._client.request(request.method, url, data=body, headers=headers)
 
     async def _sum(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """Counts of all workers together."""

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.openapi import openapi
 from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.gateway.wire.routes import WIRES
 from support.gateway import Control, gateway, ids
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -81,7 +82,8 @@ def gateway_routes() -> set[tuple[str, str]]:
         plain = {*app._plain, *app._control}
         control = {(method, f"/sessions/{{session_id}}/{path}".rstrip("/")) for method, path in app._of_session}
         agent = {(method, f"/sessions/{{session}}/{path}") for method, path in app._of_agent}
-        return plain | control | agent
+        calls = {("POST", f"/sessions/{{session}}/{path}") for path in WIRES}
+        return plain | control | agent | calls
 
 
 def test_every_setting_of_a_session_is_described(running: Gateway):

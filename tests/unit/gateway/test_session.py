@@ -10,7 +10,7 @@ import pytest
 from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
-from agentcore_rl_toolkit.gateway.wire.openai import read_sampling
+from agentcore_rl_toolkit.gateway.wire.sampling import read_sampling
 
 
 def session(**settings: Any) -> Session:

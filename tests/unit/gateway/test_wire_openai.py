@@ -13,7 +13,11 @@ from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall
 from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.session import read_settings
+from agentcore_rl_toolkit.gateway.turn import Tokens
 from agentcore_rl_toolkit.gateway.wire import openai
+from agentcore_rl_toolkit.gateway.wire.body import read_json
+from agentcore_rl_toolkit.gateway.wire.sampling import read_sampling
+from support.wire import NOTHING, answer, asked, streamed
 
 HELLO = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -110,7 +114,7 @@ def test_any_settings_are_read_or_refused(name: str, value: Any):
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
 def test_any_body_is_an_object_or_refused(body: bytes):
-    read = refused_or(openai.read_json, body)
+    read = refused_or(read_json, body)
     assert read is None or isinstance(read, dict)
     if read is not None:
         json.dumps(read, ensure_ascii=False).encode()  # no lone surrogate is left
@@ -121,7 +125,7 @@ def test_any_body_is_an_object_or_refused(body: bytes):
 )
 def test_broken_bodies(body: bytes):
     with pytest.raises(Fault) as refused:
-        openai.read_json(body)
+        read_json(body)
     assert (refused.value.status, refused.value.code) == (400, "invalid_json")
 
 
@@ -129,14 +133,14 @@ def test_broken_bodies(body: bytes):
 def test_nesting_has_a_limit(depth: int, fine: bool):
     body = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
     if fine:
-        assert openai.read_json(body)
+        assert read_json(body)
     else:
         with pytest.raises(Fault, match=r"JSON|deep"):
-            openai.read_json(body)
+            read_json(body)
 
 
 def test_lone_surrogates_become_replacement_characters():
-    assert openai.read_json(b'{"a\\ud800": ["\\udc00x", "\\ud83d\\ude00"]}') == {"a\ufffd": ["\ufffdx", "\U0001f600"]}
+    assert read_json(b'{"a\\ud800": ["\\udc00x", "\\ud83d\\ude00"]}') == {"a\ufffd": ["\ufffdx", "\U0001f600"]}
 
 
 # Requests
@@ -227,7 +231,7 @@ def test_a_choice_of_no_tool(choice: Any):
 
 
 def test_sampling():
-    read = openai.read_sampling(
+    read = read_sampling(
         {
             "temperature": 0,
             "top_k": -1,
@@ -266,7 +270,7 @@ def test_sampling():
 )
 def test_sampling_that_is_refused(name: str, value: Any):
     with pytest.raises(Fault) as refused:
-        openai.read_sampling({name: value})
+        read_sampling({name: value})
     assert refused.value.param == name
 
 
@@ -291,27 +295,42 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 def test_chunks():
-    chunks = openai.Chunks("u", 1, "m")
     call = ToolCall("c", "f", '{"a": 1}')
-    data = chunks.begin(0) + chunks.piece(0, "hm", "four") + chunks.calls(0, [call, call]) + chunks.finish(0, "stop")
+    exchange = openai.ChatExchange(asked({"messages": HELLO, "stream": True}))
+    data = streamed(exchange, answer(Reply("four", "hm", [call, call])))
+    done = b"data: [DONE]\n\n"
+    assert data.endswith(done)
+    data = data.removesuffix(done)
     first, piece, calls, last = (event["choices"][0] for event in events(data))
     assert first["delta"] == {"role": "assistant", "content": ""}
     assert piece["delta"] == {"reasoning_content": "hm", "content": "four"}
     assert [(c["index"], c["id"], c["function"]["arguments"]) for c in calls["delta"]["tool_calls"]] == [
         (0, "c", '{"a": 1}'), (1, "c", '{"a": 1}')
     ]  # fmt: skip
-    assert (last["delta"], last["finish_reason"]) == ({}, "stop")
+    assert (last["delta"], last["finish_reason"]) == ({}, "tool_calls")
     assert {event["id"] for event in events(data)} == {"chatcmpl-u"}
-    (text,) = events(openai.Chunks("u", 1, "m", chat=False).piece(1, "", "four"))
-    assert (text["object"], text["choices"][0]["text"], text["choices"][0]["index"]) == ("text_completion", "four", 1)
+
+
+def test_chunks_of_plain_completions():
+    exchange = openai.TextExchange(asked({"prompt": "a", "logprobs": 1, "stream": True}))
+    exchange.begin(answer(Reply("four")))
+    said = [exchange.piece(1, "", "four", Tokens((7, 8), (-0.5, -1.0), ())) for _ in range(2)]
+    first, second = (events(data)[0] for data in said)
+    (choice,) = first["choices"]
+    assert (first["object"], choice["text"], choice["index"]) == ("text_completion", "four", 1)
+    assert choice["logprobs"]["text_offset"] == [0, 3]
+    assert second["choices"][0]["logprobs"]["text_offset"] == [6, 9]  # they count from the beginning of the text
 
 
 @given(st.text())
 def test_an_event_is_one_line_to_everybody(text: str):
-    data = openai.Chunks("u", 1, "m").piece(0, "", text)
-    assert len(data.decode("utf-8", "surrogatepass").rstrip("\n").splitlines()) == 1
-    assert (events(data)[0]["choices"][0]["delta"].get("content") or "") == text
-    failed = openai.error_event(Fault(400, "x", text))
+    exchange = openai.ChatExchange(asked({"messages": HELLO, "stream": True}))
+    exchange.begin(answer(Reply()))
+    exchange.piece(0, "", "", NOTHING)
+    data = exchange.piece(0, "", text, NOTHING)
+    assert len(data.decode("utf-8", "surrogatepass").rstrip("\n").splitlines()) == bool(text)
+    assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events(data)) == text
+    failed = exchange.fail(Fault(400, "x", text))
     assert len(failed.decode("utf-8", "surrogatepass").rstrip("\n").splitlines()) == 1
 
 
@@ -332,8 +351,9 @@ def test_a_message_with_calls_has_no_empty_text():
     assert openai.message(Reply(tool_calls=[call]))["content"] is None
     assert openai.message(Reply(content="x", tool_calls=[call]))["content"] == "x"
     assert openai.message(Reply())["content"] == ""
-    assert openai.finish_reason("stop", Reply(tool_calls=[call])) == "tool_calls"
-    assert openai.finish_reason("length", Reply(tool_calls=[call])) == "length"
+    for finish, reason in [("stop", "tool_calls"), ("length", "length")]:
+        (outcome,) = answer(Reply(tool_calls=[call]), finish=finish).outcomes
+        assert openai.finish_reason(outcome) == reason
 
 
 @pytest.mark.parametrize(

@@ -2,90 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import orjson
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall, parse_arguments
-from ..engine.base import Sampling
 from ..faults import Fault, invalid
+from ..turn import Tokens
+from .base import Asked, Refusal, Wire, any_tool, chosen_tool
+from .body import dump, one_line
+from .fields import flag, short, text, whole
+from .sampling import read_sampling
 
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
-_LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
+if TYPE_CHECKING:
+    from ..session import Answer, Outcome
+
+_DONE = b"data: [DONE]\n\n"
+_KEEP_ALIVE = b": keep-alive\n\n"
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _MOST_CHOICES = 128
-_DEEPEST = 100
 
-# name → (smallest, largest, whole numbers only)
-_NUMBERS: dict[str, tuple[float, float, bool]] = {
-    "temperature": (0.0, 100.0, False),
-    "top_p": (0.0, 1.0, False),
-    "top_k": (-1, 2**31 - 1, True),
-    "min_p": (0.0, 1.0, False),
-    "presence_penalty": (-2.0, 2.0, False),
-    "frequency_penalty": (-2.0, 2.0, False),
-    "repetition_penalty": (0.0, 100.0, False),
-    "max_tokens": (1, 2**31 - 1, True),
-    "max_completion_tokens": (1, 2**31 - 1, True),
-    "min_tokens": (0, 2**31 - 1, True),
-    "seed": (-(2**63), 2**64 - 1, True),
-}
-
-
-SAMPLING = frozenset({*_NUMBERS, "stop", "stop_token_ids", "logit_bias", "ignore_eos", "response_format"})
-"""What `read_sampling` reads."""
+_Texts = tuple[list[str], list[float], list["dict[str, float] | None"]]
 
 
 # Requests
-
-
-def read_json(body: bytes) -> dict[str, Any]:
-    """A request's body as an object."""
-    try:
-        data = orjson.loads(body)
-    except ValueError:
-        try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
-            data = _mended(json.loads(body, parse_constant=_refused))
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise invalid("the body is not a JSON object", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
-        raise invalid(f"the body is nested more than {_DEEPEST} deep", code="invalid_json")
-    return data
-
-
-def _mended(value: Any) -> Any:
-    """With U+FFFD for each lone surrogate, and no number that a float could not hold."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
-    if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    if isinstance(value, float) and math.isinf(value):
-        raise ValueError("a number is too large")
-    if type(value) is int and not -(2**63) <= value < 2**64:
-        return float(value)
-    return value
-
-
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        inner = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [item for item in inner if isinstance(item, (dict, list))]
-    return depth
 
 
 def read_chat(body: dict[str, Any]) -> ChatCall:
@@ -95,14 +38,14 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     template = body.get("chat_template_kwargs") or {}
     if not isinstance(template, dict) or "chat_template" in template:
         raise invalid("chat_template_kwargs is not an object of settings", param="chat_template_kwargs")
-    logprobs = _flag(body, "logprobs")
+    logprobs = flag(body, "logprobs")
     return ChatCall(
         messages=messages,
         tools=tools,
         tool_choice=_tool_choice(body.get("tool_choice"), tools),
-        sampling=read_sampling(body, top_logprobs=_whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
-        n=_whole(body, "n", 1, 1, _MOST_CHOICES),
-        model=_text(body, "model"),
+        sampling=read_sampling(body, top_logprobs=whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
+        n=whole(body, "n", 1, 1, _MOST_CHOICES),
+        model=text(body, "model"),
         logprobs=logprobs,
         template=template,
     )
@@ -124,9 +67,9 @@ def read_completion(body: dict[str, Any]) -> TextCall:
     top = body.get("logprobs")
     return TextCall(
         prompt=prompt,
-        sampling=read_sampling(body, top_logprobs=_whole(body, "logprobs", 0, 0, 20) if top is not None else 0),
-        n=_whole(body, "n", 1, 1, _MOST_CHOICES),
-        model=_text(body, "model"),
+        sampling=read_sampling(body, top_logprobs=whole(body, "logprobs", 0, 0, 20) if top is not None else 0),
+        n=whole(body, "n", 1, 1, _MOST_CHOICES),
+        model=text(body, "model"),
         logprobs=top is not None and top is not False,
     )
 
@@ -147,9 +90,7 @@ def _message(message: Any, place: int) -> Message:
         raise invalid(f"{where} is not an object", param=where)
     role = _ROLES.get(message.get("role") or "") if isinstance(message.get("role"), str) else None
     if role is None:
-        raise invalid(
-            f"{where}.role is {_short(message.get('role'))}; expected one of {', '.join(_ROLES)}", param=where
-        )
+        raise invalid(f"{where}.role is {short(message.get('role'))}; expected one of {', '.join(_ROLES)}", param=where)
     content = message.get("content")
     read: Message = {"role": role, "content": content if isinstance(content, str) else read_content(content, where)}
     if role == "assistant":
@@ -226,121 +167,10 @@ def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
         return "auto"
     if choice == "none":
         return "none"
-    if not tools:
-        raise invalid("tool_choice asks for a tool, but there are no tools", param="tool_choice")
     if choice == "required":
-        return "required"
+        return any_tool(tools)
     function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if name not in [tool["function"]["name"] for tool in tools]:
-        raise invalid(f"tool_choice {str(choice)[:80]} names none of the tools", param="tool_choice")
-    return f"={name}"
-
-
-def read_sampling(body: dict[str, Any], *, top_logprobs: int = 0) -> Sampling:
-    """The sampling settings of a request, or of a session's defaults."""
-    numbers: dict[str, Any] = {}
-    for name, (least, most, whole) in _NUMBERS.items():
-        value = body.get(name)
-        if value is None:
-            continue
-        if isinstance(value, float) and whole and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and not isinstance(value, int)):
-            raise invalid(f"{name} is {_short(value)}, not a {'whole ' if whole else ''}number", param=name)
-        if not (least <= value <= most) or not math.isfinite(value):
-            raise invalid(f"{name} is {_short(value)}; expected {least:g} to {most:g}", param=name)
-        numbers[name] = value
-    longest = numbers.pop("max_completion_tokens", None)
-    if longest is not None:
-        numbers["max_tokens"] = longest
-    if numbers.get("top_k") in (0, -1):
-        del numbers["top_k"]
-    return Sampling(
-        **numbers,
-        stop=_stop(body.get("stop")),
-        stop_token_ids=tuple(_ids(body.get("stop_token_ids"), "stop_token_ids")),
-        logit_bias=_bias(body.get("logit_bias")),
-        ignore_eos=_flag(body, "ignore_eos"),
-        top_logprobs=top_logprobs,
-        json_schema=_schema(body.get("response_format")),
-    )
-
-
-def _stop(stop: Any) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(s, str) for s in stops):
-        raise invalid("stop is neither a text nor a list of up to 16 texts", param="stop")
-    return tuple(s for s in stops if s)
-
-
-def _ids(ids: Any, name: str) -> Iterable[int]:
-    if ids is None:
-        return ()
-    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
-        raise invalid(f"{name} is not a list of token ids", param=name)
-    return ids
-
-
-def _bias(bias: Any) -> tuple[tuple[int, float], ...]:
-    if bias is None:
-        return ()
-    try:
-        pairs = tuple((int(token), float(value)) for token, value in bias.items())
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        raise invalid("logit_bias is not an object of token ids and numbers", param="logit_bias") from None
-    if not all(0 <= token < 2**31 and -100 <= value <= 100 for token, value in pairs):
-        raise invalid("logit_bias is outside of -100 to 100", param="logit_bias")
-    return pairs
-
-
-def _schema(wanted: Any) -> dict[str, Any] | None:
-    if wanted is None:
-        return None
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    if kind == "json_schema":
-        described = wanted.get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
-        if isinstance(schema, dict):
-            return schema
-    raise invalid(
-        "response_format is none of text, json_object and json_schema (with its schema)", param="response_format"
-    )
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise invalid(f"{name} is {_short(value)}, not true or false", param=name)
-    return value
-
-
-def _whole(body: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
-    value = body.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or not least <= value <= most:
-        raise invalid(f"{name} is {_short(value)}; expected a whole number from {least} to {most}", param=name)
-    return value
-
-
-def _text(body: dict[str, Any], name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise invalid(f"{name} is {_short(value)}, not a text", param=name)
-    return value or None
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:80]
+    return chosen_tool(function.get("name") if isinstance(function, dict) else choice, tools)
 
 
 def read_stream(body: dict[str, Any]) -> tuple[bool, bool]:
@@ -348,18 +178,21 @@ def read_stream(body: dict[str, Any]) -> tuple[bool, bool]:
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise invalid("stream_options is not an object", param="stream_options")
-    return _flag(body, "stream"), bool(options and _flag(options, "include_usage"))
+    return flag(body, "stream"), bool(options and flag(options, "include_usage"))
 
 
 # Responses
 
 
-def usage(prompt: int, sampled: int, cached: int = 0) -> dict[str, Any]:
+def usage(answer: Answer) -> dict[str, Any]:
+    """The tokens that an answer took."""
+    turns = [outcome.turn for outcome in answer.outcomes]
+    prompt, sampled = turns[0].prompt_length, sum(len(turn.sampled) for turn in turns)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": turns[0].keep},
     }
 
 
@@ -377,93 +210,133 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def finish_reason(finish: str, reply: Reply) -> str:
-    return "tool_calls" if reply.tool_calls and finish == "stop" else finish
+def finish_reason(outcome: Outcome) -> str:
+    finish = outcome.turn.finish
+    return "tool_calls" if outcome.reply.tool_calls and finish == "stop" else finish
 
 
-def completion(uid: str, created: int, model: str, choices: list[dict[str, Any]], used: dict[str, Any]) -> bytes:
-    """A whole answer of `/chat/completions`."""
-    return dump(
-        {
-            "id": f"chatcmpl-{uid}",
-            "object": "chat.completion",
-            "created": created,
-            "model": model,
-            "choices": choices,
-            "usage": used,
-        }
-    )
+class _Exchange(ABC):
+    """One request for completions of either kind, and its events."""
 
+    _prefix: str
+    _kind: str
+    _chunk: str
 
-def text_completion(uid: str, created: int, model: str, choices: list[dict[str, Any]], used: dict[str, Any]) -> bytes:
-    """A whole answer of `/completions`."""
-    return dump(
-        {
-            "id": f"cmpl-{uid}",
-            "object": "text_completion",
-            "created": created,
-            "model": model,
-            "choices": choices,
-            "usage": used,
-        }
-    )
+    def __init__(self, call: ChatCall | TextCall, asked: Asked) -> None:
+        self.call = call
+        self.stream, self._with_usage = read_stream(asked.body)
+        self._decode = asked.decode
+        self._head = b""
 
+    def whole(self, answer: Answer) -> bytes:
+        choices = [self._choice(place, outcome) for place, outcome in enumerate(answer.outcomes)]
+        return dump(self._about(answer, self._kind) | {"choices": choices, "usage": usage(answer)})
 
-class Chunks:
-    """The events of one stream."""
+    def begin(self, answer: Answer) -> None:
+        self._head = b"data: " + dump(self._about(answer, self._chunk))[:-1]
 
-    def __init__(self, uid: str, created: int, model: str, *, chat: bool = True) -> None:
-        kind = "chat.completion.chunk" if chat else "text_completion"
-        head = {
-            "id": f"chatcmpl-{uid}" if chat else f"cmpl-{uid}",
-            "object": kind,
-            "created": created,
-            "model": model,
-        }
-        self._head = b"data: " + dump(head)[:-1]
-        self._chat = chat
+    def end(self, answer: Answer) -> bytes:
+        last = self._head + b',"choices":[],"usage":' + dump(usage(answer)) + b"}\n\n" if self._with_usage else b""
+        return last + _DONE
 
-    def begin(self, choice: int) -> bytes:
-        return self._choice(choice, {"role": "assistant", "content": ""}, None, None) if self._chat else b""
+    def fail(self, fault: Fault) -> bytes:
+        return b"data: " + one_line(error(fault)) + b"\n\n"
 
-    def piece(self, choice: int, reasoning: str, content: str, logprobs: Any = None) -> bytes:
-        delta: dict[str, Any] = {}
-        if reasoning:
-            delta["reasoning_content"] = reasoning
-        if content:
-            delta["content"] = content
-        return self._choice(choice, delta, logprobs, None)
+    def keep_alive(self) -> bytes:
+        return _KEEP_ALIVE
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        deltas = [{"index": place, **tool_call(call)} for place, call in enumerate(calls)]
-        return self._choice(choice, {"tool_calls": deltas}, None, None)
+    @abstractmethod
+    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+        """One choice of a whole answer."""
 
-    def finish(self, choice: int, reason: str, logprobs: Any = None) -> bytes:
-        return self._choice(choice, {}, logprobs, reason)
+    def _about(self, answer: Answer, kind: str) -> dict[str, Any]:
+        created, model = answer.created, answer.model
+        return {"id": f"{self._prefix}-{answer.uid}", "object": kind, "created": created, "model": model}
 
-    def usage(self, used: dict[str, Any]) -> bytes:
-        return self._head + b',"choices":[],"usage":' + dump(used) + b"}\n\n"
-
-    def _choice(self, choice: int, delta: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
-        if self._chat:
-            entry = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        else:
-            text = delta.get("content", "")
-            entry = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": reason}
+    def _event(self, choice: int, said: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
+        entry = {"index": choice, **said, "logprobs": logprobs, "finish_reason": reason}
         return self._head + b',"choices":[' + one_line(dump(entry)) + b"]}\n\n"
 
+    def _texts(self, tokens: Tokens) -> _Texts:
+        """Tokens as the client reads them: their texts, logprobs, and alternatives."""
+        texts = [self._decode([token]) for token in tokens.ids]
+        tops = [{self._decode([token]): value for token, value in top.items()} for top in tokens.tops]
+        return texts, list(tokens.logprobs), [*tops, *([None] * (len(texts) - len(tops)))]
 
-def error_event(fault: Fault) -> bytes:
-    """An error that comes after the stream has begun."""
-    return b"data: " + one_line(error(fault)) + b"\n\n"
+
+class ChatExchange(_Exchange):
+    """One request to `/chat/completions`."""
+
+    _prefix, _kind, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(read_chat(asked.body), asked)
+        self._begun: set[int] = set()
+
+    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
+        data = b""
+        if choice not in self._begun:
+            self._begun.add(choice)
+            data = self._event(choice, {"delta": {"role": "assistant", "content": ""}}, None, None)
+        logprobs = self._logprobs(tokens) if tokens.ids else None
+        if reasoning or content or logprobs:
+            delta = {"reasoning_content": reasoning} if reasoning else {}
+            if content:
+                delta["content"] = content
+            data += self._event(choice, {"delta": delta}, logprobs, None)
+        return data
+
+    def finish(self, choice: int, outcome: Outcome) -> bytes:
+        data = b""
+        if outcome.reply.tool_calls:
+            calls = [{"index": place, **tool_call(call)} for place, call in enumerate(outcome.reply.tool_calls)]
+            data = self._event(choice, {"delta": {"tool_calls": calls}}, None, None)
+        return data + self._event(choice, {"delta": {}}, None, finish_reason(outcome))
+
+    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+        return {
+            "index": place,
+            "message": message(outcome.reply),
+            "logprobs": self._logprobs(outcome.tokens),
+            "finish_reason": finish_reason(outcome),
+        }
+
+    def _logprobs(self, tokens: Tokens) -> dict[str, Any] | None:
+        return chat_logprobs(*self._texts(tokens)) if self.call.logprobs else None
 
 
-def one_line(data: bytes) -> bytes:
-    """JSON without the characters that are line ends to some clients, though not to the standard."""
-    for line_end, escaped in _LINE_ENDS:
-        if line_end in data:
-            data = data.replace(line_end, escaped)
-    return data
+class TextExchange(_Exchange):
+    """One request to `/completions`."""
+
+    _prefix, _kind, _chunk = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(read_completion(asked.body), asked)
+        self._said: Counter[int] = Counter()
+        """Characters of each choice so far."""
+
+    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
+        logprobs = self._logprobs(tokens, choice) if tokens.ids else None
+        return self._event(choice, {"text": content}, logprobs, None) if content or logprobs else b""
+
+    def finish(self, choice: int, outcome: Outcome) -> bytes:
+        return self._event(choice, {"text": ""}, None, finish_reason(outcome))
+
+    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+        return {
+            "index": place,
+            "text": outcome.reply.content,
+            "logprobs": self._logprobs(outcome.tokens, place),
+            "finish_reason": finish_reason(outcome),
+        }
+
+    def _logprobs(self, tokens: Tokens, choice: int) -> dict[str, Any] | None:
+        if not self.call.logprobs:
+            return None
+        texts, values, tops = self._texts(tokens)
+        start = self._said[choice]
+        self._said[choice] += sum(map(len, texts))
+        return text_logprobs(texts, values, tops, start)
 
 
 def chat_logprobs(
@@ -518,11 +391,12 @@ def error(fault: Fault) -> bytes:
     return dump({"error": {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}})
 
 
-def dump(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # lone surrogates
-        return json.dumps(value, separators=(",", ":")).encode()
+def refuse(fault: Fault) -> Refusal:
+    return Refusal(fault.status, error(fault))
+
+
+CHAT = Wire(ChatExchange, refuse)
+TEXT = Wire(TextExchange, refuse)
 
 
 def _number(value: float) -> float | None:

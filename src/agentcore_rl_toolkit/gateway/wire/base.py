@@ -1,0 +1,107 @@
+"""What a wire is: it reads one request into a canonical call, and says in its own words what came of it.
+
+A wire is pure: bytes and canonical calls in, canonical calls and bytes out. HTTP, sessions and sampling are others'
+business, and the same for all wires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..chat import ChatCall, TextCall
+from ..faults import Fault, invalid
+from ..turn import Tokens
+
+if TYPE_CHECKING:
+    from ..session import Answer, Outcome, Session
+
+SSE = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, as far as a wire looks at it."""
+
+    body: dict[str, Any]
+    session: Session
+    decode: Callable[[Sequence[int]], str]
+    """The text of token ids."""
+    path: str = ""
+    """What follows the session's URL, still percent-encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A fault in a wire's own shape."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Exchange(Protocol):
+    """One request, and how its answer is said: `whole`, or as a stream from `begin` to `end`."""
+
+    call: ChatCall | TextCall
+    stream: bool
+
+    def whole(self, answer: Answer) -> bytes:
+        """All of it at once."""
+
+    def begin(self, answer: Answer) -> None:
+        """The call is in order and about to be sampled; nothing is sent yet."""
+
+    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
+        """What a choice says next, with the tokens since the last piece. The first may be empty."""
+
+    def finish(self, choice: int, outcome: Outcome) -> bytes:
+        """A choice's tool calls and its end; all its text is in pieces."""
+
+    def end(self, answer: Answer) -> bytes:
+        """The stream's last bytes."""
+
+    def fail(self, fault: Fault) -> bytes:
+        """The stream's last bytes, when something goes wrong after it began."""
+
+    def keep_alive(self) -> bytes:
+        """What tells the client that we are still here; may be empty."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One API that agents may speak."""
+
+    read: Callable[[Asked], Exchange]
+    refuse: Callable[[Fault], Refusal]
+    stream_type: str = SSE
+
+
+def function_tool(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
+    """A tool in canonical form."""
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{where} has no name", param=where)
+    if description is not None and not isinstance(description, str):
+        raise invalid(f"{where}'s description is not a text", param=where)
+    if schema is not None and not isinstance(schema, dict):
+        raise invalid(f"{where}'s schema is not a JSON schema", param=where)
+    function: dict[str, Any] = {"name": name}
+    if description:
+        function["description"] = description
+    return {"type": "function", "function": function | {"parameters": schema or {}}}
+
+
+def any_tool(tools: Sequence[dict[str, Any]], *, param: str = "tool_choice") -> str:
+    """The canonical choice of some tool."""
+    if not tools:
+        raise invalid(f"{param} asks for a tool, but there are no tools", param=param)
+    return "required"
+
+
+def chosen_tool(name: Any, tools: Sequence[dict[str, Any]], *, param: str = "tool_choice") -> str:
+    """The canonical choice of one tool."""
+    any_tool(tools, param=param)
+    if name not in [tool["function"]["name"] for tool in tools]:
+        raise invalid(f"{param} {str(name)[:80]!r} names none of the tools", param=param)
+    return f"={name}"

@@ -1,0 +1,73 @@
+"""Bodies: JSON in, whatever clients make of it, and JSON out. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import orjson
+
+from ..faults import invalid
+
+_DEEPEST = 100
+_LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """A request's body as an object."""
+    try:
+        data = orjson.loads(body)
+    except ValueError:
+        try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
+            data = _mended(json.loads(body, parse_constant=_refused))
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
+        raise invalid(f"the body is nested more than {_DEEPEST} deep", code="invalid_json")
+    return data
+
+
+def _mended(value: Any) -> Any:
+    """With U+FFFD for each lone surrogate, and no number that a float could not hold."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError("a number is too large")
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return float(value)
+    return value
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [item for item in inner if isinstance(item, (dict, list))]
+    return depth
+
+
+def dump(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # lone surrogates
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def one_line(data: bytes) -> bytes:
+    """JSON without the characters that are line ends to some clients, though not to the standard."""
+    for line_end, escaped in _LINE_ENDS:
+        if line_end in data:
+            data = data.replace(line_end, escaped)
+    return data

@@ -1,0 +1,48 @@
+"""What a wire gets from the rest of the gateway: requests as they came, and answers made up here."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from agentcore_rl_toolkit.gateway.chat import Reply
+from agentcore_rl_toolkit.gateway.engine.base import IDS
+from agentcore_rl_toolkit.gateway.session import Answer, Outcome, Session, SessionSettings
+from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Tokens, Turn
+from agentcore_rl_toolkit.gateway.wire.base import Asked, Exchange
+
+NOTHING = Tokens((), (), ())
+
+
+def asked(body: dict[str, Any], path: str = "", session: Session | None = None) -> Asked:
+    """A request; token ids read as their numbers."""
+    session = session or Session(SessionSettings("s"), "k", 0.0)
+    return Asked(body, session, lambda ids: "".join(f"<{token}>" for token in ids), path)
+
+
+def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int = 2) -> Answer:
+    """An answer with one choice for each reply."""
+    answered = Answer(1, "u", "m", b"", len(replies), prompt)
+    for reply in replies:
+        turn = Turn(
+            index=0,
+            parent=None,
+            keep=0,
+            delta=array(IDS, range(prompt)),
+            sampled=array(IDS, range(sampled)),
+            logprobs=array(LOGPROBS, [-0.5] * sampled),
+            finish=finish,
+        )
+        answered.outcomes.append(Outcome(turn, reply, []))
+    return answered
+
+
+def streamed(exchange: Exchange, answered: Answer, *pieces: tuple[str, str]) -> bytes:
+    """All of a stream: `pieces` of reasoning and text of the first choice, or else each reply in one piece."""
+    exchange.begin(answered)
+    data = b"".join(exchange.piece(0, *said, NOTHING) for said in pieces)
+    for choice, outcome in enumerate(answered.outcomes):
+        if not pieces:
+            data += exchange.piece(choice, outcome.reply.reasoning, outcome.reply.content, NOTHING)
+        data += exchange.finish(choice, outcome)
+    return data + exchange.end(answered)
