@@ -224,6 +224,13 @@ class Core:
                 self._idle.set()
         return answer
 
+    async def count(self, session: Session, call: ChatCall | TextCall, *, size: int = 0) -> int:
+        """How many tokens the call's prompt would have; nothing is sampled, and nothing recorded."""
+        await self.model(call.model, session)
+        if size > _LARGE:
+            return await asyncio.to_thread(self.planner.count, session, call)
+        return self.planner.count(session, call)
+
     def undelivered(self, session: Session, answer: Answer) -> None:
         """The client went away before it had the whole answer."""
         answer.lost = True

@@ -58,15 +58,9 @@ class Planner:
     def plan(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> Plan:
         """The call's prompt, checked against the context limit."""
         sampling = session.sampling(call.sampling)
-        try:
-            if isinstance(call, ChatCall) and self._passed_on:
-                return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
-            if isinstance(call, TextCall):
-                plan = self._plan_text(session, call, sampling)
-            else:
-                plan = self._plan_chat(session, call, sampling)
-        except RenderFault as error:
-            raise invalid(str(error), param="messages", code="cannot_render") from error
+        if isinstance(call, ChatCall) and self._passed_on:
+            return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
+        plan = self._unbounded(session, call, sampling)
         limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
         if limits:
             left = min(limits) - len(plan.prompt)
@@ -85,6 +79,20 @@ class Planner:
             sampling, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *self._renderer.stop_ids)))
         )
         return plan
+
+    def count(self, session: Session, call: ChatCall | TextCall) -> int:
+        """How long the call's prompt would be, whatever the limit."""
+        if isinstance(call, ChatCall) and self._passed_on:
+            raise Fault(501, "cannot_count", "the engine's server renders chats by itself: nobody can count them here")
+        return len(self._unbounded(session, call, session.sampling(call.sampling)).prompt)
+
+    def _unbounded(self, session: Session, call: ChatCall | TextCall, sampling: Sampling) -> Plan:
+        try:
+            if isinstance(call, TextCall):
+                return self._plan_text(session, call, sampling)
+            return self._plan_chat(session, call, sampling)
+        except RenderFault as error:
+            raise invalid(str(error), param="messages", code="cannot_render") from error
 
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         prints = fingerprint(call)

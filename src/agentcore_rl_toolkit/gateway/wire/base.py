@@ -6,18 +6,22 @@ business, and the same for all wires.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..chat import ChatCall, TextCall
+from ..chat import ChatCall, TextCall, parse_arguments
 from ..faults import Fault, invalid
 from ..turn import Tokens
+from .body import DEEPEST, depth
 
 if TYPE_CHECKING:
     from ..session import Answer, Outcome, Session
 
 SSE = "text/event-stream; charset=utf-8"
+
+_RAW = "__arguments__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +109,28 @@ def chosen_tool(name: Any, tools: Sequence[dict[str, Any]], *, param: str = "too
     if name not in [tool["function"]["name"] for tool in tools]:
         raise invalid(f"{param} {str(name)[:80]!r} names none of the tools", param=param)
     return f"={name}"
+
+
+def call_input(arguments: str) -> dict[str, Any]:
+    """A call's arguments for wires that carry an object instead of JSON text.
+
+    What is no object, or none that comes to the client and back unchanged, goes as text under a name of its own.
+    """
+    parsed = parse_arguments(arguments)
+    return parsed if isinstance(parsed, dict) and _carried(parsed) else {_RAW: arguments}
+
+
+def call_arguments(given: dict[str, Any]) -> Any:
+    """The arguments that `call_input` made an object of."""
+    raw = given.get(_RAW)
+    return parse_arguments(raw) if isinstance(raw, str) and len(given) == 1 else given
+
+
+def _carried(parsed: dict[str, Any]) -> bool:
+    if depth(parsed) > DEEPEST - 10:  # it comes back within messages
+        return False
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True

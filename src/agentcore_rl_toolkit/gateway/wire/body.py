@@ -10,7 +10,8 @@ import orjson
 
 from ..faults import invalid
 
-_DEEPEST = 100
+DEEPEST = 100
+"""How deep a body may be nested."""
 _LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
 
 
@@ -25,8 +26,8 @@ def read_json(body: bytes) -> dict[str, Any]:
             raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
-        raise invalid(f"the body is nested more than {_DEEPEST} deep", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > DEEPEST and depth(data) > DEEPEST:
+        raise invalid(f"the body is nested more than {DEEPEST} deep", code="invalid_json")
     return data
 
 
@@ -49,13 +50,14 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
+def depth(value: Any) -> int:
+    """How deep a value is nested."""
+    known, level = 0, [value]
     while level:
-        depth += 1
+        known += 1
         inner = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
         level = [item for item in inner if isinstance(item, (dict, list))]
-    return depth
+    return known
 
 
 def dump(value: Any) -> bytes:
