@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..chat import ChatCall, TextCall, parse_arguments
+from ..chat import ChatCall, Message, TextCall, parse_arguments
 from ..faults import Fault, invalid
 from ..turn import Tokens
 from .body import DEEPEST, depth
@@ -80,6 +80,13 @@ class Wire:
     read: Callable[[Asked], Exchange]
     refuse: Callable[[Fault], Refusal]
     stream_type: str = SSE
+
+
+def with_user_turn(messages: list[Message]) -> list[Message]:
+    """Canonical messages, if there is something in them to reply to."""
+    if not any(message["role"] in ("user", "tool") for message in messages):
+        raise invalid("messages has no user turn: there is nothing to reply to", param="messages")
+    return messages
 
 
 def function_tool(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall, parse_arguments
 from ..faults import Fault, invalid
 from ..turn import Tokens
-from .base import Asked, Refusal, Wire, any_tool, chosen_tool
+from .base import Asked, Refusal, Wire, any_tool, chosen_tool, with_user_turn
 from .body import dump, one_line
 from .fields import flag, short, text, whole
 from .sampling import read_sampling
@@ -78,10 +78,7 @@ def read_messages(messages: Any) -> list[Message]:
     """Messages in canonical form."""
     if not isinstance(messages, list) or not messages:
         raise invalid("messages is not a list with at least one message", param="messages")
-    read = [_message(message, place) for place, message in enumerate(messages)]
-    if not any(message["role"] in ("user", "tool") for message in read):
-        raise invalid("messages has no user turn: there is nothing to reply to", param="messages")
-    return read
+    return with_user_turn([_message(message, place) for place, message in enumerate(messages)])
 
 
 def _message(message: Any, place: int) -> Message:
