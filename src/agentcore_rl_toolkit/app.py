@@ -27,6 +27,7 @@ from .config import AgentCoreConfig
 from .errors import AgentCoreRLError, ConfigError
 from .jsonable import jsonable
 from .logs import configure_logging, current_redactor
+from .model_env import process_environment, read_base_url
 from .redact import Redactor
 from .result import ResultBuilder
 from .run import RolloutRun, RolloutRunner
@@ -84,8 +85,9 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             async def serve_async(payload: Any, context: RequestContext) -> Any:
                 if _is_rollout(payload):
                     return self._accept(call, payload, context, is_async)
-                value = call(payload, context)
-                return await value if inspect.isawaitable(value) else value
+                with process_environment.production() as answer:
+                    value = call(payload, context)
+                    return answer(await value if inspect.isawaitable(value) else value)
 
             self.entrypoint(serve_async)
         else:
@@ -93,7 +95,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             def serve(payload: Any, context: RequestContext) -> Any:
                 if _is_rollout(payload):
                     return self._accept(call, payload, context, is_async)
-                return call(payload, context)
+                with process_environment.production() as answer:
+                    return answer(call(payload, context))
 
             self.entrypoint(serve)
         return func
@@ -111,6 +114,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         """Start the rollout that `payload` asks for, or find it started already; answer the same either way."""
         try:
             id = _rollout_id(payload["_rollout"], context.session_id)
+            base_url = read_base_url(payload["_rollout"].get("base_url"))
             store_name, store = self._store(payload["_rollout"])
             redact = Redactor.of(payload, self.config.secret_keys)
             copy = jsonable(payload, redact=redact)
@@ -132,7 +136,9 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             result=ResultBuilder(id, store_name, copy, redact, request_id, time.time()),
             store=store,
             on_stored=lambda: self.complete_async_task(task),
+            on_ended=lambda: process_environment.leave(base_url),
         )
+        process_environment.enter(base_url)
         self._runner.start(run, is_async=is_async)
         return answer
 

@@ -41,6 +41,8 @@ class RolloutRun:
     store: Store
     on_stored: Callable[[], object]
     """Called once the result is stored, or given up and logged."""
+    on_ended: Callable[[], object] = lambda: None
+    """Called once the function has ended, before its result is stored."""
 
     document: Result | None = None
     stored: threading.Event = field(default_factory=threading.Event)
@@ -104,6 +106,7 @@ class RolloutRunner:
             build = _later(run.result.returned, _drain(run.call()))
         except BaseException as error:  # SystemExit too: it must not pass for an end of the rollout
             build = _later(run.result.raised, error)
+        run.on_ended()
         if run.end():
             self._deliver(run, build, self._config.store_retry_seconds)
 
@@ -112,6 +115,7 @@ class RolloutRunner:
             build = _later(run.result.returned, await _drain_async(run.call()))
         except BaseException as error:
             build = _later(run.result.raised, error)
+        run.on_ended()
         if run.end():  # storing blocks, and other rollouts share this loop
             context = contextvars.copy_context()
             _thread(context.run, self._deliver, run, build, self._config.store_retry_seconds)

@@ -34,7 +34,7 @@ LAYERS = [
     {"reward", "jsonable"},
     {"rewards", "result", "logs"},
     {"store"},
-    {"run", "runtime", "evaluation", "gateway"},
+    {"run", "runtime", "evaluation", "gateway", "model_env"},
     {"app", "client"},
     {"frameworks"},
     {"cli"},
