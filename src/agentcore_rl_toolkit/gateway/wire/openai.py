@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall, parse_arguments
@@ -24,6 +24,7 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _MOST_CHOICES = 128
+_NO_TEXT = ("image_url", "input_audio", "file", "video_url", "image", "input_image", "input_file")
 
 _Texts = tuple[list[str], list[float], list["dict[str, float] | None"]]
 
@@ -35,9 +36,6 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     """A request to `/chat/completions`."""
     messages = read_messages(body.get("messages"))
     tools = _tools(body.get("tools"))
-    template = body.get("chat_template_kwargs") or {}
-    if not isinstance(template, dict) or "chat_template" in template:
-        raise invalid("chat_template_kwargs is not an object of settings", param="chat_template_kwargs")
     logprobs = flag(body, "logprobs")
     return ChatCall(
         messages=messages,
@@ -47,8 +45,16 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
         n=whole(body, "n", 1, 1, _MOST_CHOICES),
         model=text(body, "model"),
         logprobs=logprobs,
-        template=template,
+        template=read_template(body),
     )
+
+
+def read_template(body: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the chat template, but no template."""
+    template = body.get("chat_template_kwargs") or {}
+    if not isinstance(template, dict) or "chat_template" in template:
+        raise invalid("chat_template_kwargs is not an object of settings", param="chat_template_kwargs")
+    return template
 
 
 def read_completion(body: dict[str, Any]) -> TextCall:
@@ -117,7 +123,7 @@ def read_content(content: Any, where: str) -> str:
             texts.append(part["text"])
         elif kind == "refusal" and isinstance(part.get("refusal"), str):
             texts.append(part["refusal"])
-        elif kind in ("image_url", "input_audio", "file", "video_url", "image"):
+        elif kind in _NO_TEXT:
             raise invalid(f"{where} has a part of type {kind!r}, and this model reads text only", param=where)
         else:
             raise invalid(f"{where} has a content part that is no text: {str(part)[:80]}", param=where)
@@ -254,12 +260,6 @@ class _Exchange(ABC):
         entry = {"index": choice, **said, "logprobs": logprobs, "finish_reason": reason}
         return self._head + b',"choices":[' + one_line(dump(entry)) + b"]}\n\n"
 
-    def _texts(self, tokens: Tokens) -> _Texts:
-        """Tokens as the client reads them: their texts, logprobs, and alternatives."""
-        texts = [self._decode([token]) for token in tokens.ids]
-        tops = [{self._decode([token]): value for token, value in top.items()} for top in tokens.tops]
-        return texts, list(tokens.logprobs), [*tops, *([None] * (len(texts) - len(tops)))]
-
 
 class ChatExchange(_Exchange):
     """One request to `/chat/completions`."""
@@ -299,7 +299,7 @@ class ChatExchange(_Exchange):
         }
 
     def _logprobs(self, tokens: Tokens) -> dict[str, Any] | None:
-        return chat_logprobs(*self._texts(tokens)) if self.call.logprobs else None
+        return chat_logprobs(*token_texts(tokens, self._decode)) if self.call.logprobs else None
 
 
 class TextExchange(_Exchange):
@@ -330,10 +330,17 @@ class TextExchange(_Exchange):
     def _logprobs(self, tokens: Tokens, choice: int) -> dict[str, Any] | None:
         if not self.call.logprobs:
             return None
-        texts, values, tops = self._texts(tokens)
+        texts, values, tops = token_texts(tokens, self._decode)
         start = self._said[choice]
         self._said[choice] += sum(map(len, texts))
         return text_logprobs(texts, values, tops, start)
+
+
+def token_texts(tokens: Tokens, decode: Callable[[Sequence[int]], str]) -> _Texts:
+    """Tokens as the client reads them: their texts, logprobs, and alternatives."""
+    texts = [decode([token]) for token in tokens.ids]
+    tops = [{decode([token]): value for token, value in top.items()} for top in tokens.tops]
+    return texts, list(tokens.logprobs), [*tops, *([None] * (len(texts) - len(tops)))]
 
 
 def chat_logprobs(
