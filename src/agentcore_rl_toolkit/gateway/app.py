@@ -34,10 +34,10 @@ from .openapi import openapi
 from .sender import Sender
 from .session import Session, read_settings
 from .trajectory import Trajectories
+from .wire import anthropic, openai
 from .wire.base import Asked, Wire
 from .wire.body import dump, read_json
-from .wire.openai import models
-from .wire.routes import wire_at, wire_near
+from .wire.routes import speaks_anthropic, wire_at, wire_near
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class App:
         }
         self._of_agent: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
             ("GET", "v1/models"): self._models,
+            ("POST", "v1/messages/count_tokens"): self._count,
             ("PUT", "result"): self._result,
         }
 
@@ -171,7 +172,13 @@ class App:
         info = self.core.info
         names = (session.settings.model,) if session.settings.model else info.models
         limits = [limit for limit in (session.settings.context_limit, info.context_length) if limit]
-        return _json(models(names, int(self._started), min(limits, default=None)))
+        wire = anthropic if speaks_anthropic(request.headers) else openai
+        return _json(wire.models(names, int(self._started), min(limits, default=None)))
+
+    async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        raw = await self._body(request)
+        call = anthropic.read_counted(read_json(raw))
+        return _json(anthropic.counted(await self.core.count(session, call, size=len(raw))))
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         size = request.content_length
@@ -312,7 +319,7 @@ def _json(body: bytes, status: int = 200) -> web.Response:
 def refusal(request: web.BaseRequest, fault: Fault) -> web.Response:
     """A fault, in the shape of the wire that the request came over."""
     name, rest = _of_session(request)
-    said = wire_near(rest if "." in name else "").refuse(fault)
+    said = wire_near(rest, request.headers).refuse(fault) if "." in name else openai.refuse(fault)
     response = _json(said.body, said.status)
     response.headers.update(said.headers)
     if fault.retry_after is not None:

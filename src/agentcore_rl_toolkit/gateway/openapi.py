@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from .. import __version__
+from .wire import anthropic_schema
 
 Schema = dict[str, Any]
 
@@ -264,6 +265,29 @@ def openapi() -> Schema:
                     "complete", "OpenAI completions", _CHOICES, body=_COMPLETION, admin=False, stream=True
                 ),
             },
+            f"{agent}/v1/messages": {
+                "parameters": [_SESSION_AND_KEY],
+                "post": _operation(
+                    "message",
+                    "Anthropic messages",
+                    anthropic_schema.SAID,
+                    body=anthropic_schema.CALL,
+                    admin=False,
+                    stream=True,
+                    error=anthropic_schema.ERROR,
+                ),
+            },
+            f"{agent}/v1/messages/count_tokens": {
+                "parameters": [_SESSION_AND_KEY],
+                "post": _operation(
+                    "countTokens",
+                    "How long a prompt would be",
+                    anthropic_schema.COUNT,
+                    body=anthropic_schema.COUNTED,
+                    admin=False,
+                    error=anthropic_schema.ERROR,
+                ),
+            },
             f"{agent}/v1/models": {
                 "parameters": [_SESSION_AND_KEY],
                 "get": _operation("models", "The models there are", _OBJECT, admin=False),
@@ -288,6 +312,7 @@ def _operation(
     needs: bool = True,
     packed: bool = False,
     stream: bool = False,
+    error: Schema = _ERROR,
 ) -> Schema:
     content: Schema = {kind: {"schema": answer or _TEXT}}
     if packed:
@@ -295,11 +320,11 @@ def _operation(
     if stream:
         event = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
         content["text/event-stream"] = {"schema": event}
-    error = {"description": "Why not", "content": {"application/json": {"schema": _ERROR}}}
+    why_not = {"description": "Why not", "content": {"application/json": {"schema": error}}}
     operation: Schema = {
         "operationId": name,
         "summary": summary,
-        "responses": {status: {"description": summary, "content": content}, "4XX": error, "5XX": error},
+        "responses": {status: {"description": summary, "content": content}, "4XX": why_not, "5XX": why_not},
     }
     if admin:
         operation["security"] = [{"admin": []}]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from . import openai
+from . import anthropic, openai
 from .base import Wire
 
 _MODEL = re.compile(r"^model/[^/]+/")
@@ -12,6 +13,7 @@ _MODEL = re.compile(r"^model/[^/]+/")
 WIRES: dict[str, Wire] = {
     "v1/chat/completions": openai.CHAT,
     "v1/completions": openai.TEXT,
+    "v1/messages": anthropic.MESSAGES,
 }
 
 
@@ -22,6 +24,14 @@ def wire_at(path: str) -> Wire | None:
     return WIRES.get(path)
 
 
-def wire_near(path: str) -> Wire:
+def wire_near(path: str, headers: Mapping[str, str]) -> Wire:
     """The wire in whose words to refuse a request to `path`, whatever is wrong with it."""
-    return wire_at(path) or openai.CHAT
+    known = wire_at(path)
+    if known is None and (path.startswith("v1/messages/") or speaks_anthropic(headers)):
+        return anthropic.MESSAGES
+    return known or openai.CHAT
+
+
+def speaks_anthropic(headers: Mapping[str, str]) -> bool:
+    """Whether the client is one of Anthropic's, where the path doesn't tell."""
+    return "anthropic-version" in headers

@@ -1,0 +1,395 @@
+"""Anthropic's Messages, to and from canonical calls. Pure.
+
+A tool's result is a message of its own, before what the user says beside it. Reasoning is a `thinking` block, whose
+signature nobody checks. A reply that the client has begun itself is refused: its tokens would be nobody's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ..chat import ChatCall, Message, Reply, TextCall, ToolCall
+from ..faults import Fault, invalid
+from ..turn import Tokens
+from .base import Asked, Refusal, Wire, any_tool, call_arguments, call_input, chosen_tool, function_tool, with_user_turn
+from .body import dump, one_line
+from .fields import flag, short, text
+from .sampling import read_sampling
+
+if TYPE_CHECKING:
+    from ..session import Answer, Outcome
+
+_THINKING = {"disabled": False, "enabled": True, "adaptive": True, "between_tools": True}
+_MOST_STOPS = 16
+
+
+# Requests
+
+
+def read_call(body: dict[str, Any]) -> ChatCall:
+    """A request to `/messages`."""
+    if body.get("max_tokens") is None:
+        raise invalid("max_tokens is missing: say how many tokens to sample at most", param="max_tokens")
+    call = read_counted(body)
+    if call.messages[-1]["role"] == "assistant":
+        raise invalid(
+            "messages ends with the assistant: a reply that is begun (prefill) can't be continued here; "
+            "end with a user message",
+            param="messages",
+        )
+    return call
+
+
+def read_counted(body: dict[str, Any]) -> ChatCall:
+    """A request to `/messages/count_tokens`: the same, but that nothing is asked for."""
+    for name in ("container", "mcp_servers"):
+        if body.get(name):
+            raise invalid(f"{name} is run by Anthropic's servers, and not served here", param=name)
+    messages = _system(body.get("system")) + read_messages(body.get("messages"))
+    tools = _tools(body.get("tools"))
+    settings = {
+        "stop": _stops(body.get("stop_sequences")),
+        "response_format": _format(body.get("output_config")),
+        "max_completion_tokens": None,
+    }
+    return ChatCall(
+        messages=messages,
+        tools=tools,
+        tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        sampling=read_sampling(body | settings),
+        model=text(body, "model"),
+        template=_template(body.get("thinking")),
+    )
+
+
+def read_messages(messages: Any) -> list[Message]:
+    """Messages in canonical form."""
+    if not isinstance(messages, list) or not messages:
+        raise invalid("messages is not a list with at least one message", param="messages")
+    read: list[Message] = []
+    for place, message in enumerate(messages):
+        read += _message(message, f"messages[{place}]")
+    return with_user_turn(read)
+
+
+def _message(message: Any, where: str) -> list[Message]:
+    if not isinstance(message, dict):
+        raise invalid(f"{where} is not an object", param=where)
+    role = message.get("role")
+    if role == "user":
+        return _user(_blocks(message.get("content"), where), where)
+    if role == "assistant":
+        return [_assistant(_blocks(message.get("content"), where), where)]
+    hint = "; instructions go into system, beside messages" if role == "system" else ""
+    raise invalid(f"{where}.role is {short(role)}; expected user or assistant{hint}", param=where)
+
+
+def _user(blocks: list[dict[str, Any]], where: str) -> list[Message]:
+    results = [_result(block, where) for block in blocks if block["type"] == "tool_result"]
+    texts = [_text(block, where) for block in blocks if block["type"] != "tool_result"]
+    return [*results, {"role": "user", "content": "".join(texts)}] if texts or not results else results
+
+
+def _result(block: dict[str, Any], where: str) -> Message:
+    if not isinstance(block.get("tool_use_id"), str):
+        raise invalid(f"{where} has a tool_result without a tool_use_id", param=where)
+    said = [_text(inner, where) for inner in _blocks(block.get("content") or "", where)]
+    return {"role": "tool", "content": "".join(said), "tool_call_id": block["tool_use_id"]}
+
+
+def _assistant(blocks: list[dict[str, Any]], where: str) -> Message:
+    texts, thoughts, calls = [], [], []
+    for block in blocks:
+        if block["type"] == "thinking":
+            thoughts.append(_text(block, where, "thinking"))
+        elif block["type"] == "tool_use":
+            calls.append(_call(block, where))
+        elif block["type"] != "redacted_thinking":
+            texts.append(_text(block, where))
+    read: Message = {"role": "assistant", "content": "".join(texts)}
+    if calls:
+        read["tool_calls"] = calls
+    if any(thoughts):
+        read["reasoning_content"] = "".join(thoughts)
+    return read
+
+
+def _call(block: dict[str, Any], where: str) -> dict[str, Any]:
+    given = block.get("input")
+    if not isinstance(block.get("name"), str) or not isinstance(given, (dict, type(None))):
+        raise invalid(f"{where} has a tool_use without a name or with an input that is no object", param=where)
+    function = {"name": block["name"], "arguments": call_arguments(given or {})}
+    return {"id": str(block.get("id") or ""), "type": "function", "function": function}
+
+
+def _blocks(content: Any, where: str) -> list[dict[str, Any]]:
+    """Content as blocks, each of which has a type."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise invalid(f"{where}.content is neither a text nor a list of blocks", param=where)
+    for block in content:
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise invalid(f"{where} has a block without a type: {short(block)}", param=where)
+    return content
+
+
+def _text(block: dict[str, Any], where: str, kind: str = "text") -> str:
+    """What a block says; one that is not of this kind is refused."""
+    if block["type"] != kind:
+        raise invalid(
+            f"{where} has a block of type {short(block['type'])}, and this model reads text only", param=where
+        )
+    said = block.get(kind)
+    if not isinstance(said, str):
+        raise invalid(f"{where} has a {kind} block without its text", param=where)
+    return said
+
+
+def _system(system: Any) -> list[Message]:
+    if system is None:
+        return []
+    said = "".join(_text(block, "system") for block in _blocks(system, "system"))
+    return [{"role": "system", "content": said}] if said else []
+
+
+def _tools(tools: Any) -> list[dict[str, Any]]:
+    if tools is None:
+        return []
+    if not isinstance(tools, list):
+        raise invalid("tools is not a list", param="tools")
+    return [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise invalid(f"{where} is not an object", param=where)
+    if tool.get("type") not in (None, "custom"):
+        raise invalid(
+            f"{where} is of type {short(tool['type'])}, which is not served here; give a tool of your own, with a name "
+            "and an input_schema",
+            param=where,
+        )
+    return function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
+
+
+def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
+    if choice is None:
+        return "auto"
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "any":
+        return any_tool(tools)
+    if kind == "tool":
+        return chosen_tool(choice.get("name"), tools)
+    if kind not in ("auto", "none"):
+        raise invalid(f"tool_choice is {short(choice)}; its type is auto, any, tool or none", param="tool_choice")
+    return str(kind)
+
+
+def _stops(stops: Any) -> list[str]:
+    if stops is None:
+        return []
+    if not isinstance(stops, list) or len(stops) > _MOST_STOPS or not all(isinstance(stop, str) for stop in stops):
+        raise invalid(f"stop_sequences is not a list of up to {_MOST_STOPS} texts", param="stop_sequences")
+    return stops
+
+
+def _format(config: Any) -> dict[str, Any] | None:
+    """The wanted form of the reply, as OpenAI's `response_format`."""
+    wanted = config.get("format") if isinstance(config, dict) else config
+    if wanted is None:
+        return None
+    schema = wanted.get("schema") if isinstance(wanted, dict) and wanted.get("type") == "json_schema" else None
+    if not isinstance(schema, dict):
+        raise invalid("output_config.format is no json_schema with its schema", param="output_config")
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
+def _template(thinking: Any) -> dict[str, Any]:
+    if thinking is None:
+        return {}
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if not isinstance(kind, str) or kind not in _THINKING:
+        raise invalid(f"thinking is {short(thinking)}; its type is one of {', '.join(_THINKING)}", param="thinking")
+    return {"enable_thinking": _THINKING[kind]}
+
+
+# Responses
+
+
+def usage(outcome: Outcome) -> dict[str, Any]:
+    """The tokens that an answer took; those of the prompt that a turn before had already are counted apart."""
+    turn = outcome.turn
+    return {
+        "input_tokens": turn.prompt_length - turn.keep,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": turn.keep,
+        "output_tokens": len(turn.sampled),
+    }
+
+
+def blocks(reply: Reply, uid: str) -> list[dict[str, Any]]:
+    """What the model said. There is a text, be it empty, wherever there is no call."""
+    said: list[dict[str, Any]] = []
+    if reply.reasoning:
+        said.append({"type": "thinking", "thinking": reply.reasoning, "signature": uid})
+    if reply.content or not reply.tool_calls:
+        said.append({"type": "text", "text": reply.content})
+    return said + [tool_use(call, call_input(call.arguments)) for call in reply.tool_calls]
+
+
+def tool_use(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def ending(outcome: Outcome) -> dict[str, Any]:
+    """Why a reply ended."""
+    reason, stop = "end_turn", None
+    if outcome.turn.finish == "length":
+        reason = "max_tokens"
+    elif outcome.reply.tool_calls:
+        reason = "tool_use"
+    elif outcome.reply.stop is not None:
+        reason, stop = "stop_sequence", outcome.reply.stop
+    return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), one_line(dump({"type": kind, **fields})))
+
+
+_STARTS: dict[str, dict[str, Any]] = {
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+    "text": {"type": "text", "text": ""},
+}
+_PING = _event("ping")
+
+
+class MessagesExchange:
+    """One request to `/messages`."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.call: ChatCall | TextCall = read_call(asked.body)
+        self.stream = flag(asked.body, "stream")
+        self._about: dict[str, Any] = {}
+        self._begun = False
+        self._uid = ""
+        self._index = 0
+        self._open = ""
+        """The kind of the block that is being said."""
+        self._told = False
+        """There is something besides thoughts."""
+
+    def whole(self, answer: Answer) -> bytes:
+        (outcome,) = answer.outcomes
+        said = blocks(outcome.reply, answer.uid)
+        return dump(_about(answer) | {"content": said, **ending(outcome), "usage": usage(outcome)})
+
+    def begin(self, answer: Answer) -> None:
+        counted = {"input_tokens": answer.prompt_tokens, "output_tokens": 0}
+        open_end = {"stop_reason": None, "stop_sequence": None}
+        self._uid = answer.uid
+        self._about = _about(answer) | {"content": [], **open_end, "usage": counted}
+
+    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
+        data = b"" if self._begun else _event("message_start", message=self._about)
+        self._begun = True
+        for kind, said in (("thinking", reasoning), ("text", content)):
+            if said:
+                data += self._block(kind) + self._delta(f"{kind}_delta", kind, said)
+        return data
+
+    def finish(self, choice: int, outcome: Outcome) -> bytes:
+        calls = outcome.reply.tool_calls
+        data = b"" if self._told or calls else self._block("text")
+        data += self._close()
+        for call in calls:
+            data += self._start(tool_use(call, {}))
+            data += self._delta("input_json_delta", "partial_json", dump(call_input(call.arguments)).decode())
+            data += self._close()
+        return data + _event("message_delta", delta=ending(outcome), usage=usage(outcome))
+
+    def end(self, answer: Answer) -> bytes:
+        return _event("message_stop")
+
+    def fail(self, fault: Fault) -> bytes:
+        return b"event: error\ndata: " + one_line(dump(error(fault, _request_id()))) + b"\n\n"
+
+    def keep_alive(self) -> bytes:
+        return _PING
+
+    def _block(self, kind: str) -> bytes:
+        """Make sure that a block of this kind is open."""
+        return b"" if self._open == kind else self._close() + self._start(_STARTS[kind])
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        self._open = block["type"]
+        self._told = self._told or self._open != "thinking"
+        return _event("content_block_start", index=self._index, content_block=block)
+
+    def _delta(self, kind: str, name: str, said: str) -> bytes:
+        return _event("content_block_delta", index=self._index, delta={"type": kind, name: said})
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        data = self._delta("signature_delta", "signature", self._uid) if self._open == "thinking" else b""
+        data += _event("content_block_stop", index=self._index)
+        self._open = ""
+        self._index += 1
+        return data
+
+
+def _about(answer: Answer) -> dict[str, Any]:
+    return {"id": f"msg_{answer.uid}", "type": "message", "role": "assistant", "model": answer.model}
+
+
+def counted(tokens: int) -> bytes:
+    """The answer of `/messages/count_tokens`."""
+    return dump({"input_tokens": tokens})
+
+
+def models(names: Sequence[str], created: int, context: int | None) -> bytes:
+    """The answer of `/models`, to a client of Anthropic's."""
+    since = datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = {"type": "model", "created_at": since, "lifecycle": "active", "max_input_tokens": context}
+    data = [{"id": name, "display_name": name, **about} for name in names]
+    first, last = (names[0], names[-1]) if names else (None, None)
+    return dump({"data": data, "has_more": False, "first_id": first, "last_id": last})
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def error(fault: Fault, request_id: str) -> dict[str, Any]:
+    """An error in Anthropic's shape."""
+    kind = _TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
+    message = fault.message
+    if fault.code == "context_length_exceeded":  # agents look for these words
+        message = f"prompt is too long: {message}"
+    said = {"type": kind, "message": message, "details": {"error_code": fault.code}}
+    return {"type": "error", "error": said, "request_id": request_id}
+
+
+def refuse(fault: Fault) -> Refusal:
+    request_id = _request_id()
+    return Refusal(fault.status, dump(error(fault, request_id)), {"request-id": request_id})
+
+
+def _request_id() -> str:
+    return f"req_{secrets.token_hex(12)}"
+
+
+MESSAGES = Wire(MessagesExchange, refuse)
