@@ -41,6 +41,8 @@ class ChatCall:
     logprobs: bool = False
     template: dict[str, Any] = field(default_factory=dict)
     """Settings of the chat template, e.g. `enable_thinking`."""
+    remember: int | None = None
+    """Keep the conversation for calls that go on from it by id, without so many messages at its start."""
 
 
 @dataclass(slots=True)

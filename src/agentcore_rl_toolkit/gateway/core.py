@@ -29,6 +29,7 @@ from .engine.base import (
     SampleRequest,
 )
 from .faults import Fault
+from .history import remember
 from .log import Log
 from .plan import Plan, Planner, text_print
 from .proxy import Gathered, chat_body
@@ -438,6 +439,7 @@ class Core:
             origin=plan.origin,
             routes=new_routes(draft.routes, parent, keep),
             parse_failures=reply.parse_failures,
+            tool_calls=len(reply.tool_calls),
             started=draft.started,
             seconds=time.time() - draft.started,
             uid=uid,
@@ -457,9 +459,10 @@ class Core:
             whole = plan.call.prompt + reply.content
             text = (len(whole), text_print(whole))
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
+        kept = remember(session, plan, uid, reply) if masked is None else None
         session.tree.add(turn, end, ends)
         if self.log is not None and not session.gone:
-            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends}
+            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
             self.log.write_turn(session, turn, reply, answer, **known)
         return turn
 

@@ -31,6 +31,7 @@ import msgspec
 from ..errors import ConfigError
 from .chat import Reply, ToolCall
 from .engine.base import IDS, Routes
+from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
 from .turn import LOGPROBS, Turn
 
@@ -187,6 +188,7 @@ class Log:
             origin=turn.origin,
             routes=(routes.start, routes.data, routes.width, routes.itemsize) if routes is not None else None,
             parse_failures=turn.parse_failures,
+            tool_calls=turn.tool_calls,
             started=turn.started,
             seconds=turn.seconds,
             uid=turn.uid,
@@ -368,6 +370,7 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
         origin=record["origin"],
         routes=Routes(*routes) if routes is not None else None,
         parse_failures=record["parse_failures"],
+        tool_calls=record.get("tool_calls", 0),
         started=record["started"],
         seconds=record["seconds"],
         uid=record["uid"],
@@ -388,8 +391,9 @@ def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
         answer.done.set()
         session.remember(answer)
     said = record["reply"]
-    calls = [ToolCall(**call) for call in said.pop("tool_calls")]
-    answer.outcomes.append(Outcome(turn, Reply(**said, tool_calls=calls), []))
+    reply = Reply(**said | {"tool_calls": [ToolCall(**call) for call in said["tool_calls"]]})
+    answer.outcomes.append(Outcome(turn, reply, []))
+    restore(session, record, reply)
 
 
 def _array(code: str, data: bytes) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from .chat import Reply
 from .engine.base import Sampling
 from .faults import Fault, invalid
+from .history import Kept
 from .tree import Tree
 from .turn import Tokens, Turn
 from .wire.sampling import SAMPLING, read_sampling
@@ -145,6 +146,8 @@ class Session:
         self.answers: OrderedDict[bytes, Answer] = OrderedDict()
         self.texts: list[tuple[int, bytes, Turn]] = []
         """Plain completions: the length and print of the whole text, prompt and reply, that ended in a turn."""
+        self.kept: dict[str, Kept] = {}
+        """Conversations to go on from, by the id of the turn they ended in."""
         self.enforced = read_sampling(settings.enforced)
         self.defaults = read_sampling(settings.sampling)
 
