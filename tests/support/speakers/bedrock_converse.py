@@ -70,7 +70,9 @@ class BedrockConverseSpeaker:
         self._messages.append(message)
         assert usage["totalTokens"] == usage["inputTokens"] + usage["cacheReadInputTokens"] + usage["outputTokens"]
         blocks = message["content"]
-        thoughts = [block["reasoningContent"]["reasoningText"]["text"] for block in blocks if "reasoningContent" in block]
+        thoughts = [
+            block["reasoningContent"]["reasoningText"]["text"] for block in blocks if "reasoningContent" in block
+        ]
         calls = [block["toolUse"] for block in blocks if "toolUse" in block]
         return Heard(
             "".join(block["text"] for block in blocks if "text" in block),

@@ -41,9 +41,7 @@ _FORMAT = _struct("type", "structure", type=_TEXT, structure=_union(jsonSchema=_
 
 REQUEST = _struct(
     "messages",
-    messages=_list(
-        _struct("role", "content", role={"enum": ["user", "assistant", "system"]}, content=_list(_BLOCK))
-    )
+    messages=_list(_struct("role", "content", role={"enum": ["user", "assistant", "system"]}, content=_list(_BLOCK)))
     | {"minItems": 1},
     system=_list(_union(text=_TEXT, guardContent=_GUARDED, cachePoint=_CACHE_POINT)),
     inferenceConfig=_struct(
