@@ -391,8 +391,12 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 def error(fault: Fault) -> bytes:
     """An error in OpenAI's shape."""
+    return dump({"error": error_fields(fault)})
+
+
+def error_fields(fault: Fault) -> dict[str, Any]:
     kind = _TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "server_error")
-    return dump({"error": {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}})
+    return {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
 
 
 def refuse(fault: Fault) -> Refusal:

@@ -1,0 +1,270 @@
+"""Items of OpenAI's Responses: read into canonical messages, and made of a reply as it comes. Pure.
+
+A model's turn is several items here, and one message in canonical form. What belongs to one turn is told by the ids
+that we gave its items, or by their order where a client left them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..chat import Message, Reply, ToolCall, parse_arguments
+from ..faults import Fault, invalid
+from ..history import Kept
+from .fields import short
+from .openai import read_content
+
+Event = tuple[str, dict[str, Any]]
+"""Its type, and what else is in it."""
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_OURS = re.compile(r"(?:rs|msg|fc|call)_([0-9a-f]{16})_\d+")
+_PARTS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
+
+
+# Items in
+
+
+def read_items(given: Any, kept: Mapping[str, Kept]) -> list[Message]:
+    """A request's input in canonical form; `kept` resolves references to items of earlier responses."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise invalid("input is neither a text nor a list of items", param="input")
+    reading = _Reading(kept)
+    for place, item in enumerate(given):
+        where = f"input[{place}]"
+        if not isinstance(item, dict):
+            raise invalid(f"{where} is not an object", param=where)
+        reading.take(item, where)
+    return reading.messages
+
+
+class _Reading:
+    """Messages made of items, one after the other."""
+
+    def __init__(self, kept: Mapping[str, Kept]) -> None:
+        self.messages: list[Message] = []
+        self._kept = kept
+        self._open: Message | None = None
+        """The assistant's message that the next item may be a part of."""
+        self._uid: str | None = None
+        """The turn it belongs to, where an item's id tells."""
+        self._turns: dict[str, Message] = {}
+        """Turns since the user last said something: calls may come between the results of others."""
+
+    def take(self, item: dict[str, Any], where: str) -> None:
+        kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+        if kind == "message":
+            self._message(item, where)
+        elif kind == "function_call":
+            self._call(item, where)
+        elif kind == "function_call_output":
+            self._result(item, where)
+        elif kind == "reasoning":
+            self._reasoning(item, where)
+        elif kind == "item_reference":
+            self.take(self._referred(item.get("id"), where), where)
+        else:
+            raise invalid(f"{where} is of type {short(kind)}, which is not served", param=where)
+
+    def _message(self, item: dict[str, Any], where: str) -> None:
+        role = item.get("role")
+        known = _ROLES.get(role) if isinstance(role, str) else None
+        if known is None:
+            raise invalid(f"{where}.role is {short(role)}; expected one of {', '.join(_ROLES)}", param=where)
+        content = item.get("content")
+        text = content if isinstance(content, str) else read_content(content, where)
+        if known == "assistant":
+            message = self._assistant(item)
+            message["content"] += text
+        else:
+            self._open, self._uid, self._turns = None, None, {}
+            self.messages.append({"role": known, "content": text})
+
+    def _call(self, item: dict[str, Any], where: str) -> None:
+        name, arguments = item.get("name"), item.get("arguments")
+        if not isinstance(name, str) or not name:
+            raise invalid(f"{where} has no name", param=where)
+        if arguments is not None and not isinstance(arguments, str):
+            raise invalid(f"{where}.arguments is not JSON text", param=where)
+        function = {"name": name, "arguments": parse_arguments(arguments or "{}")}
+        call = {"id": _text(item.get("call_id")), "type": "function", "function": function}
+        self._assistant(item).setdefault("tool_calls", []).append(call)
+
+    def _result(self, item: dict[str, Any], where: str) -> None:
+        output = item.get("output")
+        text = output if isinstance(output, str) else read_content(output, where)
+        message: Message = {"role": "tool", "content": text}
+        if isinstance(item.get("call_id"), str):
+            message["tool_call_id"] = item["call_id"]
+        self._open = None
+        self.messages.append(message)
+
+    def _reasoning(self, item: dict[str, Any], where: str) -> None:
+        text = _joined(item.get("content"), where) or _joined(item.get("summary"), where)
+        message = self._assistant(item)
+        if text:
+            message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+    def _assistant(self, item: dict[str, Any]) -> Message:
+        """The message that an item of the assistant is part of."""
+        uid = _uid(item)
+        if uid in self._turns:
+            return self._turns[uid]
+        message = self._open
+        if message is None or (uid and self._uid) or self._complete(message, item):
+            message = {"role": "assistant", "content": ""}
+            self.messages.append(message)
+            self._uid = None
+        self._open, self._uid = message, uid or self._uid
+        if uid:
+            self._turns[uid] = message
+        return message
+
+    def _complete(self, message: Message, item: dict[str, Any]) -> bool:
+        """Whether an item is the first of another turn, as far as the order tells: a text ends one without calls."""
+        return bool(message["content"]) and "tool_calls" not in message and item.get("type") != "function_call"
+
+    def _referred(self, name: Any, where: str) -> dict[str, Any]:
+        found = _OURS.fullmatch(name) if isinstance(name, str) else None
+        kept = self._kept.get(found[1]) if found is not None else None
+        for item in Output.of(found[1], kept.reply) if found is not None and kept is not None else ():
+            if item["id"] == name:
+                return item
+        raise Fault(
+            400,
+            "item_not_found",
+            f"{where} refers to {short(name)}, which is no item of a response that this session has stored",
+            param=where,
+            hint="send the item itself",
+        )
+
+
+def _uid(item: dict[str, Any]) -> str | None:
+    for name in ("id", "call_id"):
+        found = _OURS.fullmatch(_text(item.get(name)))
+        if found:
+            return found[1]
+    return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _joined(parts: Any, where: str) -> str:
+    """The text of reasoning."""
+    if not isinstance(parts, list):
+        if parts is not None:
+            raise invalid(f"{where} has reasoning that is not a list of parts", param=where)
+        return ""
+    return "".join(_text(part.get("text")) for part in parts if isinstance(part, dict))
+
+
+# Items out
+
+
+class Output:
+    """What a response says, item by item, and the events that tell of it."""
+
+    def __init__(self, uid: str) -> None:
+        self.items: list[dict[str, Any]] = []
+        """Those that are whole."""
+        self._uid = uid
+        self._kind = ""
+        """Of the item that is being said: `reasoning`, `message`, or none."""
+        self._said: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+
+    @classmethod
+    def of(
+        cls, uid: str, reply: Reply, logprobs: Sequence[dict[str, Any]] = (), end: str = "completed"
+    ) -> list[dict[str, Any]]:
+        """All items of a reply."""
+        output = cls(uid)
+        if reply.reasoning:
+            output.say("reasoning", reply.reasoning)
+        if reply.content:
+            output.say("message", reply.content)
+        output.finish(reply.tool_calls, logprobs, end)
+        return output.items
+
+    def say(self, kind: str, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+        """More of an item, or the beginning of another."""
+        events = [] if kind == self._kind else [*self._close(), *self._begin(kind)]
+        self._said.append(text)
+        said: dict[str, Any] = {"delta": text}
+        if kind == "message":
+            self._logprobs.extend(logprobs)
+            said["logprobs"] = list(logprobs)
+        return [*events, (f"response.{_PARTS[kind][1]}.delta", self._place() | said)]
+
+    def finish(self, calls: Sequence[ToolCall], logprobs: Sequence[dict[str, Any]], end: str) -> list[Event]:
+        """The tool calls, and the end. A reply of nothing is an empty message, for the client to echo."""
+        events: list[Event] = []
+        if not calls and self._kind != "message":
+            events += [*self._close(), *self._begin("message")]
+        self._logprobs.extend(logprobs)
+        events += self._close("completed" if calls else end)
+        for call in calls:
+            events += self._call(call)
+        return events
+
+    def _begin(self, kind: str) -> list[Event]:
+        self._kind, self._said, self._logprobs = kind, [], []
+        item = self._item("in_progress", [])
+        return [
+            ("response.output_item.added", {"output_index": len(self.items), "item": item}),
+            ("response.content_part.added", self._place() | {"part": self._part()}),
+        ]
+
+    def _close(self, status: str = "completed") -> list[Event]:
+        if not self._kind:
+            return []
+        part, place = self._part(), self._place()
+        item = self._item(status, [part])
+        done = {name: part[name] for name in ("text", "logprobs") if name in part}
+        events: list[Event] = [
+            (f"response.{part['type']}.done", place | done),
+            ("response.content_part.done", place | {"part": part}),
+            ("response.output_item.done", {"output_index": len(self.items), "item": item}),
+        ]
+        self.items.append(item)
+        self._kind = ""
+        return events
+
+    def _call(self, call: ToolCall) -> list[Event]:
+        place = {"output_index": len(self.items)}
+        at = place | {"item_id": f"fc_{self._uid}_{len(self.items)}"}
+        item = {"id": at["item_id"], "type": "function_call", "call_id": call.id, "name": call.name}
+        whole = item | {"arguments": call.arguments, "status": "completed"}
+        self.items.append(whole)
+        return [
+            ("response.output_item.added", place | {"item": item | {"arguments": "", "status": "in_progress"}}),
+            ("response.function_call_arguments.delta", at | {"delta": call.arguments}),
+            ("response.function_call_arguments.done", at | {"name": call.name, "arguments": call.arguments}),
+            ("response.output_item.done", place | {"item": whole}),
+        ]
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._id(), "output_index": len(self.items), "content_index": 0}
+
+    def _id(self) -> str:
+        return f"{_PARTS[self._kind][0]}_{self._uid}_{len(self.items)}"
+
+    def _part(self) -> dict[str, Any]:
+        part: dict[str, Any] = {"type": _PARTS[self._kind][1], "text": "".join(self._said)}
+        if self._kind == "message":
+            part |= {"annotations": [], "logprobs": list(self._logprobs)}
+        return part
+
+    def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self._id(), "type": self._kind, "status": status, "content": parts}
+        if self._kind == "message":
+            return item | {"role": "assistant"}
+        return item | {"summary": []}
