@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from .. import __version__
-from .wire import anthropic_schema
+from .wire import anthropic_schema, responses_schema
 
 Schema = dict[str, Any]
 
@@ -263,6 +263,17 @@ def openapi() -> Schema:
                 "parameters": [_SESSION_AND_KEY],
                 "post": _operation(
                     "complete", "OpenAI completions", _CHOICES, body=_COMPLETION, admin=False, stream=True
+                ),
+            },
+            f"{agent}/v1/responses": {
+                "parameters": [_SESSION_AND_KEY],
+                "post": _operation(
+                    "respond",
+                    "OpenAI responses",
+                    responses_schema.ANSWER,
+                    body=responses_schema.REQUEST,
+                    admin=False,
+                    stream=True,
                 ),
             },
             f"{agent}/v1/messages": {

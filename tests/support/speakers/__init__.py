@@ -3,7 +3,13 @@
 from .anthropic_messages import AnthropicSpeaker
 from .base import Called, Heard, Refused, Setup, Speaker
 from .openai_chat import OpenAIChatSpeaker
+from .openai_responses import OpenAIResponsesByIdSpeaker, OpenAIResponsesSpeaker
 
-SPEAKERS: dict[str, type[Speaker]] = {"openai": OpenAIChatSpeaker, "anthropic": AnthropicSpeaker}
+SPEAKERS: dict[str, type[Speaker]] = {
+    "openai": OpenAIChatSpeaker,
+    "responses": OpenAIResponsesSpeaker,
+    "responses-by-id": OpenAIResponsesByIdSpeaker,
+    "anthropic": AnthropicSpeaker,
+}
 
 __all__ = ["SPEAKERS", "Called", "Heard", "Refused", "Setup", "Speaker"]

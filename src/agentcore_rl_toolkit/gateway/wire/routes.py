@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from . import anthropic, openai
+from . import anthropic, openai, responses
 from .base import Wire
 
 _MODEL = re.compile(r"^model/[^/]+/")
@@ -13,6 +13,7 @@ _MODEL = re.compile(r"^model/[^/]+/")
 WIRES: dict[str, Wire] = {
     "v1/chat/completions": openai.CHAT,
     "v1/completions": openai.TEXT,
+    "v1/responses": responses.RESPONSES,
     "v1/messages": anthropic.MESSAGES,
 }
 
