@@ -140,9 +140,7 @@ def _blocks(content: Any, where: str) -> list[dict[str, Any]]:
 def _text(block: dict[str, Any], where: str, kind: str = "text") -> str:
     """What a block says; one that is not of this kind is refused."""
     if block["type"] != kind:
-        raise invalid(
-            f"{where} has a block of type {short(block['type'])}, and this model reads text only", param=where
-        )
+        raise invalid(f"{where} has a block of type {block['type'][:40]!r}; this model reads text only", param=where)
     said = block.get(kind)
     if not isinstance(said, str):
         raise invalid(f"{where} has a {kind} block without its text", param=where)
