@@ -172,7 +172,7 @@ class ModelEnvironment:
             wanted = model_variables(next(iter(self._served), None))
         else:
             wanted = {name: _NOWHERE[name] for name in self._ours | model_variables(newcomer)}
-            self._warn(wanted)
+            self._warn()
         if wanted != self._ours:
             self._set(wanted)
 
@@ -205,8 +205,8 @@ class ModelEnvironment:
                 ", ".join(aside),
             )
 
-    def _warn(self, wanted: Variables) -> None:
-        if wanted and not self._warned:
+    def _warn(self) -> None:
+        if not self._warned:
             self._warned = True
             logger.warning(
                 "requests of several sessions are served in this process at once: clients built without a URL are led "

@@ -91,6 +91,14 @@ def stream():
         time.sleep(0.05)
 """
 
+ASYNC_HELD = """
+@app.rollout_entrypoint
+async def invoke_agent(payload):
+    while not os.path.exists(payload.get("until", "/")):
+        await asyncio.sleep(0.01)
+    return look(payload)
+"""
+
 
 @pytest.fixture
 def running() -> Iterator[Gateway]:
@@ -184,8 +192,9 @@ def test_two_sessions_at_once_in_one_process(running: Gateway, tmp_path: Path) -
         is_captured(running, alone, document(tmp_path, start(ask, tmp_path, alone)))
 
 
-def test_a_production_request_beside_a_rollout_is_nobodys(running: Gateway, tmp_path: Path) -> None:
-    with run_agent(AGENT + HELD, tmp_path) as agent:
+@pytest.mark.parametrize("kind", [HELD, ASYNC_HELD], ids=["sync", "async"])
+def test_a_production_request_beside_a_rollout_is_nobodys(running: Gateway, tmp_path: Path, kind: str) -> None:
+    with run_agent(AGENT + kind, tmp_path) as agent:
         ask = asker(agent)
         session, until = running.open_session(), tmp_path / "now"
         key = start(ask, tmp_path, session, until=str(until))

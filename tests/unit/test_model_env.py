@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,13 @@ import boto3
 import openai
 import pytest
 
+from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.model_env import NOWHERE, ModelEnvironment, model_variables, read_base_url
+from agentcore_rl_toolkit.redact import Redactor
+from agentcore_rl_toolkit.result import ResultBuilder
+from agentcore_rl_toolkit.run import RolloutRun, RolloutRunner
+from agentcore_rl_toolkit.types import RolloutId
 
 ROOT = "http://gw:9000/sessions/s1.k3yk3yk3y"
 OTHER = "http://gw:9000/sessions/s2.0th3r0th3r/v1"
@@ -268,8 +274,40 @@ def test_what_an_agent_sets_itself_is_its_own() -> None:
     assert url(environ) == "http://of-the-agent/v1"
     environment.enter(VLLM)
     assert url(environ) == VLLM
+    environ["OPENAI_BASE_URL"] = "http://of-another/v1"
+    environment.enter(OTHER)
+    assert str(url(environ)).startswith(NOWHERE)
+    environment.leave(OTHER)
     environment.leave(VLLM)
-    assert url(environ) == "http://of-the-agent/v1"
+    assert url(environ) == "http://of-another/v1"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rollout_has_left_before_its_result_is_stored(is_async: bool) -> None:
+    """Whoever reads the result may send the next session's rollout at once."""
+    events: list[str] = []
+    done = threading.Event()
+
+    class Memory:
+        def prepare(self) -> None: ...
+
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            events.append("stored")
+            return True
+
+        def announce(self, key: str) -> None: ...
+
+    def call() -> Any:
+        async def value() -> dict[str, Any]:
+            return {}
+
+        return value() if is_async else {}
+
+    result = ResultBuilder(RolloutId("exp", "row", "s"), "memory", {}, Redactor(), None, time.time())
+    run = RolloutRun(call, result, Memory(), done.set, on_ended=lambda: events.append("left"))  # type: ignore[arg-type]
+    RolloutRunner(AgentCoreConfig()).start(run, is_async=is_async)
+    assert done.wait(20)
+    assert events == ["left", "stored"]
 
 
 def test_production_requests_alone_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
