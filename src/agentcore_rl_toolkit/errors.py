@@ -11,7 +11,8 @@
     ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
     ├── SessionLost             a session ended before its rollout did
     ├── RolloutCancelled        a rollout was given up before its result came
-    └── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
+    ├── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
+    └── RolloutsStopped         too many rollouts failed, or the failure table says to stop
 
 A message says what happened, with which value, and ends in a `hint:` when there is something to do.
 All of them survive pickling, so they cross process boundaries whole.
@@ -30,6 +31,7 @@ __all__ = [
     "RewardInvalid",
     "RolloutCancelled",
     "RolloutFailed",
+    "RolloutsStopped",
     "RuntimeFault",
     "SessionLost",
     "StoreError",
@@ -137,3 +139,7 @@ class RolloutCancelled(AgentCoreRLError):
 
 class RolloutFailed(AgentCoreRLError):
     """A rollout's result is not a success."""
+
+
+class RolloutsStopped(AgentCoreRLError):
+    """Too many rollouts failed, or the failure table says to stop."""

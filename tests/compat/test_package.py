@@ -29,14 +29,15 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"errors", "eventstream", "loop"},
+    {"errors", "eventstream", "loop", "tiny"},
     {"types", "config", "redact"},
     {"reward", "jsonable"},
     {"rewards", "result", "logs"},
     {"store"},
     {"run", "runtime", "evaluation", "gateway", "model_env"},
     {"app", "client"},
-    {"frameworks"},
+    {"frameworks", "rollout"},
+    {"backends"},
     {"cli"},
 ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .progress import progress
-from .rows import read_rows
+from ..rows import read_rows
 
 if TYPE_CHECKING:
     from ..client import BatchItem

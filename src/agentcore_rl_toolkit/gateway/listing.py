@@ -62,6 +62,7 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
         "masked": turn.masked,
         "origin": turn.origin,
         "parse_failures": turn.parse_failures,
+        "tool_calls": turn.tool_calls,
         "started": turn.started,
         "seconds": turn.seconds,
         "id": turn.uid,

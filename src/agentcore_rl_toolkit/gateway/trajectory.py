@@ -74,6 +74,8 @@ class Fidelity:
     renders: int
     """Prompts rendered anew although the session had turns: a changed history, or one that could not be bridged."""
     parse_failures: int
+    tool_calls: int = 0
+    """Tools that the model called."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Trajectories:
 
     rows: tuple[Row, ...]
     fidelity: Fidelity
+    model_seconds: float = 0.0
+    """How long its model calls took, all together."""
 
 
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories:
@@ -113,7 +117,9 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories
             bridges=origins["bridge"],
             renders=origins["render"],
             parse_failures=sum(turn.parse_failures for turn in turns),
+            tool_calls=sum(turn.tool_calls for turn in turns),
         ),
+        sum(turn.seconds for turn in turns),
     )
 
 

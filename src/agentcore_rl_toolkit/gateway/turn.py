@@ -47,6 +47,7 @@ class Turn:
     routes: Routes | None = None
     """Expert routes of the tokens that the parents' routes don't cover."""
     parse_failures: int = 0
+    tool_calls: int = 0
     started: float = 0.0
     seconds: float = 0.0
     uid: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ..errors import ConfigError
+from .errors import ConfigError
 
 
 def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any]], list[str]]:

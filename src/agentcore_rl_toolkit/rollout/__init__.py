@@ -1,0 +1,32 @@
+"""Rollouts: open a gateway session → invoke → await the result → fold the trajectories → `Rollout`, in groups.
+
+rollout.py   Rollout and Group
+policy.py    what each way a rollout can end does to training
+judge.py     what becomes of one rollout, and of a group
+run.py       run_rollouts
+metrics.py   a step in figures
+files.py     rollouts on disk
+rescore.py   another reward for rollouts that were run already
+"""
+
+from .files import RolloutWriter, read_rollouts
+from .judge import Judge
+from .metrics import step_metrics
+from .policy import FAILURES, Action, failure_table
+from .rollout import Group, Rollout
+from .run import RolloutOptions, RolloutRunner, run_rollouts
+
+__all__ = [
+    "FAILURES",
+    "Action",
+    "Group",
+    "Judge",
+    "Rollout",
+    "RolloutOptions",
+    "RolloutRunner",
+    "RolloutWriter",
+    "failure_table",
+    "read_rollouts",
+    "run_rollouts",
+    "step_metrics",
+]

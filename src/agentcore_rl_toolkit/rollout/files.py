@@ -1,0 +1,191 @@
+"""Rollouts on disk: written as they finish, one line each, and read back whole.
+
+`.jsonl` is JSON lines, `.parquet` a Parquet file of the same columns (with pyarrow, and only readable once closed). A
+line that was cut off by a kill is no rollout and is left out; every other broken line is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..gateway.engine.base import IDS
+from ..gateway.trajectory import Fidelity, Row, Span
+from ..types import Status
+from .policy import Action
+from .rollout import Rollout
+
+SCHEMA_VERSION = 1
+_BATCH = 64  # rollouts in a row group of a Parquet file
+
+
+def rollout_fields(rollout: Rollout) -> dict[str, Any]:
+    """A rollout as JSON can hold it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "input_id": rollout.input_id,
+        "session_id": rollout.session_id,
+        "sample": rollout.sample,
+        "status": rollout.status.value,
+        "action": rollout.action.value,
+        "why": rollout.why,
+        "error": rollout.error,
+        "rewards": rollout.rewards,
+        "payload": rollout.payload,
+        "result": rollout.result,
+        "rows": [_row_fields(row) for row in rollout.rows],
+        "fidelity": asdict(rollout.fidelity),
+        "seconds": {station: round(taken, 6) for station, taken in rollout.seconds.items()},
+    }
+
+
+def read_fields(fields: dict[str, Any]) -> Rollout:
+    """The inverse of `rollout_fields`."""
+    version = fields.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ConfigError(f"a rollout of schema version {version}, and this package reads {SCHEMA_VERSION}")
+    return Rollout(
+        input_id=fields["input_id"],
+        session_id=fields["session_id"],
+        sample=fields["sample"],
+        status=Status(fields["status"]),
+        action=Action(fields["action"]),
+        why=fields["why"],
+        payload=fields["payload"],
+        result=fields["result"],
+        error=fields["error"],
+        rewards=fields["rewards"],
+        rows=tuple(_read_row(row) for row in fields["rows"]),
+        fidelity=Fidelity(**fields["fidelity"]),
+        seconds=fields["seconds"],
+    )
+
+
+def _row_fields(row: Row) -> dict[str, Any]:
+    logprobs = [None if np.isnan(value) else float(value) for value in row.logprobs]
+    return {
+        "token_ids": row.token_ids.tolist(),
+        "loss_mask": row.loss_mask.tolist(),
+        "logprobs": logprobs,
+        "weight": row.weight,
+        "prompt_length": row.prompt_length,
+        "spans": [asdict(span) for span in row.spans],
+        "versions": [list(known) for known in row.versions],
+    }
+
+
+def _read_row(fields: dict[str, Any]) -> Row:
+    return Row(
+        token_ids=array(IDS, fields["token_ids"]),
+        loss_mask=np.array(fields["loss_mask"], dtype=np.uint8),
+        logprobs=np.array([np.nan if value is None else value for value in fields["logprobs"]], dtype=np.float32),
+        weight=fields["weight"],
+        prompt_length=fields["prompt_length"],
+        spans=tuple(Span(**span) for span in fields["spans"]),
+        versions=tuple((str(name), int(start), int(end)) for name, start, end in fields["versions"]),
+    )
+
+
+class RolloutWriter:
+    """Appends rollouts to a file; safe to call from several threads."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.suffix not in (".jsonl", ".parquet"):
+            raise ConfigError(f"{path}: rollouts are written as .jsonl or .parquet")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._lines: list[dict[str, Any]] = []
+        self._parquet: Any = None
+        self._file = self.path.open("a", encoding="utf-8") if self.path.suffix == ".jsonl" else None
+
+    def write(self, rollout: Rollout) -> None:
+        """Add one; a line is on its way to the disk when this returns."""
+        fields = rollout_fields(rollout)
+        with self._lock:
+            if self._file is not None:
+                self._file.write(json.dumps(fields, separators=(",", ":")) + "\n")
+                self._file.flush()
+                return
+            self._lines.append(_flat(fields))
+            if len(self._lines) >= _BATCH:
+                self._flush()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            else:
+                self._flush()
+                if self._parquet is not None:
+                    self._parquet.close()
+
+    def __enter__(self) -> RolloutWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        pyarrow, parquet = _pyarrow()
+        table = pyarrow.Table.from_pylist(self._lines, schema=_schema(pyarrow))
+        if self._parquet is None:
+            self._parquet = parquet.ParquetWriter(self.path, table.schema)
+        self._parquet.write_table(table)
+        self._lines.clear()
+
+
+def read_rollouts(path: str | Path) -> Iterator[Rollout]:
+    """The rollouts in a file, one at a time."""
+    path = Path(path)
+    if path.suffix == ".parquet":
+        _, parquet = _pyarrow()
+        for batch in parquet.ParquetFile(path).iter_batches(_BATCH):
+            for fields in batch.to_pylist():
+                yield read_fields(
+                    {name: json.loads(value) if name in _JSON else value for name, value in fields.items()}
+                )
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return  # cut off while it was written
+            try:
+                yield read_fields(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{path}, line {number} is no rollout: {error!r}") from None
+
+
+_JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds")
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """What has no fixed shape is a column of JSON."""
+    return {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
+
+
+def _schema(pyarrow: Any) -> Any:
+    kinds = {"schema_version": pyarrow.int32(), "sample": pyarrow.int32()}
+    names = ("schema_version", "input_id", "session_id", "sample", "status", "action", "why", "error", *_JSON)
+    return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(
+            "Parquet needs pyarrow", hint="pip install 'agentcore-rl-toolkit[cli]', or use .jsonl"
+        ) from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,76 @@
+"""A step in figures. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from .rollout import Group, Rollout
+
+
+def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
+    """What the groups of one step come to; names are the same in every backend, and stable."""
+    groups = list(groups)
+    kept = [group for group in groups if group.dropped is None]
+    trained = [rollout for group in kept for rollout in group.trained]
+    everything = [rollout for group in groups for rollout in (*group.rollouts, *group.others)]
+    metrics: dict[str, float] = {
+        "groups/kept": len(kept),
+        "groups/dropped": len(groups) - len(kept),
+        "groups/without_variance": sum(not group.has_variance for group in groups),
+        "rollouts/run": len(everything),
+        "rollouts/trained": len(trained),
+        "rollouts/failed": sum(rollout.status.status_code != 200 for rollout in everything),
+    }
+    rewards = [reward for group in kept for reward in group.rewards]
+    if rewards:
+        metrics["reward"] = statistics.fmean(rewards)
+        spreads = [statistics.pstdev(group.rewards) for group in kept]
+        metrics["reward/group_std"] = statistics.fmean(spreads)
+    metrics |= _counted("dropped", Counter(group.dropped for group in groups if group.dropped))
+    metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
+    metrics |= _counted("failures", Counter(r.status.value for r in everything if r.status.status_code != 200))
+    metrics |= _fidelity(everything) | _sizes(trained) | _stations(everything)
+    return metrics
+
+
+def _counted(kind: str, counts: Counter[str | None]) -> dict[str, float]:
+    return {f"{kind}/{str(name).replace(' ', '_')}": count for name, count in sorted(counts.items(), key=str)}
+
+
+def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    known = [rollout.fidelity for rollout in rollouts if rollout.rows]
+    sampled = sum(fidelity.sampled for fidelity in known)
+    if not sampled:
+        return {}
+    return {
+        "fidelity": sum(fidelity.trained for fidelity in known) / sampled,
+        "fidelity/rows": sum(fidelity.rows for fidelity in known) / len(known),
+        "fidelity/renders": sum(fidelity.renders for fidelity in known),
+        "fidelity/parse_failures": sum(fidelity.parse_failures for fidelity in known),
+    }
+
+
+def _sizes(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    if not rollouts:
+        return {}
+    turns = [rollout.fidelity.turns for rollout in rollouts]
+    sampled = [rollout.fidelity.sampled for rollout in rollouts]
+    tokens = [rollout.tokens for rollout in rollouts]
+    return {
+        "length/turns": statistics.fmean(turns),
+        "length/tool_calls": statistics.fmean([rollout.fidelity.tool_calls for rollout in rollouts]),
+        "length/sampled_tokens": statistics.fmean(sampled),
+        "length/tokens": statistics.fmean(tokens),
+        "length/tokens_max": max(tokens),
+    }
+
+
+def _stations(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The mean seconds at each station of the path."""
+    seconds: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for station, taken in rollout.seconds.items():
+            seconds.setdefault(station, []).append(taken)
+    return {f"seconds/{station}": statistics.fmean(taken) for station, taken in seconds.items()}

@@ -1,0 +1,88 @@
+"""Another reward for rollouts that were run already: no agent, no model, only the reward function again."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..reward import normalize_rewards
+from ..types import Status
+from .rollout import Rollout
+
+Score = Callable[..., Any]
+
+
+def load_reward(spec: str) -> Score:
+    """The reward function that `file.py:name` or `module:name` names; a class is made an object of.
+
+    >>> load_reward("nowhere")
+    Traceback (most recent call last):
+    agentcore_rl_toolkit.errors.ConfigError: not a reward function: 'nowhere'
+    hint: write file.py:name or module:name
+    """
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise ConfigError(f"not a reward function: {spec!r}", hint="write file.py:name or module:name")
+    try:
+        module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        found: Any = getattr(module, name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ConfigError(f"{spec} can't be loaded: {error}") from error
+    score: Score = found() if inspect.isclass(found) else found
+    return score
+
+
+def _file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def rescore(rollout: Rollout, score: Score) -> Rollout:
+    """The rollout with the rewards that `score` gives it; one without a result stays as it is.
+
+    `score` is called with the keyword arguments it names: `payload` (the data row), `result` (what the agent returned),
+    `rollout`, `ground_truth` (the row's `answer`), `response_text` (the result's `response`), or any key of the result
+    or the row. One with `**kwargs` gets all of these.
+    """
+    if rollout.result is None or rollout.status not in (Status.COMPLETED, Status.REWARD_ERROR):
+        return rollout
+    result = rollout.result.get("returned") if rollout.status is Status.REWARD_ERROR else rollout.result
+    result = result if isinstance(result, dict) else {}
+    known = {
+        "ground_truth": rollout.payload.get("answer"),
+        "response_text": result.get("response"),
+        **rollout.payload,
+        **result,
+        "payload": rollout.payload,
+        "result": result,
+        "rollout": rollout,
+    }
+    rewards = normalize_rewards(score(**_wanted(score, known)))
+    return replace(rollout, rewards=rewards, status=Status.COMPLETED, error=None)
+
+
+def _wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(score).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return known
+    names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in known]
+    if missing:
+        raise ConfigError(
+            f"the reward function needs {', '.join(missing)}", hint=f"there is: {', '.join(sorted(known))}"
+        )
+    return {name: known[name] for name in names if name in known}
