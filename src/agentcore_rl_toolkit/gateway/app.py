@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
-_LATER_ATTEMPT = re.compile(r"attempt=(?!1\b)\d")
+_LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -202,6 +202,7 @@ class App:
             "anthropic_base_url": base,
             "bedrock_endpoint_url": base,
             "result_url": f"{base}/result",
+            "model": session.settings.model or next(iter(self.core.info.models), None),
             "expires_at": session.expires,
         }
 
@@ -319,7 +320,7 @@ def _json(body: bytes, status: int = 200) -> web.Response:
 def refusal(request: web.BaseRequest, fault: Fault) -> web.Response:
     """A fault, in the shape of the wire that the request came over."""
     name, rest = _of_session(request)
-    said = wire_near(rest, request.headers).refuse(fault) if "." in name else openai.refuse(fault)
+    said = wire_near(rest, request.headers if "." in name else {}).refuse(fault)
     response = _json(said.body, said.status)
     response.headers.update(said.headers)
     if fault.retry_after is not None:
@@ -345,7 +346,7 @@ def _is_retry(request: web.BaseRequest) -> bool:
     """Whether the client says that it has sent this before: the OpenAI and Anthropic SDKs count, boto3 too."""
     if request.headers.get("x-stainless-retry-count", "0") != "0":
         return True
-    return _LATER_ATTEMPT.match(request.headers.get("amz-sdk-request", "")) is not None
+    return _LATER_ATTEMPT.search(request.headers.get("amz-sdk-request", "")) is not None
 
 
 def _no_route(method: str, path: str, allowed: set[str]) -> Fault:

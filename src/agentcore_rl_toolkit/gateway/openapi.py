@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 from .. import __version__
-from .wire import anthropic_schema, responses_schema
+from ..eventstream import CONTENT_TYPE
+from .wire import anthropic_schema, converse_schema, responses_schema
 
 Schema = dict[str, Any]
 
@@ -115,7 +116,7 @@ _ROW: Schema = {
 }
 _FIDELITY: Schema = {
     "type": "object",
-    "required": ["sampled", "trained", "masked", "rows", "turns", "bridges", "renders", "parse_failures"],
+    "required": ["sampled", "trained", "masked", "rows", "turns", "bridges", "renders", "parse_failures", "tool_calls"],
     "properties": {
         "sampled": {"type": "integer"},
         "trained": {"type": "integer"},
@@ -196,6 +197,13 @@ _SESSION_AND_KEY: Schema = {
     "required": True,
     "schema": _TEXT,
     "description": "The session's id, a dot, and its key.",
+}
+_MODEL: Schema = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "The model's name or ARN, percent-encoded.",
 }
 
 
@@ -297,6 +305,29 @@ def openapi() -> Schema:
                     body=anthropic_schema.COUNTED,
                     admin=False,
                     error=anthropic_schema.ERROR,
+                ),
+            },
+            f"{agent}/model/{{model}}/converse": {
+                "parameters": [_SESSION_AND_KEY, _MODEL],
+                "post": _operation(
+                    "converse",
+                    "Bedrock Converse",
+                    converse_schema.ANSWER,
+                    body=converse_schema.REQUEST,
+                    admin=False,
+                    error=converse_schema.ERROR,
+                ),
+            },
+            f"{agent}/model/{{model}}/converse-stream": {
+                "parameters": [_SESSION_AND_KEY, _MODEL],
+                "post": _operation(
+                    "converseStream",
+                    "Bedrock ConverseStream",
+                    None,
+                    body=converse_schema.REQUEST,
+                    kind=CONTENT_TYPE,
+                    admin=False,
+                    error=converse_schema.ERROR,
                 ),
             },
             f"{agent}/v1/models": {

@@ -20,7 +20,7 @@ from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.openapi import openapi
 from agentcore_rl_toolkit.gateway.serve import Gateway
 from agentcore_rl_toolkit.gateway.wire.routes import WIRES
-from support.gateway import Control, gateway, ids
+from support.gateway import MODEL, Control, gateway, ids
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 BOUNDED = settings(
@@ -64,7 +64,7 @@ def test_any_request(case: Any, running: Gateway):
 def test_any_request_to_a_session_that_is_there(case: Any, running: Gateway):
     session = running.open_session()
     name = session["base_url"].split("/")[4]
-    case.path_parameters = {"session": name, "session_id": session["session_id"]}
+    case.path_parameters = {"session": name, "session_id": session["session_id"], "model": MODEL}
     check(case, running)
 
 

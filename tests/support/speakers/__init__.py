@@ -2,6 +2,7 @@
 
 from .anthropic_messages import AnthropicSpeaker
 from .base import Called, Heard, Refused, Setup, Speaker
+from .bedrock_converse import BedrockConverseSpeaker
 from .openai_chat import OpenAIChatSpeaker
 from .openai_responses import OpenAIResponsesByIdSpeaker, OpenAIResponsesSpeaker
 
@@ -10,6 +11,7 @@ SPEAKERS: dict[str, type[Speaker]] = {
     "responses": OpenAIResponsesSpeaker,
     "responses-by-id": OpenAIResponsesByIdSpeaker,
     "anthropic": AnthropicSpeaker,
+    "converse": BedrockConverseSpeaker,
 }
 
 __all__ = ["SPEAKERS", "Called", "Heard", "Refused", "Setup", "Speaker"]
