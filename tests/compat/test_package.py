@@ -29,7 +29,7 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"errors", "eventstream", "loop", "tiny"},
+    {"errors", "eventstream", "loop", "rows", "tiny"},
     {"types", "config", "redact"},
     {"reward", "jsonable"},
     {"rewards", "result", "logs"},

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import eval, gateway, results, rollout, runtime
+from . import eval, gateway, rescore, results, rollout, runtime, train
 
-VERBS = (rollout, eval, runtime, gateway, results)
+VERBS = (train, rollout, eval, rescore, runtime, gateway, results)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .progress import progress
 from ..rows import read_rows
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..client import BatchItem

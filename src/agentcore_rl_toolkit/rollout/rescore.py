@@ -31,11 +31,13 @@ def load_reward(spec: str) -> Score:
         raise ConfigError(f"not a reward function: {spec!r}", hint="write file.py:name or module:name")
     try:
         module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        found: Any = getattr(module, name)
+        found = getattr(module, name)
     except (ImportError, OSError, AttributeError) as error:
         raise ConfigError(f"{spec} can't be loaded: {error}") from error
-    score: Score = found() if inspect.isclass(found) else found
-    return score
+    score: Any = found() if inspect.isclass(found) else found
+    if not callable(score):
+        raise ConfigError(f"{spec} is no function", hint="write file.py:name or module:name")
+    return score  # type: ignore[no-any-return]
 
 
 def _file(path: Path) -> Any:

@@ -26,6 +26,9 @@ from .judge import Judge
 from .policy import Action
 from .rollout import Group, Rollout
 
+_NO_FAULT = frozenset({Status.CANCELLED, Status.TRUNCATED})
+"""What says nothing about whether the run makes sense: a poor policy is cut off often."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOptions:
@@ -159,7 +162,8 @@ class RolloutRunner:
             self.on_rollout(rollout)
         if rollout.action is Action.STOP:
             raise RolloutsStopped(f"the failure table stops the run at {rollout.status.value}: {rollout.error}")
-        self._failures = 0 if rollout.trained or rollout.status is Status.CANCELLED else self._failures + 1
+        if rollout.status not in _NO_FAULT:
+            self._failures = 0 if rollout.trained else self._failures + 1
         if self._failures >= self.options.max_failures:
             raise RolloutsStopped(
                 f"{self._failures} rollouts in a row could not be trained on; the last one: "

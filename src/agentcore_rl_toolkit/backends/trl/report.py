@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...evaluation import Summary
-from .settings import TrainSettings
+from ..settings import TrainSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "seconds", "left")
 

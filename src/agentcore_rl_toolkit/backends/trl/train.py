@@ -25,14 +25,18 @@ import transformers
 from transformers.trainer_utils import get_last_checkpoint
 
 from ...client import RolloutClient
+from ...client.batch import INFRASTRUCTURE
 from ...errors import AgentCoreRLError, ConfigError
 from ...evaluation import Outcome, Summary, summarize
 from ...gateway.engine.transformers import TransformersEngine
 from ...gateway.serve import Gateway
 from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter, step_metrics
 from ...rows import read_rows
+from ...tiny import resolve
+from ...types import Status
+from ..settings import TrainSettings
+from .config import rollout_options, trl_config
 from .report import Report
-from .settings import TrainSettings
 from .trainer import AgentGRPOTrainer
 
 
@@ -57,13 +61,14 @@ class _Run:
     def run(self) -> dict[str, Any]:
         settings = self.settings
         checkpoint = _prepare(settings)
+        transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
         model, tokenizer = load(settings)
         self.trainer = AgentGRPOTrainer(
             model,
             self.rows,
             self.run_groups,
-            settings.trl_config(),
+            trl_config(settings),
             processing_class=tokenizer,
             peft_config=_lora(settings),
             callbacks=[_Callback(self)],
@@ -79,7 +84,7 @@ class _Run:
         with (
             Gateway(self.engine, tokenizer=tokenizer) as gateway,
             RolloutClient(settings.agent, store, _exp_id(settings)) as client,
-            contextlib.closing(RolloutRunner(client, gateway, settings.rollout_options(self.name))) as runner,
+            contextlib.closing(RolloutRunner(client, gateway, rollout_options(settings, self.name))) as runner,
             self.report,
         ):
             self.runner = runner
@@ -147,6 +152,7 @@ class _Run:
         if not self.held_out or step in self.evaluations:
             return
         self.engine.update(str(step))
+        self.runner.failures_reset()
         path = self.settings.folder / "evaluations" / f"step-{step:06d}.jsonl"
         path.unlink(missing_ok=True)
         rollouts: list[Rollout] = []
@@ -161,7 +167,7 @@ class _Run:
             for _ in self.runner.run(self.held_out, n=self.settings.eval_samples, oversample=0, max_batch_tokens=None):
                 pass
             self.runner.on_rollout = None
-        self.evaluations[step] = summarize(map(_outcome, rollouts))
+        self.evaluations[step] = summarize(_outcome(rollout, self.settings.failed_reward) for rollout in rollouts)
         first = [rollout for rollout in rollouts if rollout.payload == self.held_out[0] and rollout.rows]
         if first:
             self.examples[step] = first[0]
@@ -207,11 +213,7 @@ class _Callback(transformers.TrainerCallback):  # type: ignore[misc]
 
 def load(settings: TrainSettings) -> tuple[Any, Any]:
     """The model and its tokenizer."""
-    place = settings.model
-    if place == "tiny":
-        from ...tiny import path
-
-        place = str(path())
+    place = resolve(settings.model)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)
@@ -293,8 +295,12 @@ def _lora(settings: TrainSettings) -> Any:
     )
 
 
-def _outcome(rollout: Rollout) -> Outcome:
-    return Outcome(rollout.input_id, rollout.session_id, rollout.status, rollout.reward, sum(rollout.seconds.values()))
+def _outcome(rollout: Rollout, failed_reward: float) -> Outcome:
+    """For the mean of held-out rows, where a failure of the agent's own counts as one: leaving it out would flatter."""
+    status, reward = rollout.status, rollout.reward
+    if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
+        status, reward = Status.COMPLETED, failed_reward
+    return Outcome(rollout.input_id, rollout.session_id, status, reward, sum(rollout.seconds.values()))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from ...errors import ConfigError
@@ -54,6 +55,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             rollout_func=self._roll_out,
             **others,
         )
+        self.remove_callback(PrinterCallback)  # every figure of every step, in the middle of our table
 
     def _roll_out(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's hook: one prompt for each slot, in groups."""

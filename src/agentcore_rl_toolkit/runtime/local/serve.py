@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from ...logs import configure_logging
+from .rehearsal import rehearse_sdks
 
 COMMAND_PATH = "/.session/command"
 _CHUNK = 65536
@@ -41,6 +42,7 @@ def warm_up(app: Any) -> None:
         with contextlib.suppress(BaseException):
             before = set(sys.modules)
             asyncio.run(asyncio.wait_for(_rehearse(app), 10))
+            asyncio.run(rehearse_sdks())
             names = sorted(set(sys.modules) - before)
         os.write(write, json.dumps(names).encode())
         os._exit(0)

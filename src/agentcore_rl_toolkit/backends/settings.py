@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig
-
-from ...errors import ConfigError
-from ...rollout import Judge, RolloutOptions, failure_table
+from ..errors import ConfigError
 
 
 def _option(default: Any, help: str) -> Any:
@@ -76,7 +73,6 @@ class TrainSettings:
             raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"dtype is float32, bfloat16 or float16, not {self.dtype!r}")
-        failure_table(self.failures)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrainSettings:
@@ -96,59 +92,3 @@ class TrainSettings:
         """What every model call samples with."""
         asked = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in asked.items() if value is not None}
-
-    def rollout_options(self, model: str) -> RolloutOptions:
-        judge = Judge(
-            table=failure_table(self.failures),
-            failed_reward=self.failed_reward,
-            min_trained_ratio=self.min_trained_ratio,
-            max_rollout_tokens=self.max_rollout_tokens,
-            dynamic_sampling=self.dynamic_sampling,
-        )
-        return RolloutOptions(
-            n=self.n,
-            max_concurrent_sessions=self.concurrency,
-            timeout=self.timeout,
-            oversample=self.oversample,
-            max_failures=self.max_failures,
-            max_batch_tokens=self.max_batch_tokens,
-            enforced=self.sampling,
-            context_limit=self.context_limit,
-            model=model,
-            judge=judge,
-            keep_dropped=True,
-        )
-
-    def trl_config(self, processes: int = 1) -> GRPOConfig:
-        """TRL's own configuration for this run."""
-        rollouts = self.rows_per_step * self.n
-        if rollouts % processes or (rollouts // processes) % self.n:
-            raise ConfigError(f"rows_per_step={self.rows_per_step} can't be shared by {processes} processes")
-        local = rollouts // processes
-        batch = next(size for size in range(min(self.batch_size, local), 0, -1) if local % size == 0)
-        return GRPOConfig(
-            output_dir=str(self.folder / "checkpoints"),
-            max_steps=self.steps,
-            num_generations=self.n,
-            per_device_train_batch_size=batch,
-            steps_per_generation=local // batch,
-            gradient_accumulation_steps=local // batch,
-            learning_rate=self.learning_rate,
-            lr_scheduler_type="constant",
-            loss_type=self.loss,
-            beta=0.0,
-            temperature=self.temperature,
-            gradient_checkpointing=self.gradient_checkpointing,
-            bf16=self.dtype == "bfloat16",
-            fp16=False,
-            use_cpu=self.device == "cpu",
-            seed=self.seed,
-            logging_steps=1,
-            save_strategy="steps",
-            save_steps=self.save_every,
-            save_total_limit=self.keep,
-            report_to=[] if self.report_to == "none" else self.report_to.split(","),
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            log_completions=False,
-        )
