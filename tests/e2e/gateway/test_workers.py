@@ -17,8 +17,10 @@ import httpx
 import openai
 import pytest
 
+from support.bedrock import ARN, bedrock
 from support.fake_vllm import MODEL, FakeVllm
 from support.process import clean_env
+from support.speakers.bedrock_converse import gather
 from support.tokenizers import make_tokenizer
 
 KEY = "admin-of-workers"
@@ -115,6 +117,21 @@ def test_any_worker_serves_any_session(workers: tuple[int, FakeVllm]) -> None:
         say(session["base_url"], "again")
         turns = ask(port, "GET", f"/sessions/{session['session_id']}/turns")["turns"]
         assert turns[-1]["weight_versions"] == [["v2", len(turns[-1]["sampled_ids"])]]
+
+
+def test_a_name_with_slashes_gets_to_another_worker(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    for _ in range(2):
+        session = ask(port, "POST", "/sessions", json={"model": MODEL})
+        home = int(session["bedrock_endpoint_url"].split(":")[2].split("/")[0])
+        at = port if home == port + 1 else port + 1
+        client = bedrock({"bedrock_endpoint_url": session["bedrock_endpoint_url"].replace(str(home), str(at))})
+        asked = {"modelId": ARN, "messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+        short = {"inferenceConfig": {"maxTokens": 4}}
+        assert client.converse(**asked, **short)["stopReason"] == "max_tokens"
+        assert gather(client.converse_stream(**asked, **short)["stream"])["stopReason"] == "max_tokens"
+        client.close()
+        assert ask(at, "GET", f"/sessions/{session['session_id']}/trajectories")["fidelity"]["turns"] == 2
 
 
 def test_a_wrong_key_opens_nothing_anywhere(workers: tuple[int, FakeVllm]) -> None:

@@ -214,8 +214,7 @@ def test_a_whole_request():
 
 def test_settings_that_models_have_of_their_own():
     def sampling(**more: Any) -> Sampling:
-        read = exchange({"messages": HELLO, "inferenceConfig": {"temperature": 0.5}, **more}).call.sampling
-        return read
+        return exchange({"messages": HELLO, "inferenceConfig": {"temperature": 0.5}, **more}).call.sampling
 
     assert sampling(additionalModelRequestFields={"topK": 3}).top_k == 3
     assert sampling(additionalModelRequestFields={"inferenceConfig": {"topK": 4}}).top_k == 4
@@ -261,6 +260,8 @@ def test_tool_choice(choice: Any, canonical: str):
     ("path", "model"),
     [
         ("model/qwen/converse", "qwen"),
+        ("v1/model/qwen/converse-stream", "qwen"),
+        ("model/a%2Fmodel%2Fb/converse", "a/model/b"),
         (
             "model/us.anthropic.claude-sonnet-4-20250514-v1%3A0/converse-stream",
             "us.anthropic.claude-sonnet-4-20250514-v1:0",
@@ -278,7 +279,7 @@ def test_the_model_is_in_the_path(path: str, model: str):
 
 def test_paths_nearby():
     assert wire_at("model//converse") is None
-    for path in ("model/m", "model/m/count-tokens", "model//converse"):
+    for path in ("model/m", "model/m/count-tokens", "model//converse", "v1/model/m/x"):
         assert wire_at(path) is None
         assert wire_near(path, {}).refuse is converse.refuse
     for path in ("model/m/invoke", "model/m/invoke-with-response-stream"):

@@ -279,7 +279,7 @@ class ConverseExchange:
     """One request to `converse`, or to `converse-stream`."""
 
     def __init__(self, asked: Asked, *, stream: bool) -> None:
-        model = unquote(asked.path.removeprefix("model/").rpartition("/")[0]) or None
+        model = unquote(asked.path.partition("model/")[2].rpartition("/")[0]) or None
         self.call = read_converse(asked.body, model)
         self.stream = stream
         paths = asked.body.get("additionalModelResponseFieldPaths")

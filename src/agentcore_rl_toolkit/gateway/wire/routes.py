@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from . import anthropic, converse, openai, responses
 from .base import Wire
 
-_MODEL = re.compile(r"^model/.+/")  # a name with slashes comes encoded, unless a proxy has decoded it
+_MODEL = re.compile(r"^(v1/)?model/.+/")  # a name with slashes comes encoded, unless a proxy has decoded it
+_BEDROCK = ("model/", "v1/model/")  # the latter under a session's `base_url`
 
 WIRES: dict[str, Wire] = {
     "v1/chat/completions": openai.CHAT,
@@ -28,7 +29,7 @@ _UNSERVED: dict[str, Wire] = {
 
 def wire_at(path: str) -> Wire | None:
     """The wire whose model calls go to `path`."""
-    if path.startswith("model/"):  # Bedrock has the model's name in the path
+    if path.startswith(_BEDROCK):  # which has the model's name in the path
         path = _MODEL.sub("model/{model}/", path, count=1)
     return WIRES.get(path) or _UNSERVED.get(path)
 
@@ -36,7 +37,7 @@ def wire_at(path: str) -> Wire | None:
 def wire_near(path: str, headers: Mapping[str, str]) -> Wire:
     """The wire in whose words to refuse a request to `path`, whatever is wrong with it."""
     known = wire_at(path)
-    if known is None and path.startswith("model/"):
+    if known is None and path.startswith(_BEDROCK):
         return converse.CONVERSE
     if known is None and (path.startswith("v1/messages/") or speaks_anthropic(headers)):
         return anthropic.MESSAGES
