@@ -28,6 +28,15 @@ class Report:
         self._failed: Counter[str] = Counter()
         self._rollouts = 0
 
+    def go_on(self, step: int) -> None:
+        """Take up what was reported up to a step, and forget what came after it: that is run again."""
+        path = self._settings.folder / "metrics.jsonl"
+        known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        path.write_text("".join(json.dumps(line) + "\n" for line in known if line["step"] <= step))
+        for line in known:
+            if line["step"] <= step:
+                self._take(line)
+
     # --- while it trains ---------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Report:
@@ -63,14 +72,17 @@ class Report:
         now = time.monotonic()
         taken, self._last = now - self._last, now
         line = {"step": step, "seconds": round(taken, 3), **{k: v for k, v in logs.items() if v is not None}}
-        self._steps.append(line)
-        self._rollouts += int(logs.get("rollouts/run", 0))
-        for name, count in logs.items():
-            if name.startswith("failures/"):
-                self._failed[name.partition("/")[2]] += int(count)
+        self._take(line)
         with (self._settings.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         self._show()
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self._steps.append(line)
+        self._rollouts += int(line.get("rollouts/run", 0))
+        for name, count in line.items():
+            if name.startswith("failures/"):
+                self._failed[name.partition("/")[2]] += int(count)
 
     @contextlib.contextmanager
     def evaluating(self, step: int, rows: int) -> Iterator[Callable[[], None]]:

@@ -30,7 +30,7 @@ from ...errors import AgentCoreRLError, ConfigError
 from ...evaluation import Outcome, Summary, summarize
 from ...gateway.engine.transformers import TransformersEngine
 from ...gateway.serve import Gateway
-from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter, step_metrics
+from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter, read_rollouts, step_metrics
 from ...rows import read_rows
 from ...tiny import resolve
 from ...types import Status
@@ -90,12 +90,24 @@ class _Run:
             self.runner = runner
             if checkpoint is None:
                 self.evaluate(0)
+            else:
+                self._go_on(checkpoint)
             interrupted = self._train(checkpoint)
             step = self.trainer.state.global_step
             if not interrupted:
                 self.evaluate(step)
                 self._save()
             return self._finish(step, interrupted)
+
+    def _go_on(self, checkpoint: str) -> None:
+        """Take up what is known of the steps before."""
+        step = _step_of(checkpoint)
+        self.report.go_on(step)
+        for path in sorted((self.settings.folder / "evaluations").glob("step-*.jsonl")):
+            if _step_of(path.stem) <= step:
+                self._evaluated(_step_of(path.stem), list(read_rollouts(path)))
+            else:
+                path.unlink()
 
     def _train(self, checkpoint: str | None) -> bool:
         """Train; True if it was interrupted, with a checkpoint made."""
@@ -167,6 +179,9 @@ class _Run:
             for _ in self.runner.run(self.held_out, n=self.settings.eval_samples, oversample=0, max_batch_tokens=None):
                 pass
             self.runner.on_rollout = None
+        self._evaluated(step, rollouts)
+
+    def _evaluated(self, step: int, rollouts: list[Rollout]) -> None:
         self.evaluations[step] = summarize(_outcome(rollout, self.settings.failed_reward) for rollout in rollouts)
         first = [rollout for rollout in rollouts if rollout.payload == self.held_out[0] and rollout.rows]
         if first:
@@ -257,12 +272,17 @@ def _prepare(settings: TrainSettings) -> str | None:
             _remove(folder / name)
         folder.mkdir(parents=True, exist_ok=True)
         return None
-    step = int(latest.rpartition("-")[2]) if latest is not None else 0
+    step = _step_of(latest) if latest is not None else 0
     for path in (folder / "rollouts").glob("step-*.jsonl"):
-        if int(path.stem.partition("-")[2]) >= step:
+        if _step_of(path.stem) >= step:  # those of step k lead to checkpoint k + 1
             path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     return latest
+
+
+def _step_of(name: str) -> int:
+    """The step in the name of a checkpoint or a file."""
+    return int(name.rpartition("-")[2])
 
 
 def _remove(path: Path) -> None:
