@@ -15,7 +15,7 @@ from agentcore_rl_toolkit.eventstream import CONTENT_TYPE
 from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall
 from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
-from agentcore_rl_toolkit.gateway.wire import converse, openai
+from agentcore_rl_toolkit.gateway.wire import blocks, converse, openai
 from agentcore_rl_toolkit.gateway.wire.base import Exchange
 from agentcore_rl_toolkit.gateway.wire.routes import wire_at, wire_near
 from support.speakers.bedrock_converse import gather
@@ -102,9 +102,9 @@ def test_any_value_of_any_field_is_read_or_refused(name: str, value: Any):
 
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.dictionaries(keys, anything | unions, max_size=3) | unions, max_size=3))
-def test_any_blocks_are_read_or_refused(blocks: list[Any]):
+def test_any_blocks_are_read_or_refused(made: list[Any]):
     for role in ("user", "assistant", "system"):
-        read = refused_or({"messages": [*HELLO, {"role": role, "content": blocks}], "system": [{"text": "x"}]})
+        read = refused_or({"messages": [{"role": role, "content": made}, *HELLO], "system": [{"text": "x"}]})
         for message in read.call.messages if read else []:
             assert message["role"] in ("system", "user", "assistant", "tool")
             assert isinstance(message["content"], str)
@@ -120,7 +120,7 @@ def test_messages_in_canonical_form():
     """Exactly what OpenAI's wire makes of the same conversation."""
     result = {"toolUseId": "c", "content": [{"text": "a"}, {"json": {"b": [1, 2.0, "ü"]}}], "status": "error"}
     other = {"toolUseId": "d", "content": [{"text": "4"}]}
-    mine = converse.read_messages(
+    mine = blocks.read_messages(
         [
             {"role": "user", "content": [{"text": "a"}, {"cachePoint": {"type": "default"}}, {"text": "b"}]},
             {
@@ -169,12 +169,12 @@ def test_messages_in_canonical_form():
 
 def test_no_system_message_without_a_text():
     for system in (None, [], [{"cachePoint": {"type": "default"}}]):
-        assert [message["role"] for message in converse.read_messages(HELLO, system)] == ["user"]
+        assert [message["role"] for message in blocks.read_messages(HELLO, system)] == ["user"]
 
 
 def test_an_empty_reply_that_is_echoed():
     for content in ([], [{"text": ""}]):
-        read = converse.read_messages([*HELLO, {"role": "assistant", "content": content}, *HELLO])
+        read = blocks.read_messages([*HELLO, {"role": "assistant", "content": content}, *HELLO])
         assert read[1] == {"role": "assistant", "content": ""}
 
 
@@ -343,6 +343,7 @@ def test_replies_that_are_refused(block: Any, why: str):
         ({"messages": [{"role": "tool", "content": []}]}, "role is 'tool'; expected one of user, assistant, system"),
         ({"messages": ["x"]}, "role is None"),
         ({"messages": [{"role": "assistant", "content": [{"text": "x"}]}]}, "no user turn"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": [{"text": "x"}]}]}, "prefill"),
         ({"system": [{"toolUse": {}}]}, "system[0] is of type 'toolUse', which has no place there"),
         ({"guardrailConfig": {"guardrailIdentifier": "g"}}, "names a guardrail, and none is applied here"),
         ({"inferenceConfig": []}, "inferenceConfig is [], not an object"),
@@ -439,7 +440,7 @@ def test_arguments_that_are_no_object_come_back_as_they_were(arguments: str):
     for said in (whole(reply), streamed_whole(reply)):
         message = said["output"]["message"]
         json.dumps(message, ensure_ascii=False).encode()  # boto3 can send it
-        (call,) = converse.read_messages([*HELLO, message])[1]["tool_calls"]
+        (call,) = blocks.read_messages([*HELLO, message, *HELLO])[1]["tool_calls"]
         theirs = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
         assert [call] == openai.read_messages([{"role": "user"}, {"role": "assistant", "tool_calls": [theirs]}])[1][
             "tool_calls"

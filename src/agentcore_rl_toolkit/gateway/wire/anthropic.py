@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall
 from ..faults import Fault, invalid
 from ..turn import Tokens
-from .base import Asked, Refusal, Wire, any_tool, call_arguments, call_input, chosen_tool, function_tool, with_user_turn
+from .base import (
+    Asked,
+    Refusal,
+    Wire,
+    any_tool,
+    call_arguments,
+    call_input,
+    chosen_tool,
+    function_tool,
+    with_user_turn,
+    without_prefill,
+)
 from .body import dump, one_line
 from .fields import flag, short, text
 from .sampling import read_sampling
@@ -34,12 +45,7 @@ def read_call(body: dict[str, Any]) -> ChatCall:
     if body.get("max_tokens") is None:
         raise invalid("max_tokens is missing: say how many tokens to sample at most", param="max_tokens")
     call = read_counted(body)
-    if call.messages[-1]["role"] == "assistant":
-        raise invalid(
-            "messages ends with the assistant: a reply that is begun (prefill) can't be continued here; "
-            "end with a user message",
-            param="messages",
-        )
+    without_prefill(call.messages)
     return call
 
 

@@ -89,6 +89,17 @@ def with_user_turn(messages: list[Message]) -> list[Message]:
     return messages
 
 
+def without_prefill(messages: list[Message]) -> list[Message]:
+    """Canonical messages, if they don't end with a reply that is begun."""
+    if messages[-1]["role"] == "assistant":
+        raise invalid(
+            "messages ends with the assistant: a reply that is begun (prefill) can't be continued here; "
+            "end with a user message",
+            param="messages",
+        )
+    return messages
+
+
 def function_tool(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
     """A tool in canonical form."""
     if not isinstance(name, str) or not name:

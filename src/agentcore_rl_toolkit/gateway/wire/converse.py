@@ -1,250 +1,27 @@
-"""Bedrock's Converse and ConverseStream, to and from canonical calls. Pure.
+"""Bedrock's Converse and ConverseStream: what is said over them. Pure.
 
 Shapes are those of botocore's service model. AWS signatures are not looked at: the key in the URL is what counts.
-Guardrails, prompt resources and tools that AWS runs don't exist here; what would need them is refused.
+Guardrails, prompt resources and tools that AWS runs don't exist here; what would need them is refused (`blocks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ...eventstream import CONTENT_TYPE, encode_event, encode_exception
-from ..chat import ChatCall, Message, ToolCall
-from ..engine.base import Sampling
+from ..chat import ChatCall, TextCall, ToolCall
 from ..faults import Fault, invalid
 from ..turn import Tokens
-from .base import (
-    Asked,
-    Refusal,
-    Wire,
-    any_tool,
-    call_arguments,
-    call_input,
-    chosen_tool,
-    function_tool,
-    with_user_turn,
-)
-from .body import dump, read_json
-from .fields import short
-from .sampling import SAMPLING, read_sampling
+from .base import Asked, Exchange, Refusal, Wire, call_input
+from .blocks import read_converse
+from .body import dump
 
 if TYPE_CHECKING:
     from ..session import Answer, Outcome
 
-_INFERENCE = {"maxTokens": "max_tokens", "temperature": "temperature", "topP": "top_p", "stopSequences": "stop"}
-_ADDITIONAL = {"topK": "top_k", "stop_sequences": "stop", **{name: name for name in SAMPLING}}
-_THINKING = {"enabled": True, "adaptive": True, "disabled": False}
 _STOP_SEQUENCE = "/stop_sequence"
-
-_BLOCKS = {"user": {"toolResult"}, "assistant": {"toolUse", "reasoningContent"}, "system": set[str]()}
-"""What a message of each role may hold besides text."""
-_MEDIA = {"image", "document", "video", "audio"}
-
-# Requests
-
-
-def read_converse(body: dict[str, Any], model: str | None) -> ChatCall:
-    """A request to either operation."""
-    if body.get("guardrailConfig"):
-        raise invalid("guardrailConfig names a guardrail, and none is applied here", param="guardrailConfig")
-    additional = _object(body, "additionalModelRequestFields")
-    tools, choice = _tool_config(_object(body, "toolConfig"))
-    return ChatCall(
-        messages=read_messages(body.get("messages"), body.get("system")),
-        tools=tools,
-        tool_choice=choice,
-        sampling=_sampling(_object(body, "inferenceConfig"), additional, _object(body, "outputConfig")),
-        model=model,
-        template=_template(additional),
-    )
-
-
-def read_messages(messages: Any, system: Any = None) -> list[Message]:
-    """Messages in canonical form: tool results come one by one, before the text that they were sent with."""
-    if not isinstance(messages, list) or not messages:
-        raise invalid("messages is not a list with at least one message", param="messages")
-    read: list[Message] = []
-    if system is not None:
-        texts = [text for _, text in _blocks(system, "system", set())]
-        read += [{"role": "system", "content": "".join(texts)}] if texts else []
-    for place, message in enumerate(messages):
-        where = f"messages[{place}]"
-        role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in _BLOCKS:
-            raise invalid(f"{where}.role is {short(role)}; expected one of {', '.join(_BLOCKS)}", param=where)
-        read += _message(role, list(_blocks(message.get("content"), f"{where}.content", _BLOCKS[role])), where)
-    return with_user_turn(read)
-
-
-def _message(role: str, blocks: list[tuple[str, Any]], where: str) -> list[Message]:
-    results = [_result(value, where) for kind, value in blocks if kind == "toolResult"]
-    read: Message = {"role": role, "content": "".join(value for kind, value in blocks if kind == "text")}
-    if results and not read["content"]:
-        return results
-    calls = [_call(value, where) for kind, value in blocks if kind == "toolUse"]
-    reasoning = "".join(_reasoning(value, where) for kind, value in blocks if kind == "reasoningContent")
-    if calls:
-        read["tool_calls"] = calls
-    if reasoning:
-        read["reasoning_content"] = reasoning
-    return [*results, read]
-
-
-def _blocks(content: Any, where: str, allowed: set[str]) -> Iterator[tuple[str, Any]]:
-    """The kind and value of each block; what is text in any form is `text`."""
-    if not isinstance(content, list):
-        raise invalid(f"{where} is not a list of blocks", param=where)
-    for place, block in enumerate(content):
-        here = f"{where}[{place}]"
-        kind, value = _member(block, here)
-        if kind == "guardContent":
-            kind, value = _member(value, here)
-            value = value.get("text") if kind == "text" and isinstance(value, dict) else value
-        if kind == "cachePoint":
-            continue
-        if kind in _MEDIA:
-            raise invalid(f"{here} is of type {kind!r}, and this model reads text only", param=here)
-        if kind != "text" and kind not in allowed:
-            raise invalid(f"{here} is of type {kind[:80]!r}, which has no place there", param=here)
-        if kind == "text" and not isinstance(value, str):
-            raise invalid(f"{here}.text is {short(value)}, not a text", param=here)
-        yield kind, value
-
-
-def _member(union: Any, where: str) -> tuple[str, Any]:
-    """The one member that is set."""
-    given = [(kind, value) for kind, value in union.items() if value is not None] if isinstance(union, dict) else []
-    if len(given) != 1:
-        raise invalid(f"{where} is {short(union)}, not an object with one member", param=where)
-    return given[0]
-
-
-def _result(result: Any, where: str) -> Message:
-    where = f"{where}.toolResult"
-    known = _struct(result, where)
-    blocks = _blocks(known.get("content"), f"{where}.content", {"json"})
-    texts = [value if kind == "text" else dump(value).decode() for kind, value in blocks]
-    return {"role": "tool", "content": "".join(texts), "tool_call_id": _name(known, "toolUseId", where)}
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
-    where = f"{where}.toolUse"
-    known = _struct(call, where)
-    if known.get("type") is not None:
-        raise invalid(f"{where}.type is {short(known['type'])}: tools run by the server are not served", param=where)
-    given = known.get("input")
-    if given is not None and not isinstance(given, dict):
-        raise invalid(f"{where}.input is {short(given)}, not an object", param=where)
-    function = {"name": _name(known, "name", where), "arguments": call_arguments(given or {})}
-    return {"id": _name(known, "toolUseId", where), "type": "function", "function": function}
-
-
-def _reasoning(block: Any, where: str) -> str:
-    where = f"{where}.reasoningContent"
-    kind, value = _member(block, where)
-    if kind != "reasoningText":  # encrypted by another model: nothing to read
-        return ""
-    text = _struct(value, where).get("text")
-    if not isinstance(text, str):
-        raise invalid(f"{where}.reasoningText.text is {short(text)}, not a text", param=where)
-    return text
-
-
-def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    given = config.get("tools")
-    if not isinstance(given or [], list):
-        raise invalid("toolConfig.tools is not a list", param="toolConfig.tools")
-    tools = []
-    for place, tool in enumerate(given or []):
-        where = f"toolConfig.tools[{place}]"
-        kind, value = _member(tool, where)
-        if kind == "toolSpec":
-            spec = _struct(value, f"{where}.toolSpec")
-            schema = _object(spec, "inputSchema").get("json")
-            tools.append(function_tool(spec.get("name"), spec.get("description"), schema, where))
-        elif kind != "cachePoint":
-            raise invalid(f"{where} is of type {kind[:80]!r}; only tools with a toolSpec are served", param=where)
-    return tools, _tool_choice(config.get("toolChoice"), tools)
-
-
-def _tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str:
-    where = "toolConfig.toolChoice"
-    if choice is None:
-        return "auto"
-    kind, value = _member(choice, where)
-    if kind == "any":
-        return any_tool(tools, param=where)
-    if kind == "tool":
-        return chosen_tool(_struct(value, where).get("name"), tools, param=where)
-    if kind != "auto":
-        raise invalid(f"{where} is {kind[:80]!r}; expected one of auto, any, tool", param=where)
-    return "auto"
-
-
-def _sampling(inference: dict[str, Any], additional: dict[str, Any], output: dict[str, Any]) -> Sampling:
-    """The settings under the names that `read_sampling` knows, and its refusals under those that the client used."""
-    given: dict[str, tuple[str, Any]] = {}
-    nested = additional.get("inferenceConfig")  # where Nova has its topK
-    for fields, names in ((additional, _ADDITIONAL), (nested, _ADDITIONAL), (inference, _INFERENCE)):
-        if isinstance(fields, dict):
-            given |= {names[own]: (own, value) for own, value in fields.items() if own in names and value is not None}
-    schema = _output_schema(output)
-    if schema is not None:
-        wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
-        given["response_format"] = ("response_format", wanted)
-    try:
-        return read_sampling({name: value for name, (_, value) in given.items()})
-    except Fault as fault:
-        name = fault.param or ""
-        own = given[name][0] if name in given else name
-        raise invalid(fault.message.replace(name, own, 1), param=own) from None
-
-
-def _output_schema(output: dict[str, Any]) -> dict[str, Any] | None:
-    if output.get("textFormat") is None:
-        return None
-    where = "outputConfig.textFormat"
-    kind, described = _member(_struct(output["textFormat"], where).get("structure"), f"{where}.structure")
-    schema = described.get("schema") if kind == "jsonSchema" and isinstance(described, dict) else None
-    if isinstance(schema, str):
-        try:
-            return read_json(schema.encode("utf-8", "surrogatepass"))
-        except Fault as fault:
-            raise invalid(f"{where}'s schema is no JSON schema: {fault.message}", param=where) from None
-    raise invalid(f"{where} has no jsonSchema with a schema in JSON", param=where)
-
-
-def _template(additional: dict[str, Any]) -> dict[str, Any]:
-    for name in ("thinking", "reasoning_config", "reasoningConfig"):
-        config = additional.get(name)
-        kind = config.get("type") if isinstance(config, dict) else None
-        if isinstance(kind, str) and kind in _THINKING:
-            return {"enable_thinking": _THINKING[kind]}
-    return {}
-
-
-def _object(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object within an object; not given is empty."""
-    return _struct(body[name], name) if body.get(name) is not None else {}
-
-
-def _struct(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid(f"{where} is {short(value)}, not an object", param=where)
-    return value
-
-
-def _name(known: dict[str, Any], name: str, where: str) -> str:
-    value = known.get(name)
-    if not isinstance(value, str) or not value:
-        raise invalid(f"{where} has no {name}", param=where)
-    return value
-
-
-# Responses
 
 
 def usage(answer: Answer) -> dict[str, int]:
@@ -280,7 +57,7 @@ class ConverseExchange:
 
     def __init__(self, asked: Asked, *, stream: bool) -> None:
         model = unquote(asked.path.partition("model/")[2].rpartition("/")[0]) or None
-        self.call = read_converse(asked.body, model)
+        self.call: ChatCall | TextCall = read_converse(asked.body, model)
         self.stream = stream
         paths = asked.body.get("additionalModelResponseFieldPaths")
         self._tells_stop = isinstance(paths, list) and _STOP_SEQUENCE in paths
@@ -394,7 +171,7 @@ def refuse(fault: Fault) -> Refusal:
     return Refusal(status, dump({"message": fault.message}), {"x-amzn-ErrorType": kind})
 
 
-def _no_invoke(asked: Asked) -> ConverseExchange:
+def _no_invoke(asked: Asked) -> Exchange:
     raise invalid("InvokeModel is not served here: call Converse or ConverseStream (client.converse)", param="path")
 
 
