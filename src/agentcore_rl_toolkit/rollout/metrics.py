@@ -26,7 +26,7 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     rewards = [reward for group in kept for reward in group.rewards]
     if rewards:
         metrics["reward"] = statistics.fmean(rewards)
-        spreads = [statistics.pstdev(group.rewards) for group in kept]
+        spreads = [statistics.pstdev(group.rewards) for group in kept if group.rewards]
         metrics["reward/group_std"] = statistics.fmean(spreads)
     metrics |= _counted("dropped", Counter(group.dropped for group in groups if group.dropped))
     metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
@@ -40,7 +40,7 @@ def _counted(kind: str, counts: Counter[str | None]) -> dict[str, float]:
 
 
 def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    known = [rollout.fidelity for rollout in rollouts if rollout.rows]
+    known = [rollout.fidelity for rollout in rollouts if rollout.fidelity.sampled]
     sampled = sum(fidelity.sampled for fidelity in known)
     if not sampled:
         return {}

@@ -1,0 +1,82 @@
+"""A step in figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentcore_rl_toolkit.rollout import Action, step_metrics
+from agentcore_rl_toolkit.rollout.rollout import NOTHING
+from agentcore_rl_toolkit.types import Status
+from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
+
+
+def test_a_step() -> None:
+    long = make_row([1] * 10, [2] * 5)
+    groups = [
+        make_group(
+            make_rollout(1.0, long, fidelity=make_fidelity([long], turns=3, tool_calls=2, sampled=10, renders=1)),
+            make_rollout(0.0, make_row(), make_row()),
+            others=(failed(Status.ENGINE_ERROR, Action.REFILL, rows=(), fidelity=NOTHING),),
+        ),
+        make_group(make_rollout(0.5), failed(rows=(), fidelity=NOTHING), dropped="too few to compare"),
+        make_group(make_rollout(0.25), make_rollout(0.25)),
+    ]
+    metrics = step_metrics(groups)
+    assert metrics == {
+        "groups/kept": 2,
+        "groups/dropped": 1,
+        "groups/without_variance": 2,
+        "rollouts/run": 7,
+        "rollouts/trained": 4,
+        "rollouts/failed": 2,
+        "reward": pytest.approx((1.0 + 0.0 + 0.25 + 0.25) / 4),
+        "reward/group_std": pytest.approx((0.5 + 0.0) / 2),
+        "dropped/too_few_to_compare": 1,
+        "left_out/agent_error": 1,
+        "left_out/engine_error": 1,
+        "failures/agent_error": 1,
+        "failures/engine_error": 1,
+        "fidelity": pytest.approx((5 + 4 + 2 + 2 + 2) / (10 + 4 + 2 + 2 + 2)),
+        "fidelity/rows": pytest.approx((1 + 2 + 1 + 1 + 1) / 5),
+        "fidelity/renders": 1,
+        "fidelity/parse_failures": 0,
+        "length/turns": pytest.approx((3 + 2 + 1 + 1) / 4),
+        "length/tool_calls": 0.5,
+        "length/sampled_tokens": pytest.approx((10 + 4 + 2 + 2) / 4),
+        "length/tokens": pytest.approx((15 + 10 + 5 + 5) / 4),
+        "length/tokens_max": 15,
+    }
+
+
+def test_nothing_ran() -> None:
+    assert set(step_metrics([]).values()) == {0}
+
+
+def test_what_was_sampled_in_vain_counts_against_fidelity() -> None:
+    """A rollout none of whose tokens can be trained on folds into no row."""
+    lost = make_rollout(1.0, action=Action.MASK, why="nothing to train on")
+    lost = replace(lost, rows=(), fidelity=make_fidelity([], sampled=2, turns=1))
+    assert step_metrics([make_group(make_rollout(), lost)])["fidelity"] == 0.5
+
+
+def test_the_mean_seconds_at_each_station() -> None:
+    groups = [
+        make_group(
+            replace(make_rollout(), seconds={"open": 1.0, "session": 4.0}),
+            replace(failed(), seconds={"open": 3.0}),
+            others=(make_rollout(),),
+        )
+    ]
+    metrics = step_metrics(groups)
+    assert {name: value for name, value in metrics.items() if name.startswith("seconds/")} == {
+        "seconds/open": 2.0,
+        "seconds/session": 4.0,
+    }
+
+
+def test_a_group_without_a_reward_has_no_spread() -> None:
+    metrics = step_metrics([make_group(make_rollout(0.0), make_rollout(1.0)), make_group(failed(), failed())])
+    assert (metrics["reward"], metrics["reward/group_std"]) == (0.5, 0.5)
+    assert "reward" not in step_metrics([make_group(failed())])
