@@ -15,6 +15,7 @@ from support.gateway import MODEL, call_text, gateway, ids, text_of
 from support.loop import loop_thread
 from support.runtime import RuntimeUser
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "gateway.md"
 PROMPT = "Ada has 6 boxes with 7 pears in each. How many pears does Ada have?"
 BEFORE = '    model = BedrockModel(model_id="us.anthropic.claude-sonnet-4-20250514-v1:0")'
 AFTER = BEFORE.removesuffix(")") + ', endpoint_url=payload["_rollout"]["base_url"])'
@@ -34,6 +35,7 @@ def test_one_changed_line(tmp_path: Path) -> None:
     trained = [AFTER if line == BEFORE else line for line in production]
     changes = list(difflib.unified_diff(production, trained, n=0, lineterm=""))
     assert [line for line in changes if not line.startswith(("---", "+++", "@@"))] == [f"-{BEFORE}", f"+{AFTER}"]
+    assert f"-{BEFORE}\n+{AFTER}\n" in GUIDE.read_text()
     shutil.copytree(MATH_AGENT, tmp_path / "agent")
     app = tmp_path / "agent" / "basic_app.py"
     app.write_text("\n".join(trained))
