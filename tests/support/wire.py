@@ -28,8 +28,8 @@ def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int 
             index=0,
             parent=None,
             keep=0,
-            delta=array(IDS, range(prompt)),
-            sampled=array(IDS, range(sampled)),
+            delta_ids=array(IDS, range(prompt)),
+            sampled_ids=array(IDS, range(sampled)),
             logprobs=array(LOGPROBS, [-0.5] * sampled),
             finish=finish,
         )

@@ -108,17 +108,46 @@ class Prints:
     """For each assistant message: the number of messages up to it, the print of all these, and the message itself."""
 
 
-def fingerprint(call: ChatCall) -> Prints:
-    """The prints of a call's conversation; tools and template settings are part of it."""
-    running = sha256(usedforsecurity=False)  # twice as fast as others, where the processor helps
-    if call.tools or call.template:
-        running.update(_sorted([call.tools, call.template]))
+@dataclass(slots=True)
+class Seen:
+    """A conversation that has its prints, to know it again as the beginning of a longer one."""
+
+    count: int
+    """How many messages it has."""
+    letters: bytes
+    """Its print to the letter."""
+    whole: Any
+    """As in `Prints`."""
+
+
+def fingerprint(call: ChatCall, seen: Seen | None = None) -> Prints:
+    """The prints of a call's conversation; tools and template settings are part of it.
+
+    If it is known to begin with one that was `seen`, only what comes after that is read, and has echoes.
+    """
+    if seen is not None:
+        running, start = seen.whole.copy(), seen.count
+    else:
+        running, start = sha256(usedforsecurity=False), 0  # twice as fast as others, where the processor helps
+        if call.tools or call.template:
+            running.update(_sorted([call.tools, call.template]))
     echoes = []
-    for place, message in enumerate(call.messages, start=1):
+    for place, message in enumerate(call.messages[start:], start=start + 1):
         running.update(_loose(message))
         if message["role"] == "assistant":
             echoes.append((place, running.digest()[:16], message))
     return Prints(running, echoes)
+
+
+def spelled(call: ChatCall, count: int) -> tuple[bytes, bytes]:
+    """Prints of a conversation to the letter, which are quick to make: of its first `count` messages, and of it all."""
+    running = sha256(_dumped([call.tools, call.template], 0), usedforsecurity=False)
+    running.update(memoryview(_dumped(call.messages[:count], 0))[:-1])
+    first = running.digest()[:16]
+    if count < len(call.messages):
+        running.update(b"," if count else b"")
+        running.update(memoryview(_dumped(call.messages[count:], 0))[1:-1])
+    return first, running.digest()[:16]
 
 
 def render_key(call: ChatCall) -> bytes:

@@ -95,9 +95,8 @@ class Planner:
             raise invalid(str(error), param="messages", code="cannot_render") from error
 
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
-        prints = fingerprint(call)
         tree = session.tree
-        turn, used = tree.match(prints)
+        turn, used, prints = tree.find(call)
         bridged = self._renderer.bridge(turn, call, used) if turn is not None else None
         if turn is not None and bridged is not None:
             keep, delta = bridged

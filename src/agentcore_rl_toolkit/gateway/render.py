@@ -26,7 +26,7 @@ from .turn import Turn
 
 History = Literal["exact", "template"]
 
-_TAIL = 2048  # how much of a prompt a bridge looks back on: the last message is what matters
+_TAIL = 256  # how much of a prompt a bridge looks back on: how it begins the reply is what matters
 _PROMPT_END = 64
 _CACHED_TOKENS = 4_000_000
 _RENDERERS = 64  # how many different template settings are kept ready

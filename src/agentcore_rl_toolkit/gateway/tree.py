@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .chat import Prints, exact
+from .chat import ChatCall, Prints, Seen, exact, fingerprint, has_assistant, spelled
 from .turn import Turn
 
 _COMPARED = 8  # how many turns a changed history is compared with, token by token
@@ -25,6 +25,7 @@ class Tree:
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self._ends: dict[bytes, list[tuple[Turn, bytes]]] = {}
+        self._seen: Seen | None = None
 
     def add(self, turn: Turn, end: bytes, own: bytes) -> None:
         """Take in a turn; `end` is the print of its conversation with its reply, `own` the exact one of the reply.
@@ -34,6 +35,24 @@ class Tree:
         self.turns.append(turn)
         if end:
             self._ends.setdefault(end, []).append((turn, own))
+
+    def find(self, call: ChatCall) -> tuple[Turn | None, int, Prints]:
+        """The turn that a call goes on from, how many messages that one has seen, and the prints of the call.
+
+        Agents send all of a growing conversation again and again: what the last call had is compared, not read.
+        """
+        if not has_assistant(call.messages):
+            return None, 0, fingerprint(call)
+        seen, turn, used = self._seen, None, 0
+        before, letters = spelled(call, seen.count if seen is not None else 0)
+        if seen is not None and seen.letters == before:
+            prints = fingerprint(call, seen)
+            turn, used = self.match(prints)
+        if turn is None:  # not with a reply since then: maybe with an older one
+            prints = fingerprint(call)
+            turn, used = self.match(prints)
+        self._seen = Seen(len(call.messages), letters, prints.whole)
+        return turn, used, prints
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:
         """The deepest turn whose conversation the call's begins with, and how many messages that is."""

@@ -2,7 +2,7 @@
 
 Turns share prefixes. A turn's prompt is the first `keep` tokens of its parent (prompt and sampled together), then
 `delta`; so a session's memory is linear in the tokens it sampled and received, at four bytes an id and four more a
-logprob.
+logprob. Turns that go on from each other are one `Line`, so that a prompt is read in one piece however many they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from .engine.base import IDS, Routes, Sampled
@@ -25,6 +25,41 @@ TRUNCATED = "truncated"  # cut at the token limit, and the session masks such tu
 NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob (a token, not a turn)
 
 
+class Line:
+    """The ids of turns that go on from each other, in one array. It only ever grows."""
+
+    __slots__ = ("_before", "_ids", "_start")
+
+    def __init__(self, before: Line | None, start: int) -> None:
+        """`before` has the first `start` ids."""
+        self._before = before
+        self._start = start
+        self._ids = array(IDS)
+
+    @property
+    def end(self) -> int:
+        return self._start + len(self._ids)
+
+    def add(self, ids: array[int]) -> None:
+        self._ids.extend(ids)
+
+    def tokens(self, start: int, end: int) -> array[int]:
+        """A copy of the ids from `start` to `end`."""
+        if start >= self._start:
+            return self._ids[start - self._start : end - self._start]
+        parts: list[array[int]] = []
+        line: Line | None = self
+        while line is not None and end > start:
+            if end > line._start:
+                parts.append(line._ids[max(0, start - line._start) : end - line._start])
+                end = line._start
+            line = line._before
+        whole = array(IDS)
+        for part in reversed(parts):
+            whole.extend(part)
+        return whole
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """One sampled sequence of a session."""
@@ -33,8 +68,8 @@ class Turn:
     """Its place in the order in which the session's turns were recorded."""
     parent: Turn | None = field(repr=False)
     keep: int
-    delta: array[int] = field(repr=False)
-    sampled: array[int] = field(repr=False)
+    delta_ids: InitVar[array[int]]
+    sampled_ids: InitVar[array[int]]
     logprobs: array[float] = field(repr=False)
     """One for each sampled token; NaN where the engine gave none."""
     finish: str
@@ -53,14 +88,29 @@ class Turn:
     uid: str = ""
     """Names its response and its tool calls."""
     prompt_length: int = field(init=False)
+    length: int = field(init=False)
+    """Tokens of prompt and sampled together."""
+    _line: Line = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self.prompt_length = self.keep + len(self.delta)
+    def __post_init__(self, delta_ids: array[int], sampled_ids: array[int]) -> None:
+        line = self.parent._line if self.parent is not None else None
+        # Whoever is first to go on from all of a turn goes on in its line; others branch off.
+        if line is None or self.keep != line.end:
+            line = Line(line, self.keep)
+        self._line = line
+        self._line.add(delta_ids)
+        self._line.add(sampled_ids)
+        self.prompt_length = self.keep + len(delta_ids)
+        self.length = self.prompt_length + len(sampled_ids)
 
     @property
-    def length(self) -> int:
-        """Tokens of prompt and sampled together."""
-        return self.prompt_length + len(self.sampled)
+    def delta(self) -> array[int]:
+        """What the prompt has beyond the parent's first `keep` tokens."""
+        return self._line.tokens(self.keep, self.prompt_length)
+
+    @property
+    def sampled(self) -> array[int]:
+        return self._line.tokens(self.prompt_length, self.length)
 
     def path(self) -> Iterator[Turn]:
         """This turn, its parent, and so on to the first."""
@@ -75,21 +125,7 @@ class Turn:
 
     def tokens(self, end: int | None = None, start: int = 0) -> array[int]:
         """The ids of prompt and sampled together, from `start` to `end` (all of them, if not said)."""
-        end = self.length if end is None else end
-        parts: list[array[int]] = []
-        turn: Turn | None = self
-        while turn is not None and end > start:
-            if end > turn.prompt_length:
-                parts.append(turn.sampled[max(0, start - turn.prompt_length) : end - turn.prompt_length])
-                end = turn.prompt_length
-            if end > max(start, turn.keep):
-                parts.append(turn.delta[max(0, start - turn.keep) : end - turn.keep])
-                end = turn.keep
-            turn = turn.parent
-        whole = array(IDS)
-        for part in reversed(parts):
-            whole.extend(part)
-        return whole
+        return self._line.tokens(start, self.length if end is None else min(end, self.length))
 
 
 @dataclass(slots=True)

@@ -53,8 +53,8 @@ class Session:
             index=len(self.turns),
             parent=parent,
             keep=0 if parent is None else parent.length if keep is None else keep,
-            delta=array(IDS, itertools.islice(self._ids, delta)),
-            sampled=ids,
+            delta_ids=array(IDS, itertools.islice(self._ids, delta)),
+            sampled_ids=ids,
             logprobs=array(LOGPROBS, [math.nan if i in lost else -float(token) for i, token in enumerate(ids)]),
             finish=settings.pop("finish", "stop"),
             **settings,
@@ -464,7 +464,8 @@ def test_folding_costs_as_much_per_turn_in_a_long_session(aborted: bool) -> None
 
 
 def kept_bytes(turns: Sequence[Turn]) -> int:
-    arrays = [packed for turn in turns for packed in (turn.delta, turn.sampled, turn.logprobs)]
+    lines = {id(turn._line): turn._line._ids for turn in turns}
+    arrays = [*lines.values(), *(turn.logprobs for turn in turns)]
     return sum(packed.itemsize * len(packed) for packed in arrays)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from array import array
+from types import FrameType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +29,8 @@ class Talk:
             index=len(self.tree.turns),
             parent=parent,
             keep=keep,
-            delta=ids[keep:],
-            sampled=array(IDS, range(sampled)),
+            delta_ids=ids[keep:],
+            sampled_ids=array(IDS, range(sampled)),
             logprobs=array(LOGPROBS, [0.0] * sampled),
             finish="stop",
         )
@@ -87,6 +90,106 @@ def test_no_call_goes_on_from_a_turn_that_nobody_saw() -> None:
     assert len(tree.turns) == 1
     assert tree.match(fingerprint(ChatCall([user("a")]))) == (None, 0)
     assert tree.match(Prints(None, [(1, b"", b"")])) == (None, 0)
+
+
+# Conversations that were seen before
+
+
+def conversation(turns: int) -> list[Message]:
+    said = (message for n in range(turns) for message in (user(f"q{n}"), says(f"a{n}").message()))
+    return [*said, user("last")]
+
+
+def found(tree: Tree, call: ChatCall) -> tuple[Turn | None, int]:
+    """What a tree finds, which is what it would have found if it had never seen a call before."""
+    turn, used, prints = tree.find(call)
+    assert (turn, used) == tree.match(fingerprint(call))
+    assert prints.whole.digest() == fingerprint(call).whole.digest()
+    return turn, used
+
+
+messages = st.lists(
+    st.one_of(
+        st.sampled_from(["a", "b", "b "]).map(user),
+        st.sampled_from(["A", "B", " B"]).map(lambda text: says(text).message()),
+        st.just(calls("", "look").message()),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(st.lists(st.tuples(messages, st.booleans()), min_size=1, max_size=6), st.data())
+def test_a_call_is_found_as_if_it_were_the_first(asked: list[tuple[list[Message], bool]], data: st.DataObject) -> None:
+    talk, last = Talk(), []
+    for more, goes_on in asked:
+        last = [*last, *more] if goes_on else more
+        if last and data.draw(st.booleans()):  # what was there is changed
+            last = [*last]
+            last[data.draw(st.integers(0, len(last) - 1))] = data.draw(messages)[0]
+        tools = data.draw(st.sampled_from([[], [{"name": "look"}]]))
+        found(talk.tree, ChatCall(last, tools))
+        talk.add(last, says("A"))
+        last = [*last, says("A").message()]
+
+
+def test_a_conversation_that_was_seen_is_not_read_again() -> None:
+    """Reading takes a few steps for each message, comparing takes none."""
+
+    def steps(turns: int) -> int:
+        talk, history = Talk(), conversation(turns)
+        talk.tree.find(ChatCall(history))
+        talk.add(history, says("next"))
+        call, count = ChatCall([*history, says("next").message(), user("more")]), 0
+
+        def profile(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal count
+            count += event == "call" and frame.f_code.co_name != "<genexpr>"
+
+        sys.setprofile(profile)
+        try:
+            turn, used, _ = talk.tree.find(call)
+        finally:
+            sys.setprofile(None)
+        assert (turn, used) == (talk.tree.turns[-1], len(call.messages) - 1)
+        return count
+
+    assert steps(200) == steps(2)
+
+
+def test_what_was_seen_is_known_to_the_letter_or_not_at_all() -> None:
+    talk, history = Talk(), conversation(3)
+    before = talk.add(history[:-1], says("x"))
+    talk.add(history, says("next"))
+    talk.tree.find(ChatCall(history))
+    more = [says("next").message(), user("more")]
+    for place, message in enumerate(history):
+        edited = [*history[:place], {**message, "content": "edited"}, *history[place + 1 :]]
+        assert found(talk.tree, ChatCall([*edited, *more])) == (None, 0)
+        assert found(talk.tree, ChatCall([*history, *more])) == (talk.tree.turns[-1], len(history) + 1)
+    assert found(talk.tree, ChatCall([*history, *more], [{"name": "look"}])) == (None, 0)
+    assert found(talk.tree, ChatCall([*history, *more], template={"a": 1})) == (None, 0)
+    assert found(talk.tree, ChatCall([*history[:-1], says("x").message(), user("more")])) == (before, len(history))
+
+
+def test_an_older_reply_is_found_where_the_newest_was_changed() -> None:
+    talk, history = Talk(), conversation(2)
+    talk.tree.find(ChatCall(history[:1]))
+    first = talk.add(history[:1], says("a0"))
+    talk.add(history[:3], says("a1"))
+    talk.tree.find(ChatCall(history))
+    assert found(talk.tree, ChatCall([*history[:3], says("edited").message(), user("x")])) == (first, 2)
+    assert found(talk.tree, ChatCall([*history[:3], says("edited").message(), user("x"), user("y")])) == (first, 2)
+
+
+def test_only_the_print_of_one_conversation_is_kept() -> None:
+    talk, history = Talk(), conversation(50)
+    for count in range(1, len(history), 2):
+        talk.tree.find(ChatCall(history[:count]))
+    seen = talk.tree._seen
+    assert seen is not None
+    assert (seen.count, len(seen.letters)) == (99, 16)
+    assert gc.get_referrers(history[0]) == [history]
 
 
 # What prompts share
