@@ -13,6 +13,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from agentcore_rl_toolkit.cli.table import format_table
 LOAD = Path(__file__).with_name("gateway_load.py")
 GATEWAYS = ["ours", "rllm", "awslabs", "nginx", "direct"]
 PEERS = ("rllm", "awslabs")
+BARE = ("bare-read", "bare-forward")
 KINDS = ["different", "group", "turns"]
 SESSIONS_PER_SECOND = {512: 2500, 8192: 1000}
 """By tokens of the prompt: sessions of ours made beforehand for each second measured; others make theirs on use."""
@@ -38,10 +40,10 @@ class Bench:
         self.repeats: int = args.repeats or (1 if args.quick else 3)
         self.seconds: float = args.seconds or (3.0 if args.quick else 6.0)
 
-    def rounds(self, job: dict[str, Any], stores: bool = False) -> dict[str, Any]:
+    def rounds(self, job: dict[str, Any], stores: bool = False, more: Sequence[str] = ()) -> dict[str, Any]:
         """Run a job for each gateway (that stores turns) by turns; medians, and the least and most of the repeats."""
         names = [name for name in self.names if not stores or name not in ("nginx", "direct")]
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*names, *more)}
         for _ in range(self.repeats):
             for name, done in runs.items():
                 done.append(run(name, job))
@@ -134,21 +136,31 @@ class Bench:
         return figures
 
     def turns(self) -> dict[str, Any]:
+        """Late turns against early ones; also without what reading the longer request costs anybody, and without
+        what sending the engine its longer prompt does, as servers that do only that show."""
         job = {"do": "turn_cost", "tokens": 512, "stream": False, "concurrency": 32, "turns": 30 if self.quick else 100}
-        figures = self.rounds(job)
+        figures = self.rounds(job, more=BARE)
+        read, forward = (growth(figures[name]) for name in BARE)
         rows = []
         for name, f in figures.items():
             if name == "direct":
                 continue
-            early, late = f["early"], f["late"]
-            beyond = [one["cpu_ms"] - one["parsing_ms"] for one in (late, early)]
-            ratios = [f"{a / b:.2f}×" if b > 0 else "" for a, b in ((late["cpu_ms"], early["cpu_ms"]), beyond)]
-            sizes = f"{early['request_bytes'] / 1000:.0f} → {late['request_bytes'] / 1000:.0f}"
-            rows.append([name, f"{early['cpu_ms']:.2f}", f"{late['cpu_ms']:.2f}", *ratios, sizes, errors(f)])
+            early, late = f["early"]["cpu_ms"], f["late"]["cpu_ms"]
+            f["ratio"] = late / early
+            ratios = [f"{f['ratio']:.2f}×"]
+            if name not in (*BARE, "nginx"):
+                f["beyond_request"], f["beyond_wires"] = ((late - own) / early for own in (read, forward))
+                ratios += [f"{f['beyond_request']:.2f}×", f"{f['beyond_wires']:.2f}×"]
+            sizes = f"{f['early']['request_bytes'] / 1000:.0f} → {f['late']['request_bytes'] / 1000:.0f}"
+            ratios += [""] * (3 - len(ratios))
+            rows.append([name, f"{early:.3f}", f"{late:.3f}", *ratios, sizes, errors(f)])
         header = [f"turns 2–6 and the last 5 of {job['turns']}", "early CPU ms", "late CPU ms", "late ÷ early"]
-        header.append("beyond parsing")
-        show([*header, "request KB", "errors"], rows)
+        show([*header, "beyond the request", "beyond both wires", "request KB", "errors"], rows)
         return figures
+
+
+def growth(figures: dict[str, Any]) -> float:
+    return float(figures["late"]["cpu_ms"] - figures["early"]["cpu_ms"])
 
 
 # --- running one ---------------------------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ class Gateway:
 
 @contextmanager
 def gateway(name: str, engine: int, **options: Any) -> Iterator[Gateway]:
-    """Start one of: ours, rllm (its store in memory), rllm-sqlite, awslabs, awslabs-linear, nginx, direct."""
+    """Start one of: ours, rllm (its store in memory), rllm-sqlite, awslabs, awslabs-linear, nginx, direct; or what
+    only reads requests (bare-read) or also passes ids on (bare-forward)."""
     if name == "direct":
         yield Gateway(name, engine, 0)
         return
@@ -175,6 +176,9 @@ def command(name: str, port: int, engine: int, folder: Path, options: dict[str, 
         mode = "linear" if name.endswith("linear") else "tree"
         script = str(HERE / "gateway_awslabs.py")
         return [str(peer("awslabs")), script, str(port), url, str(tokenizer()), mode]
+    if name.startswith("bare"):
+        mode = name.removeprefix("bare-")
+        return [sys.executable, str(HERE / "gateway_bare.py"), str(port), url, mode]
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, engine=engine))
     return [find_nginx(), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
 

@@ -68,7 +68,8 @@ class Body:
     def take(self, buffer: bytearray) -> bytes:
         if self.chunked:
             return self._take_chunks(buffer)
-        taken = bytes(buffer[: self._left] if self.sized else buffer)
+        with memoryview(buffer) as view:  # a slice of the buffer itself would be one more copy
+            taken = bytes(view[: self._left] if self.sized else view)
         del buffer[: len(taken)]
         if self.sized:
             self._left -= len(taken)
