@@ -35,11 +35,14 @@ def run(args: argparse.Namespace) -> int:
     from ..rollout.rescore import load_reward, rescore
 
     score = load_reward(args.reward)
+    files = _files(Path(args.rollouts))
+    if args.output and Path(args.output).exists():
+        raise ConfigError(f"{args.output} exists already", hint="remove it, or choose another --output")
     before: list[float] = []
     after: list[float] = []
     writer = RolloutWriter(args.output) if args.output else None
     try:
-        for rollout in _read(Path(args.rollouts)):
+        for rollout in _read(files):
             if args.status and rollout.status.value not in args.status:
                 continue
             again = rescore(rollout, score)
@@ -59,11 +62,15 @@ def _row(name: str, rewards: list[float]) -> list[str]:
     return [name, str(len(rewards)), f"{statistics.fmean(rewards):.4g}" if rewards else "-"]
 
 
-def _read(path: Path) -> Iterator[Rollout]:
-    from ..rollout import read_rollouts
-
+def _files(path: Path) -> list[Path]:
     files = sorted(path.glob("*.jsonl")) + sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise ConfigError(f"{path} has no rollouts", hint="name a .jsonl or .parquet file, or a folder of them")
+    return files
+
+
+def _read(files: list[Path]) -> Iterator[Rollout]:
+    from ..rollout import read_rollouts
+
     for file in files:
         yield from read_rollouts(file)

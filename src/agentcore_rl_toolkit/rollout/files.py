@@ -1,12 +1,15 @@
 """Rollouts on disk: written as they finish, one line each, and read back whole.
 
-`.jsonl` is JSON lines, `.parquet` a Parquet file of the same columns (with pyarrow, and only readable once closed). A
-line that was cut off by a kill is no rollout and is left out; every other broken line is an error.
+`.jsonl` is JSON lines, and may be added to; `.parquet` is a Parquet file of the same columns (with pyarrow, and only
+readable once closed). A line that was cut off by a kill is no rollout and is left out; every other broken line is an
+error.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import threading
 from array import array
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..gateway.engine.base import IDS
-from ..gateway.trajectory import Fidelity, Row, Span
+from ..gateway.trajectory import Fidelity, RouteTable, Row, Span
 from ..types import Status
 from .policy import Action
 from .rollout import Rollout
@@ -79,6 +82,7 @@ def _row_fields(row: Row) -> dict[str, Any]:
         "prompt_length": row.prompt_length,
         "spans": [asdict(span) for span in row.spans],
         "versions": [list(known) for known in row.versions],
+        "routes": None if row.routes is None else _routes_fields(row.routes),
     }
 
 
@@ -91,6 +95,26 @@ def _read_row(fields: dict[str, Any]) -> Row:
         prompt_length=fields["prompt_length"],
         spans=tuple(Span(**span) for span in fields["spans"]),
         versions=tuple((str(name), int(start), int(end)) for name, start, end in fields["versions"]),
+        routes=_read_routes(fields["routes"]) if fields.get("routes") else None,
+    )
+
+
+def _routes_fields(routes: RouteTable) -> dict[str, Any]:
+    """Numbers in base64, in as few bytes as hold the largest expert's."""
+    kind = next(kind for kind in ("|u1", "<u2", "<i4") if routes.data.max(initial=0) <= np.iinfo(kind).max)
+    return {
+        "dtype": kind,
+        "width": routes.data.shape[1],
+        "data": base64.b64encode(routes.data.astype(kind).tobytes()).decode(),
+        "known": base64.b64encode(routes.known.tobytes()).decode(),
+    }
+
+
+def _read_routes(fields: dict[str, Any]) -> RouteTable:
+    numbers = np.frombuffer(base64.b64decode(fields["data"]), np.dtype(fields["dtype"]))
+    return RouteTable(
+        data=numbers.reshape(-1, fields["width"]).astype(np.int32),
+        known=np.frombuffer(base64.b64decode(fields["known"]), np.uint8).copy(),
     )
 
 
@@ -104,8 +128,12 @@ class RolloutWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._lines: list[dict[str, Any]] = []
-        self._parquet: Any = None
-        self._file = self.path.open("a", encoding="utf-8") if self.path.suffix == ".jsonl" else None
+        self._file = None
+        if self.path.suffix == ".jsonl":
+            self._file = self.path.open("a", encoding="utf-8")
+            _end_with_a_line(self.path)
+        else:
+            self._parquet, self._schema, self._table = _open_parquet(self.path)
 
     def write(self, rollout: Rollout) -> None:
         """Add one; a line is on its way to the disk when this returns."""
@@ -125,8 +153,7 @@ class RolloutWriter:
                 self._file.close()
             else:
                 self._flush()
-                if self._parquet is not None:
-                    self._parquet.close()
+                self._parquet.close()
 
     def __enter__(self) -> RolloutWriter:
         return self
@@ -135,43 +162,74 @@ class RolloutWriter:
         self.close()
 
     def _flush(self) -> None:
-        if not self._lines:
-            return
-        pyarrow, parquet = _pyarrow()
-        table = pyarrow.Table.from_pylist(self._lines, schema=_schema(pyarrow))
-        if self._parquet is None:
-            self._parquet = parquet.ParquetWriter(self.path, table.schema)
-        self._parquet.write_table(table)
-        self._lines.clear()
+        if self._lines:
+            self._parquet.write_table(self._table.from_pylist(self._lines, schema=self._schema))
+            self._lines.clear()
 
 
 def read_rollouts(path: str | Path) -> Iterator[Rollout]:
     """The rollouts in a file, one at a time."""
     path = Path(path)
     if path.suffix == ".parquet":
-        _, parquet = _pyarrow()
-        for batch in parquet.ParquetFile(path).iter_batches(_BATCH):
-            for fields in batch.to_pylist():
-                yield read_fields(
-                    {name: json.loads(value) if name in _JSON else value for name, value in fields.items()}
-                )
+        yield from _read_parquet(path)
         return
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith("\n"):
                 return  # cut off while it was written
             try:
-                yield read_fields(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+                rollout = read_fields(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ConfigError(f"{path}, line {number} is no rollout: {error!r}") from None
+            yield rollout
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Take away a line that was cut off, so that the next one begins on its own."""
+    with path.open("rb+") as file:
+        end = whole = file.seek(0, os.SEEK_END)
+        while whole:
+            start = max(0, whole - 65536)
+            file.seek(start)
+            newline = file.read(whole - start).rfind(b"\n")
+            whole = start + newline + 1
+            if newline >= 0:
+                break
+        if whole < end:
+            file.truncate(whole)
+
+
+def _open_parquet(path: Path) -> tuple[Any, Any, Any]:
+    """A file to write, its schema, and what makes tables."""
+    pyarrow, parquet = _pyarrow()
+    if path.exists():
+        raise ConfigError(f"{path} exists, and nothing can be added to a Parquet file", hint="choose another name")
+    schema = _schema(pyarrow)
+    return parquet.ParquetWriter(path, schema), schema, pyarrow.Table
+
+
+def _read_parquet(path: Path) -> Iterator[Rollout]:
+    pyarrow, parquet = _pyarrow()
+    try:
+        file = parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ConfigError(f"{path} is no whole Parquet file: {error}") from None
+    with file:
+        for batch in file.iter_batches(_BATCH):
+            for fields in batch.to_pylist():
+                known = {name: json.loads(value) if name in _JSON else value for name, value in fields.items()}
+                yield read_fields(known)
 
 
 _JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds")
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """What has no fixed shape is a column of JSON."""
-    return {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
+    """What has no fixed shape is a column of JSON; a message with half a character in it is stored without that."""
+    flat = {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
+    if fields["error"] is not None:
+        flat["error"] = fields["error"].encode(errors="replace").decode()
+    return flat
 
 
 def _schema(pyarrow: Any) -> Any:

@@ -10,6 +10,8 @@ from ..types import Status
 from .policy import FAILURES, Action
 from .rollout import Group, Rollout
 
+NO_REWARD = "no reward"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
@@ -47,7 +49,7 @@ class Judge:
         known = rollout.fidelity
         found = []
         if rollout.rewards is None:
-            found.append((Action.MASK, "no reward"))
+            found.append((Action.MASK, NO_REWARD))
         if not known.trained:
             found.append((Action.MASK, "nothing to train on"))
         if known.trained < self.min_trained_ratio * known.sampled:

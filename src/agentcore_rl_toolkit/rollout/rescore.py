@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..reward import normalize_rewards
 from ..types import Status
+from .judge import NO_REWARD, Judge
 from .rollout import Rollout
 
 Score = Callable[..., Any]
@@ -34,17 +35,20 @@ def load_reward(spec: str) -> Score:
         found = getattr(module, name)
     except (ImportError, OSError, AttributeError) as error:
         raise ConfigError(f"{spec} can't be loaded: {error}") from error
-    score: Any = found() if inspect.isclass(found) else found
+    try:
+        score: Any = found() if inspect.isclass(found) else found
+    except TypeError as error:
+        raise ConfigError(f"an object of {spec} can't be made: {error}", hint="name one that is made") from error
     if not callable(score):
         raise ConfigError(f"{spec} is no function", hint="write file.py:name or module:name")
     return score  # type: ignore[no-any-return]
 
 
 def _file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"reward_of_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -58,7 +62,7 @@ def rescore(rollout: Rollout, score: Score) -> Rollout:
 
     `score` is called with the keyword arguments it names: `payload` (the data row), `result` (what the agent returned),
     `rollout`, `ground_truth` (the row's `answer`), `response_text` (the result's `response`), or any key of the result
-    or the row. One with `**kwargs` gets all of these.
+    or the row. One with `**kwargs` gets all of these. What was left out for its reward is judged again.
     """
     if rollout.result is None or rollout.status not in (Status.COMPLETED, Status.REWARD_ERROR):
         return rollout
@@ -74,7 +78,9 @@ def rescore(rollout: Rollout, score: Score) -> Rollout:
         "rollout": rollout,
     }
     rewards = normalize_rewards(score(**_wanted(score, known)))
-    return replace(rollout, rewards=rewards, status=Status.COMPLETED, error=None)
+    scored = replace(rollout, rewards=rewards, status=Status.COMPLETED, error=None)
+    by_reward = rewards is None or rollout.why in (Status.REWARD_ERROR.value, NO_REWARD)
+    return Judge().rollout(scored) if by_reward else scored
 
 
 def _wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
@@ -82,9 +88,13 @@ def _wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return known
     names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in known]
+    missing = [p.name for p in parameters if _required(p) and p.name not in known]
     if missing:
         raise ConfigError(
             f"the reward function needs {', '.join(missing)}", hint=f"there is: {', '.join(sorted(known))}"
         )
     return {name: known[name] for name in names if name in known}
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
