@@ -252,6 +252,9 @@ F, G = (result(call) for call in calls(ONE, "f", "g"))
         ([*items_of(ONE, Reply("")), *OTHER], [("",), ("", "h")]),
         (without([*items_of(ONE, Reply("a")), *items_of(TWO, Reply("b"))], "id"), [("a",), ("b",)]),
         (without([*items_of(ONE, Reply("a")), *items_of(TWO, Reply("b", "hm"))], "id"), [("a",), ("b",)]),
+        # results end a turn, whatever the ids say
+        ([TURN[2], F, OTHER[-1]], [("", "f"), "tool", ("", "h")]),
+        (without([TURN[2], F, OTHER[-1]], "id", "call_id"), [("", "f"), "tool", ("", "h")]),
         # ids that are not ours say nothing
         ([TURN[1] | {"id": "msg_1"}, TURN[2] | {"id": "fc_2", "call_id": "x"}], [("see", "f")]),
         # the user has spoken: a turn that comes again is another one
