@@ -1,0 +1,32 @@
+"""Pydantic AI: a model named `openai:…` calls Responses."""
+
+from typing import Any
+
+from arithmetic import evaluate
+from pydantic_ai import Agent
+
+from agentcore_rl_toolkit import AgentCoreRLApp
+from agentcore_rl_toolkit.rewards import GSM8KReward
+
+app = AgentCoreRLApp()
+reward_fn = GSM8KReward()
+
+
+def calculator(expression: str) -> str:
+    """Evaluate an arithmetic expression.
+
+    Args:
+        expression: Numbers, + - * / and parentheses.
+    """
+    return evaluate(expression)
+
+
+@app.rollout_entrypoint
+async def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
+    agent = Agent("openai:gpt-5-mini", instructions="Solve the math problem step by step.", tools=[calculator])
+    answer = (await agent.run(payload["prompt"])).output
+    return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
+
+
+if __name__ == "__main__":
+    app.run()
