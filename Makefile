@@ -4,10 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm lint format bench clean
+.PHONY: help demo test test-vllm lint format bench tiny-model clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.base  ## run the echo agent end to end on this machine
 	@$(BIN)/python examples/echo_agent/demo.py runs/demo
@@ -31,6 +31,9 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/install.py
 	$(BIN)/python benchmarks/runtime.py
+
+tiny-model: $(VENV)/.dev  ## make the built-in policy anew (minutes on a CPU)
+	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/tiny/model
 
 clean:  ## remove the virtual environment and build leftovers
 	rm -rf $(VENV) build dist src/*.egg-info runs
