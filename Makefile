@@ -9,8 +9,11 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constr
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.base  ## run the echo agent end to end on this machine
-	@$(BIN)/python examples/echo_agent/demo.py runs/demo
+MODEL  ?= tiny
+SEED   ?= 0
+
+demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
+	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
 test: lint  ## lint, type-check and test
 	$(BIN)/python -m pytest
@@ -41,7 +44,13 @@ clean:  ## remove the virtual environment and build leftovers
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What the demo needs: the package, and the local runtime's one dependency.
+# What the demo needs: an agent framework, a trainer, and PyTorch.
+$(VENV)/.demo: $(VENV)/.base
+	@echo "installing what training needs into $(VENV) (a few minutes the first time) …"
+	@$(PIP) -e '.[local,strands,trl]'
+	@touch $@
+
+# What every other target builds on: the package, and the local runtime's one dependency.
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing the package into $(VENV) …"
 	@$(PIP) -e '.[local]'

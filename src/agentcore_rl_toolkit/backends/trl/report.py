@@ -110,23 +110,22 @@ class Report:
         sampled = sum(line.get("fidelity", 0) for line in self._steps)
         known = sum("fidelity" in line for line in self._steps)
         figures: dict[str, Any] = {
-            "rollouts_run": self._rollouts,
+            "rollouts": self._rollouts,
             "fidelity": sampled / known if known else None,
             "failures": dict(self._failed),
             "reward": [line.get("reward") for line in self._steps],
         }
-        if steps:
-            figures["before"] = _figure(evaluations[steps[0]])
-            figures["after"] = _figure(evaluations[steps[-1]])
+        for name, step in (("before", steps[0]), ("after", steps[-1])) if steps else ():
+            figures |= {name: evaluations[step].reward, f"{name}_interval": evaluations[step].interval}
         return figures
 
     def finished(self, summary: dict[str, Any]) -> None:
         curve = self._curve()
         if curve is not None:
             self.say(f"reward curve   {curve}")
-        for name in ("checkpoint", "rollouts"):
+        for name in ("checkpoint", "rollouts_folder"):
             if summary.get(name):
-                self.say(f"{name.ljust(14)} {summary[name]}")
+                self.say(f"{name.partition('_')[0].ljust(14)} {summary[name]}")
 
     def _curve(self) -> str | None:
         """A picture of the rewards, if matplotlib is there."""
@@ -185,7 +184,3 @@ class Report:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _figure(summary: Summary) -> dict[str, Any]:
-    return {"reward": summary.reward, "interval": summary.interval, "rollouts": summary.rollouts}

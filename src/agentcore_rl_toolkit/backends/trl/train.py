@@ -203,7 +203,7 @@ class _Run:
             **self.report.totals(self.evaluations),
             "examples": {str(at): conversation(rollout, decode) for at, rollout in sorted(self.examples.items())},
             "checkpoint": get_last_checkpoint(str(settings.folder / "checkpoints")),
-            "rollouts": str(settings.folder / "rollouts"),
+            "rollouts_folder": str(settings.folder / "rollouts"),
         }
         (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         self.report.finished(summary)
