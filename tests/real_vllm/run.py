@@ -1,6 +1,6 @@
 """Boots a real vLLM on loopback and runs the engines' contract suite against it, and what only it can show.
 
-    python tests/vllm/run.py <environment with vLLM>      `make test-vllm` makes that environment
+    python tests/real_vllm/run.py <environment with vLLM>      `make test-vllm` makes that environment
 
 Nothing is skipped: a server that doesn't boot, or an endpoint it doesn't have, is a failure.
 """
@@ -23,7 +23,7 @@ def main(environment: Path) -> int:
     python = str(environment.absolute() / "bin" / "python")
     folder = environment.absolute() / "smollm2"
     folder.mkdir(exist_ok=True)
-    subprocess.run([python, str(TESTS / "vllm" / "make_model.py"), str(folder)], check=True)
+    subprocess.run([python, str(TESTS / "real_vllm" / "make_model.py"), str(folder)], check=True)
     port = free_port()
     command = [
         python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
@@ -49,7 +49,7 @@ def main(environment: Path) -> int:
             "AGENTCORE_RL_TEST_VLLM_LOG": str(log),
             "AGENTCORE_RL_TEST_VLLM_FOLDER": str(folder),
         }
-        tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "vllm" / "real_vllm.py")]
+        tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "real_vllm" / "real_vllm.py")]
         run = [sys.executable, "-m", "pytest", *tests, "-k", "real", "-v", "-s", "--durations=5"]
         return subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
 
