@@ -243,6 +243,7 @@ F, G = (result(call) for call in calls(ONE, "f", "g"))
         (TURN[1:], [("see", "f", "g")]),
         ([TURN[2], TURN[1], TURN[0], TURN[3]], [("see", "f", "g")]),
         (without([TURN[2], TURN[0], TURN[1], TURN[3]], "id", "call_id"), [("see", "f", "g")]),
+        (without([TURN[1], TURN[2], TURN[0], TURN[3]], "id", "call_id"), [("see", "f", "g")]),
         # calls among results, as a loop over a response's output sends them
         ([*TURN[:3], F, TURN[3], G], [("see", "f", "g"), "tool", "tool"]),
         (without([*TURN[:3], F, TURN[3], G], "id"), [("see", "f", "g"), "tool", "tool"]),
