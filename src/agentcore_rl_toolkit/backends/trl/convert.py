@@ -40,8 +40,8 @@ class Batch:
         }
 
 
-def to_batch(groups: Sequence[Group], n: int, padding: int) -> Batch:
-    """`n` slots for each group, in order."""
+def to_batch(groups: Sequence[Group], n: int, padding: int, count: int | None = None) -> Batch:
+    """`n` slots for each group, in order; empty ones for as many groups as there are fewer than `count`."""
     batch = Batch()
     for group in groups:
         rollouts: list[Rollout | None] = [*group.rollouts[:n]]
@@ -50,6 +50,8 @@ def to_batch(groups: Sequence[Group], n: int, padding: int) -> Batch:
                 _add_nothing(batch, padding)
             else:
                 _add(batch, rollout)
+    while count is not None and len(batch.prompt_ids) < count * n:
+        _add_nothing(batch, padding)
     return batch
 
 

@@ -24,8 +24,13 @@ from .convert import Batch, split, to_batch
 RunGroups = Callable[[list[dict[str, Any]], int, int], Sequence[Group]]
 """Runs a step's rows: the rows, samples of each, and the step; gives one group for each row, in order."""
 
-_ROW_MEANS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
-"""Losses that average over rows; the others average over tokens, where every token counts once anyhow."""
+_ROW_MEANS = frozenset({"grpo", "sapo"})
+"""Losses that average over a row's tokens and then over rows: a rollout's rows share its place."""
+_ROW_SUMS = frozenset({"dr_grpo", "luspo"})
+"""Losses that add up tokens and divide by the number of rows, which has to be that of rollouts.
+
+All others average over tokens, where every token counts once anyhow.
+"""
 
 
 class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -62,7 +67,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         n = self.num_generations
         rows = [self._rows[index] for index in self._asked[::n]]
         groups = self._run_groups(rows, n, self.state.global_step)
-        self._batch = to_batch(groups, n, self._tokenizer.pad_token_id)
+        self._batch = to_batch(groups, n, self._tokenizer.pad_token_id, len(rows))
         return self._batch.fields()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,11 +88,12 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         advantages = output["advantages"]
         count = slots + len(self._batch.more)
         count += -count % chunks
+        weights = [1.0] * (slots + len(self._batch.more))
         if self.loss_type in _ROW_MEANS:
             weights = [*self._batch.weights, *(row.weight for _, row in self._batch.more)]
-            scale = torch.tensor(weights, device=advantages.device) * (count / slots)
-        else:
-            scale = torch.ones(slots + len(self._batch.more), device=advantages.device)
+        scale = torch.tensor(weights, device=advantages.device)
+        if self.loss_type in _ROW_MEANS | _ROW_SUMS:
+            scale = scale * (count / slots)
         of_slot = [*range(slots), *(slot for slot, _ in self._batch.more)]
         if self._batch.more:
             output = self._widened(output, count)
@@ -110,8 +116,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             "completion_mask": [[1] * len(ids) for _, ids, *_ in more],
             "tool_mask": [mask for *_, mask in more],
             "sampling_per_token_logps": [logprobs for _, _, logprobs, _ in more],
-            "old_per_token_logps": [logprobs for _, _, logprobs, _ in more],
         }
+        if self.temperature == 1.0:
+            ours["old_per_token_logps"] = ours["sampling_per_token_logps"]
         widened = dict(output)
         for name, added in ours.items():
             if (known := output.get(name)) is not None:
@@ -120,7 +127,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 widened[name] = _stacked(known, added, count, width, fill, left=left)
         widened["prompt_mask"][len(output["prompt_ids"]) + len(more) :, -1] = 1  # a row that attends to nothing is NaN
         for name in output.keys() - ours.keys() - {"advantages", "num_items_in_batch"}:
-            raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}", hint="set beta=0")
+            hint = "set beta=0, num_iterations=1 and temperature=1"
+            raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}", hint=hint)
         return widened
 
     @property
@@ -156,4 +164,5 @@ def _stacked(
 def _title(row: dict[str, Any]) -> str:
     """What TRL shows of a data row; what the agent is told is the whole of it."""
     prompt = row.get("prompt")
-    return prompt if isinstance(prompt, str) else json.dumps(row, default=repr)[:1000]
+    title = prompt if isinstance(prompt, str) else json.dumps(row, default=repr)[:1000]
+    return title.encode(errors="replace").decode()  # half a character has no place in Arrow

@@ -1,0 +1,134 @@
+"""A run's settings: what they refuse, and what rollouts and TRL get of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.rollout import Action
+from agentcore_rl_toolkit.types import Status
+
+COUNTS = ("steps", "rows_per_step", "batch_size", "concurrency", "save_every", "eval_samples")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_must_be_at_least_one(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1, not 0"):
+        TrainSettings(**{name: 0})
+    TrainSettings(**{name: 1})
+
+
+def test_a_group_of_one_learns_nothing() -> None:
+    with pytest.raises(ConfigError, match="n must be at least 2, not 1") as caught:
+        TrainSettings(n=1)
+    assert "hint: GRPO compares" in str(caught.value)
+
+
+def test_types_of_weights() -> None:
+    with pytest.raises(ConfigError, match="float32, bfloat16 or float16, not 'int8'"):
+        TrainSettings(dtype="int8")
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    assert TrainSettings.from_mapping({"steps": 3, "data": "x"}) == TrainSettings(steps=3, data="x")
+    with pytest.raises(ConfigError, match="unknown setting 'learning_rat'") as caught:
+        TrainSettings.from_mapping({"learning_rat": 1.0, "steps": 1})
+    assert "learning_rate" in str(caught.value)
+
+
+def test_what_every_model_call_samples_with() -> None:
+    assert TrainSettings(temperature=0.5).sampling == {"temperature": 0.5}
+    assert TrainSettings(temperature=0.0, max_tokens=7).sampling == {"temperature": 0.0, "max_tokens": 7}
+
+
+def test_every_setting_has_a_default_of_its_kind() -> None:
+    assert dataclasses.asdict(TrainSettings())["output"] == "runs/train"
+    assert TrainSettings().folder == Path("runs/train")
+
+
+def test_how_rollouts_are_run() -> None:
+    pytest.importorskip("trl")
+    from agentcore_rl_toolkit.backends.trl.config import rollout_options
+
+    settings = TrainSettings(
+        n=5,
+        concurrency=7,
+        timeout=11.0,
+        oversample=2,
+        max_failures=3,
+        max_batch_tokens=999,
+        temperature=0.5,
+        context_limit=77,
+        failures={"timeout": "train"},
+        failed_reward=-2.0,
+        min_trained_ratio=0.5,
+        max_rollout_tokens=66,
+        dynamic_sampling=True,
+    )
+    options = rollout_options(settings, "policy")
+    assert (options.n, options.max_concurrent_sessions, options.timeout, options.oversample) == (5, 7, 11.0, 2)
+    assert (options.max_failures, options.max_batch_tokens, options.context_limit) == (3, 999, 77)
+    assert (options.model, options.enforced, options.keep_dropped) == ("policy", {"temperature": 0.5}, True)
+    judge = options.judge
+    assert (judge.failed_reward, judge.min_trained_ratio, judge.max_rollout_tokens) == (-2.0, 0.5, 66)
+    assert (judge.dynamic_sampling, judge.table[Status.TIMEOUT]) == (True, Action.TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("given", "processes", "batch", "chunks"),
+    [
+        ({"rows_per_step": 4, "n": 4, "batch_size": 16}, 1, 16, 1),
+        ({"rows_per_step": 4, "n": 4, "batch_size": 64}, 1, 16, 1),
+        ({"rows_per_step": 4, "n": 4, "batch_size": 5}, 1, 4, 4),
+        ({"rows_per_step": 3, "n": 5, "batch_size": 4}, 1, 3, 5),
+        ({"rows_per_step": 4, "n": 4, "batch_size": 16}, 2, 8, 1),
+        ({"rows_per_step": 4, "n": 4, "batch_size": 3}, 4, 2, 2),
+    ],
+)
+def test_a_step_is_cut_into_equal_chunks(given: dict[str, Any], processes: int, batch: int, chunks: int) -> None:
+    pytest.importorskip("trl")
+    from agentcore_rl_toolkit.backends.trl.config import trl_config
+
+    config = trl_config(TrainSettings(device="cpu", **given), processes)
+    assert (config.per_device_train_batch_size, config.steps_per_generation) == (batch, chunks)
+    assert config.gradient_accumulation_steps == chunks  # one update for all of a step's rollouts
+    assert batch * chunks * processes == given["rows_per_step"] * given["n"]
+
+
+def test_rows_that_can_not_be_shared_are_refused() -> None:
+    pytest.importorskip("trl")
+    from agentcore_rl_toolkit.backends.trl.config import trl_config
+
+    for rows, processes in ((3, 2), (4, 3), (1, 2)):
+        with pytest.raises(ConfigError, match=f"rows_per_step={rows} can't be shared by {processes} processes"):
+            trl_config(TrainSettings(rows_per_step=rows, n=4, device="cpu"), processes)
+
+
+def test_what_trl_gets() -> None:
+    pytest.importorskip("trl")
+    from agentcore_rl_toolkit.backends.trl.config import trl_config
+
+    settings = TrainSettings(
+        output="out",
+        steps=7,
+        learning_rate=0.5,
+        loss="grpo",
+        temperature=0.7,
+        seed=5,
+        save_every=3,
+        keep=4,
+        device="cpu",
+    )
+    config = trl_config(settings)
+    assert (config.output_dir, config.max_steps, config.learning_rate) == ("out/checkpoints", 7, 0.5)
+    assert (config.loss_type, config.temperature, config.seed, config.beta) == ("grpo", 0.7, 5, 0.0)
+    assert (config.save_steps, config.save_total_limit, config.use_cpu, config.report_to) == (3, 4, True, [])
+    assert trl_config(dataclasses.replace(settings, report_to="tensorboard,wandb")).report_to == [
+        "tensorboard",
+        "wandb",
+    ]
