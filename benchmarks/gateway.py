@@ -3,7 +3,8 @@
 Speed: 64 at once, an engine that answers at once; prompts all different (each the first turn of its session), shared by
 groups of 8 sessions, or sessions of 20 turns. Calls: 2 s each. Streams: 50 tokens a second. Stored: does latency grow
 with what is stored? Read: does reading a long session stall others? Memory: what is kept of a turn. Turns: late ones
-against early ones. Every gateway is started afresh for every measurement, by turns, so that a noisy moment hits all.
+against early ones, also without what their bytes cost a server that only reads them. Every gateway is started afresh
+for every measurement, by turns, so that a noisy moment hits all. Without options all of it is measured three times.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import gateway_targets
 from gateway_parts import ENGINE_CORE, GATEWAY_CORE, LOAD_CORE, engine, gateway
-from report import percentile, write
+from gateway_targets import PEERS
+from report import ROOT, percentile, write
 
 from agentcore_rl_toolkit.cli.table import format_table
 
 LOAD = Path(__file__).with_name("gateway_load.py")
 GATEWAYS = ["ours", "rllm", "awslabs", "nginx", "direct"]
-PEERS = ("rllm", "awslabs")
 BARE = ("bare-read", "bare-forward")
 KINDS = ["different", "group", "turns"]
 SESSIONS_PER_SECOND = {512: 2500, 8192: 1000}
@@ -231,6 +233,13 @@ def show(header: list[str], rows: list[list[str]]) -> None:
     print(format_table(header, rows) + "\n", flush=True)
 
 
+def recorded() -> dict[str, Any]:
+    """The parts on record: a run of some of them replaces those, and leaves the others."""
+    path = ROOT / "benchmarks" / "results" / "gateway.json"
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    return {part: known for part, known in figures.items() if part != "machine"}
+
+
 def only(bench: Bench, cell: str) -> None:
     """One cell, once: gateway:tokens:plain|stream[:kind]."""
     name, tokens, mode, *rest = cell.split(":")
@@ -256,8 +265,10 @@ def main() -> None:
         return
     chosen = args.parts.split(",") if args.parts else parts if not args.quick else ["speed", "memory"]
     figures = {part: getattr(bench, part)() for part in chosen}
+    if "ours" in bench.names:
+        show(["against the targets", "figure", "target", ""], gateway_targets.rows(figures))
     if not args.quick:
-        write("gateway", figures)
+        write("gateway", (recorded() if args.parts else {}) | figures)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import uvloop
 from gateway_parts import ADMIN_KEY, MODEL
 from report import percentile
