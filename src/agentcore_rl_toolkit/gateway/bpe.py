@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import random
 import unicodedata
+from array import array
 from collections.abc import Callable
 from typing import Any
+
+from .engine.base import IDS
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _TRIED = 4000
@@ -24,7 +27,7 @@ _HARD = [
 ]
 
 
-def fast_encoder(backend: Any) -> Callable[[str], list[int]] | None:
+def fast_encoder(backend: Any) -> Callable[[str], array[int]] | None:
     """Text to ids for a compiled tokenizer of Hugging Face, None where it is of another kind."""
     try:
         import tiktoken
@@ -42,10 +45,12 @@ def fast_encoder(backend: Any) -> Callable[[str], list[int]] | None:
     except Exception:  # a pattern or a vocabulary it doesn't take
         return None
 
-    def encode(text: str) -> list[int]:
+    def encode(text: str) -> array[int]:
         if compose and not text.isascii():
             text = unicodedata.normalize("NFC", text)
-        return encoding.encode(text, allowed_special="all", disallowed_special=())
+        ids = array(IDS)  # spares making a list of them
+        ids.frombytes(encoding.encode_to_numpy(text, allowed_special="all", disallowed_special=()).tobytes())
+        return ids
 
     return encode if _agree(backend, encode) else None
 
@@ -86,14 +91,14 @@ def _ranks(described: dict[str, Any]) -> dict[bytes, int] | None:
         return None
 
 
-def _agree(backend: Any, encode: Callable[[str], list[int]]) -> bool:
+def _agree(backend: Any, encode: Callable[[str], array[int]]) -> bool:
     chance = random.Random(0)
     size = backend.get_vocab_size(with_added_tokens=True)
     texts = list(_HARD)
     for _ in range(_TRIED // 20):
         texts.append(backend.decode([chance.randrange(size) for _ in range(20)], skip_special_tokens=False))
     try:
-        return all(backend.encode(text, add_special_tokens=False).ids == encode(text) for text in texts)
+        return all(backend.encode(text, add_special_tokens=False).ids == encode(text).tolist() for text in texts)
     except Exception:
         return False
 

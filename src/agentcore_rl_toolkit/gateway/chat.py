@@ -155,7 +155,7 @@ def render_key(call: ChatCall) -> bytes:
     data = _dumped([call.messages, call.tools, call.template], 0)
     if b"null" in data:  # which is also what NaN and infinity become, but not what they are rendered as
         data = json.dumps([call.messages, call.tools, call.template]).encode()
-    return blake2b(data, digest_size=16).digest()
+    return sha256(data, usedforsecurity=False).digest()[:16]
 
 
 def after(whole: Any, message: Message) -> bytes:

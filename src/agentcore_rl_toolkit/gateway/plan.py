@@ -129,7 +129,7 @@ class Planner:
                     break
             start = parent.tokens() if parent is not None else array(IDS)
             rest = call.prompt[length:] if parent is not None else call.prompt
-            prompt = start + array(IDS, self._renderer.tokenizer.encode(rest, add_special_tokens=parent is None))
+            prompt = start + self._renderer.tokenizer.packed(rest, add_special_tokens=parent is None)
         if not prompt:
             raise invalid("prompt is empty", param="prompt")
         goes_on = parent is not None and keep > parent.prompt_length

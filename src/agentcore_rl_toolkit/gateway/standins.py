@@ -31,10 +31,10 @@ class StandIns:
         return getattr(self._tokenizer, name)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
-        ids = self._tokenizer.encode(text, add_special_tokens)
-        texts: list[list[int]] | None = getattr(self._on, "texts", None)
+        ids = self._tokenizer.packed(text, add_special_tokens)
+        texts: list[array[int]] | None = getattr(self._on, "texts", None)
         if texts is None or len(ids) < _LONG:
-            return ids
+            return ids.tolist()
         texts.append(ids)
         return [-len(texts)]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
 from .bpe import fast_encoder
+from .engine.base import IDS
 
 
 class Tokenizer:
@@ -40,6 +42,10 @@ class Tokenizer:
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
+        return self.packed(text, add_special_tokens).tolist()
+
+    def packed(self, text: str, add_special_tokens: bool = False) -> array[int]:
+        """As `encode`, without a list of numbers in between."""
         try:
             text.encode()
         except UnicodeEncodeError:  # lone surrogates are no text
@@ -47,8 +53,7 @@ class Tokenizer:
         if self._fast is not None and not add_special_tokens:
             with contextlib.suppress(ValueError):  # its regular expressions give up on, say, a megabyte of spaces
                 return self._fast(text)
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        return array(IDS, self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         ids = token_ids if isinstance(token_ids, list) else list(token_ids)
