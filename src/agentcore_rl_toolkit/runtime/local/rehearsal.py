@@ -27,7 +27,7 @@ async def _openai() -> None:
     import httpx
     import openai
 
-    answers = iter([_OPENAI_STREAM, _OPENAI_WHOLE])
+    answers = iter([_OPENAI_STREAM, _OPENAI_WHOLE, _OPENAI_RESPONSE])
 
     def answer(request: httpx.Request) -> httpx.Response:
         kind, body = next(answers)
@@ -39,6 +39,7 @@ async def _openai() -> None:
         async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
             pass
         await client.chat.completions.create(model="m", messages=messages)
+        await client.responses.create(model="m", input="hi")
     plain = openai.AsyncOpenAI(api_key="EMPTY", base_url=_NOWHERE, max_retries=0, timeout=1)
     with contextlib.suppress(openai.APIError):
         await plain.models.list()
@@ -85,3 +86,4 @@ _OPENAI_WHOLE = (
     "application/json",
     _HEAD + b'","choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}',
 )
+_OPENAI_RESPONSE = ("application/json", b'{"id":"x","object":"response","created_at":1,"model":"m","output":[]}')

@@ -1,0 +1,37 @@
+"""What a session's first model call imports, imported before the session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.process import clean_env
+
+REHEARSED_FIRST = """
+import asyncio, json, sys
+import {sdk}
+from agentcore_rl_toolkit.runtime.local.rehearsal import rehearse_sdks
+before = set(sys.modules)
+asyncio.run(rehearse_sdks())
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sdk", "brought"),
+    [
+        ("openai", {"openai.resources.chat.completions", "openai.resources.responses", "anyio._backends._asyncio"}),
+        ("anthropic", {"anyio._backends._asyncio"}),
+        ("json", set[str]()),
+    ],
+)
+def test_each_sdk_that_was_imported_is_rehearsed(sdk: str, brought: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REHEARSED_FIRST.format(sdk=sdk)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_env(), cwd=tmp_path)
+    found = set(json.loads(out.stdout))
+    assert brought <= found, sorted(found)[:50]
+    assert not {"openai", "anthropic", "boto3"} & found
