@@ -36,7 +36,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         if not calls:
             break
         results = [
-            {"type": "tool_result", "tool_use_id": call.id, "content": evaluate(**call.input)} for call in calls
+            {"type": "tool_result", "tool_use_id": call.id, "content": evaluate(str(call.input["expression"]))}
+            for call in calls
         ]
         messages.append({"role": "user", "content": results})
     answer = "".join(block.text for block in message.content if block.type == "text")

@@ -30,10 +30,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")
-    state = graph.compile().invoke(
-        {"messages": [("system", "Solve the math problem step by step."), ("user", payload["prompt"])]}
-    )
-    answer = state["messages"][-1].text
+    asked: Any = [("system", "Solve the math problem step by step."), ("user", payload["prompt"])]
+    answer = graph.compile().invoke({"messages": asked})["messages"][-1].text
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
 
 

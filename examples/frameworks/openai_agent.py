@@ -37,7 +37,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         if not message.tool_calls:
             break
         for call in message.tool_calls:
-            result = evaluate(**json.loads(call.function.arguments))
+            assert call.type == "function"
+            result = evaluate(json.loads(call.function.arguments)["expression"])
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     answer = message.content or ""
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}

@@ -61,9 +61,7 @@ def rollouts(framework: str, gateway: Gateway, *, n: int = 2, **options: Any) ->
     """`n` rollouts of every row, each in a session of its own."""
     agent = Path(__file__).parent / f"{framework}_agent.py"
     with tempfile.TemporaryDirectory() as results, RolloutClient(agent, results, framework) as client:
-        groups = list(
-            run_rollouts(ROWS, n, client=client, gateway=gateway, timeout=120, keep_dropped=True, **options)
-        )
+        groups = list(run_rollouts(ROWS, n, client=client, gateway=gateway, timeout=120, keep_dropped=True, **options))
     return [rollout for group in groups for rollout in (*group.rollouts, *group.others)]
 
 
@@ -71,8 +69,9 @@ def show(rollout: Rollout, tokenizer: Tokenizer) -> None:
     """A rollout, and what the policy saw and said: what it said, and is trained on, is in «»."""
     known = rollout.fidelity
     print(
-        f"── {rollout.input_id} #{rollout.sample}: {rollout.status.value}, reward {rollout.reward}, {known.turns} turns, "
-        f"{known.tool_calls} tool calls, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained ──"
+        f"── {rollout.input_id} #{rollout.sample}: {rollout.status.value}, reward {rollout.reward}, "
+        f"{known.turns} turns, {known.tool_calls} tool calls, {known.rows} rows, "
+        f"{known.trained} of {known.sampled} sampled tokens trained ──"
     )
     if rollout.error:
         print(rollout.error)
@@ -122,9 +121,7 @@ def main() -> int:
             for rollout in found if args.framework != "all" else []:
                 show(rollout, tokenizer)
             lines.append(figures(framework, found))
-    print(
-        format_table(["framework", "wire", "rollouts", "reward", "turns", "tool calls", "rows", "fidelity"], lines)
-    )
+    print(format_table(["framework", "wire", "rollouts", "reward", "turns", "tool calls", "rows", "fidelity"], lines))
     return min(failed, 1)
 
 
