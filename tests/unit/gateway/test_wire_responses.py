@@ -416,6 +416,11 @@ def test_tool_choice_that_is_refused(choice: Any, why: str):
     assert fault.param == "tool_choice"
 
 
+def test_some_tools_of_several_can_not_be_required():
+    some = {"type": "allowed_tools", "mode": "required", "tools": named("add", "sub")}
+    assert "send just these" in refused(tools=[ADD, SUB, *named("mul")], tool_choice=some).message
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
 def test_a_choice_without_tools(choice: Any):
     assert "no tools" in refused(tool_choice=choice).message
@@ -689,6 +694,15 @@ def test_logprobs():
     (done,) = (event["logprobs"] for event in said if event["type"] == "response.output_text.done")
     assert [entry["logprob"] for entry in done] == [-1.0, -2.0, -3.0, -4.0, -5.0]
     assert said[-1]["response"]["output"][1]["content"][0]["logprobs"] == done
+
+
+def test_logprobs_are_those_of_their_message():
+    made, answered = exchange(include=["message.output_text.logprobs"], stream=True), answer(Reply("four", "hm"))
+    made.begin(answered)
+    data = made.piece(0, "", "four", Tokens((1,), (-1.0,), ())) + made.piece(0, "hm", "", NOTHING)
+    data += made.finish(0, answered.outcomes[0]) + made.end(answered)
+    first, _, last = events(data)[-1]["response"]["output"]
+    assert [len(item["content"][0]["logprobs"]) for item in (first, last)] == [1, 0]
 
 
 def test_no_logprobs_unless_asked_for():

@@ -235,7 +235,6 @@ class Output:
             ("response.output_item.done", {"output_index": len(self.items), "item": item}),
         ]
         self.items.append(item)
-        self._kind = ""
         return events
 
     def _call(self, call: ToolCall) -> list[Event]:
