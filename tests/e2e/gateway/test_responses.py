@@ -261,6 +261,20 @@ def test_instructions_are_of_one_call():
         assert prompts[2].count("and one more?") == 2
 
 
+def test_a_system_message_of_the_input_is_part_of_the_conversation():
+    engine = ScriptedEngine([ids("four"), ids("five"), ids("six"), ids("seven")])
+    with gateway(engine) as running:
+        session = running.open_session()
+        question = {"role": "user", "content": "two plus two?"}
+        first = respond(session, [{"role": "system", "content": "be short"}, question])
+        history = [question, *everything(first, []), {"role": "user", "content": "and one more?"}]
+        second = respond(session, history, instructions="be short")  # the same prompt, and not the same conversation
+        for response in (first, second):
+            respond(session, "and now?", previous_response_id=response.id)
+        prompts = [running.core.renderer.tokenizer.decode(request.prompt) for request in engine.requests]
+        assert ["be short" in prompt for prompt in prompts] == [True, True, True, False]
+
+
 def test_responses_that_are_not_known():
     with gateway([ids("four"), ids("five"), ids("six")]) as running:
         session, other = running.open_session(), running.open_session()

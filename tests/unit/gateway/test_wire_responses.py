@@ -614,6 +614,12 @@ def test_events_in_order():
     assert said[0]["response"]["usage"] is None
 
 
+def test_all_in_one_piece():
+    said = events(streamed(exchange(stream=True), answer(Reply("four", "hm", [CALL]))))
+    assert [event["response"]["output"] for event in said[:2]] == [[], []]
+    assert len(said[-1]["response"]["output"]) == 3
+
+
 def test_a_stream_ends_as_it_ended():
     said = events(streamed(exchange(stream=True), answer(Reply("fo"), finish="length"), ("", "fo")))
     assert said[-1]["type"] == "response.incomplete"
