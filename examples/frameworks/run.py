@@ -61,7 +61,8 @@ def rollouts(framework: str, gateway: Gateway, *, n: int = 2, **options: Any) ->
     """`n` rollouts of every row, each in a session of its own."""
     agent = Path(__file__).parent / f"{framework}_agent.py"
     with tempfile.TemporaryDirectory() as results, RolloutClient(agent, results, framework) as client:
-        groups = list(run_rollouts(ROWS, n, client=client, gateway=gateway, timeout=120, keep_dropped=True, **options))
+        running = run_rollouts(ROWS, n, client=client, gateway=gateway, timeout=120, keep_dropped=True, **options)
+        groups = sorted(running, key=lambda group: group.index)
     return [rollout for group in groups for rollout in (*group.rollouts, *group.others)]
 
 
