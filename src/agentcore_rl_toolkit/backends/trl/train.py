@@ -39,6 +39,8 @@ from .config import rollout_options, trl_config
 from .report import Report
 from .trainer import AgentGRPOTrainer
 
+_INTERVAL = 0.25  # seconds between two pieces of a stream: nobody reads along, and each piece costs the sampler time
+
 
 def train(settings: TrainSettings, *, report: Report | None = None) -> dict[str, Any]:
     """Train; gives the summary that is also written to `summary.json`."""
@@ -79,6 +81,7 @@ class _Run:
             name=self.name,
             dtype=settings.dtype if settings.dtype != "float32" else None,
             max_batch=settings.concurrency,
+            interval=_INTERVAL,
         )
         store = settings.store or str((settings.folder / "results").resolve())
         with (
