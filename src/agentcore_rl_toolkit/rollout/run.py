@@ -7,6 +7,7 @@ loop early, an exception and Ctrl-C all stop every session that is still running
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -46,7 +47,7 @@ class RolloutOptions:
     max_failures: int = 16
     """So many rollouts in a row that can't be trained on end the run."""
     max_batch_tokens: int | None = None
-    """Groups beyond so many tokens are dropped."""
+    """The first group beyond so many tokens is dropped, and no further ones are started."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Sampling settings for model calls that don't say; the agent gets them as `sampling_params`."""
     enforced: Mapping[str, Any] = field(default_factory=dict)
@@ -60,9 +61,10 @@ class RolloutOptions:
     """Hand out dropped groups too."""
 
     def __post_init__(self) -> None:
-        for name in ("n", "max_concurrent_sessions", "max_failures"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        least = {"n": 1, "max_concurrent_sessions": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")
 
 
 def run_rollouts(
@@ -108,14 +110,23 @@ class RolloutRunner:
     def run(self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any) -> Iterator[Group]:
         """Groups as they finish; `changes` to the options hold for this call."""
         running = self.run_async(rows, groups=groups, **changes)
+        waiting: asyncio.Task[Any] | None = None
+
+        async def following() -> Group | None:
+            nonlocal waiting
+            waiting = asyncio.current_task()
+            return await anext(running, None)
+
+        async def close() -> None:
+            if waiting is not None:  # Ctrl-C has cancelled it, and it may still be cleaning up
+                await asyncio.wait([waiting])
+            await running.aclose()  # type: ignore[attr-defined]
+
         try:
-            while True:
-                try:
-                    yield self._loop.run(anext(running))  # type: ignore[arg-type]
-                except StopAsyncIteration:
-                    return
+            while (group := self._loop.run(following())) is not None:
+                yield group
         finally:
-            self._loop.run(running.aclose())  # type: ignore[attr-defined]
+            self._loop.run(close())
 
     async def run_async(
         self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any
@@ -125,11 +136,13 @@ class RolloutRunner:
         step = _Step(self, options)
         waiting = enumerate(rows)
         kept = tokens = 0
+        full = False
         active: set[asyncio.Task[Group]] = set()
+        finished: set[asyncio.Task[Group]] = set()
         try:
             while groups is None or kept < groups:
                 room = step.width if groups is None else min(step.width, groups - kept)
-                while len(active) < room and (following := next(waiting, None)) is not None:
+                while not full and len(active) < room and (following := next(waiting, None)) is not None:
                     active.add(asyncio.ensure_future(step.group(*following)))
                 if not active:
                     return
@@ -138,7 +151,7 @@ class RolloutRunner:
                     group = options.judge.group(task.result(), options.n)
                     limit = options.max_batch_tokens
                     if group.dropped is None and limit is not None and tokens + group.tokens > limit:
-                        group = replace(group, dropped="over the token budget")
+                        full, group = True, replace(group, dropped="over the token budget")
                     if group.dropped is None:
                         kept, tokens = kept + 1, tokens + group.tokens
                     if group.dropped is None or options.keep_dropped:
@@ -146,7 +159,7 @@ class RolloutRunner:
         finally:
             for task in active:
                 task.cancel()
-            await asyncio.gather(*active, return_exceptions=True)
+            await asyncio.gather(*active, *finished, return_exceptions=True)
 
     def close(self) -> None:
         """End the thread that rollouts run on."""
@@ -156,7 +169,7 @@ class RolloutRunner:
         """Count failures in a row from here on."""
         self._failures = 0
 
-    def ended(self, rollout: Rollout) -> None:
+    def ended(self, rollout: Rollout, max_failures: int) -> None:
         """Take note of a rollout; too many failures in a row end the run."""
         if self.on_rollout is not None:
             self.on_rollout(rollout)
@@ -164,7 +177,7 @@ class RolloutRunner:
             raise RolloutsStopped(f"the failure table stops the run at {rollout.status.value}: {rollout.error}")
         if rollout.status not in _NO_FAULT:
             self._failures = 0 if rollout.trained else self._failures + 1
-        if self._failures >= self.options.max_failures:
+        if self._failures >= max_failures:
             raise RolloutsStopped(
                 f"{self._failures} rollouts in a row could not be trained on; the last one: "
                 f"{rollout.why}: {rollout.error or 'no error'}" + _traceback(rollout),
@@ -197,7 +210,7 @@ class _Step:
                 for task in sorted(finished, key=running.__getitem__):
                     del running[task]
                     rollout = self._options.judge.rollout(task.result())
-                    self._runner.ended(rollout)
+                    self._runner.ended(rollout, self._options.max_failures)
                     if rollout.action is Action.REFILL:
                         others.append(rollout)
                         if refills < self._options.max_refills:
@@ -213,7 +226,7 @@ class _Step:
         for sample in running.values():
             given_up = _outcome(payload, input_id, str(sample), sample, Status.CANCELLED, error="no longer needed")
             others.append(replace(given_up, why="no longer needed", action=Action.MASK))
-            self._runner.ended(others[-1])
+            self._runner.ended(others[-1], self._options.max_failures)
         places = [*trained, *masked]
         chosen = sorted(places[:n], key=lambda rollout: rollout.sample)
         return Group(index, input_id, payload, tuple(chosen), (*places[n:], *others))
@@ -236,10 +249,8 @@ class _Attempt:
         self._since = time.monotonic()
 
     async def run(self) -> Rollout:
-        opened = False
         try:
             session = await self._open()
-            opened = True
             self._passed("open")
             rollout = await self._follow(session)
             self._passed("session")
@@ -250,7 +261,7 @@ class _Attempt:
         except Fault as fault:  # the gateway's
             return self._ended(Status.ENGINE_ERROR, error=str(fault))
         finally:
-            if opened:
+            with contextlib.suppress(Fault):  # it was never opened, or is gone already
                 await self._gateway.delete_session_async(self._id)
 
     async def _open(self) -> dict[str, Any]:
