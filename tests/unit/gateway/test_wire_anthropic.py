@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall, exact
+from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall, exact, parse_arguments
 from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.wire import anthropic, openai
@@ -518,6 +518,8 @@ def test_any_arguments_come_to_the_client_and_back(arguments: str, given_input: 
         body = {"messages": [*HELLO, {"role": "assistant", "content": [b.to_dict() for b in message.content]}]}
         (_, echo) = anthropic.read_messages(read_json(json.dumps(body).encode())["messages"])
         assert exact(echo) == exact(reply.message())
+        if "__arguments__" in given_input:  # then they are what OpenAI's wire reads, to the letter
+            assert echo["tool_calls"][0]["function"]["arguments"] == parse_arguments(arguments)
 
 
 def test_an_argument_that_only_looks_like_ours():

@@ -284,8 +284,6 @@ class MessagesExchange:
         self._index = 0
         self._open = ""
         """The kind of the block that is being said."""
-        self._told = False
-        """There is something besides thoughts."""
 
     def whole(self, answer: Answer) -> bytes:
         (outcome,) = answer.outcomes
@@ -308,7 +306,7 @@ class MessagesExchange:
 
     def finish(self, choice: int, outcome: Outcome) -> bytes:
         calls = outcome.reply.tool_calls
-        data = b"" if self._told or calls else self._block("text")
+        data = b"" if calls else self._block("text")
         data += self._close()
         for call in calls:
             data += self._start(tool_use(call, {}))
@@ -331,7 +329,6 @@ class MessagesExchange:
 
     def _start(self, block: dict[str, Any]) -> bytes:
         self._open = block["type"]
-        self._told = self._told or self._open != "thinking"
         return _event("content_block_start", index=self._index, content_block=block)
 
     def _delta(self, kind: str, name: str, said: str) -> bytes:
