@@ -70,9 +70,9 @@ def invoke_agent(payload):
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutClient]:
-    folder = tmp_path_factory.mktemp("rollouts")
+    folder = tmp_path_factory.mktemp("agent")
     (folder / "rl_app.py").write_text(AGENT)
-    with RolloutClient(folder / "rl_app.py", folder / "results", "exp") as client:
+    with RolloutClient(folder / "rl_app.py", tmp_path_factory.mktemp("results"), "exp") as client:
         yield client
 
 

@@ -60,9 +60,10 @@ class RolloutFuture:
 
     async def result_async(self, timeout: float | None = None) -> dict[str, Any]:
         """Await the result. After `timeout` seconds the session is stopped and `asyncio.TimeoutError` raised."""
-        waiting = asyncio.shield(asyncio.wrap_future(self._flight.outcome))
+        waiting = asyncio.wrap_future(self._flight.outcome)
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # who gave up misses no outcome
         try:
-            return await asyncio.wait_for(waiting, timeout)
+            return await asyncio.wait_for(asyncio.shield(waiting), timeout)
         except asyncio.TimeoutError:
             await self.cancel_async()
             raise asyncio.TimeoutError(self._timeout_text(timeout)) from None
