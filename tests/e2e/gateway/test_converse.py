@@ -335,7 +335,7 @@ def test_a_retry_gets_the_recorded_turn(fault: str, stream: bool, mode: str):
         one_row(running, session, SCRIPT[:1])
 
 
-def test_a_retry_after_an_error_of_ours_says_so_behind_its_deadline():
+def test_a_retry_that_says_so_behind_its_deadline():
     """After an answer with a date boto3 puts a `ttl` before the attempt."""
     engine = ScriptedEngine([ids("four"), ids("five")])
     with gateway(engine) as running:

@@ -93,7 +93,7 @@ class ConverseExchange:
 
     def finish(self, choice: int, outcome: Outcome) -> bytes:
         data, calls = b"", outcome.reply.tool_calls
-        if not self._index and not self._open and not calls:  # nobody expects a message without a block
+        if not self._open and not calls:  # nobody expects a message without a block
             data = self._delta("text", "")
         data += self._close()
         for call in calls:
