@@ -101,21 +101,30 @@ def _imported(path: Path, depth: int) -> set[str]:
 
 TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "gateway/engine/transformers").glob("*.py")}
 
+TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
+REHEARSAL = "runtime/local/rehearsal.py"  # imports an SDK only where the agent has done so
+
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
         "aiohttp": {f"runtime/local/{name}.py" for name in ("doors", "s3", "session", "wire")}
         | {f"gateway/{name}.py" for name in ("app", "listing", "sender", "serve", "shards")},
-        "boto3": {"store/s3.py", "runtime/agentcore.py"},
-        "botocore": {"store/s3.py", "runtime/agentcore.py"},
+        "boto3": {"store/s3.py", "runtime/agentcore.py", REHEARSAL},
+        "botocore": {"store/s3.py", "runtime/agentcore.py", REHEARSAL},
+        "openai": {REHEARSAL},
+        "anthropic": {REHEARSAL},
+        "httpx": {REHEARSAL},
         "strands": {"frameworks/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
-        "torch": TRANSFORMERS,
-        "transformers": TRANSFORMERS | {"gateway/tokenizer.py"},
+        "torch": TRANSFORMERS | TRL,
+        "transformers": TRANSFORMERS | TRL | {"gateway/tokenizer.py"},
+        "trl": TRL,
+        "datasets": TRL,
+        "matplotlib": {"backends/trl/report.py"},
         "renderers": {"gateway/render.py"},
         "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
-        | {"gateway/engine/payload.py"}
+        | {"gateway/engine/payload.py", "rollout/files.py"}
         | TRANSFORMERS,
     }
     for path in PACKAGE.rglob("*.py"):
