@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,11 @@ import pytest
 from pydantic import BaseModel
 
 from agentcore_rl_toolkit.gateway.core import Limits
+from agentcore_rl_toolkit.gateway.engine import open_engine
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
+from support.fake_vllm import MODEL as SERVED
+from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -329,10 +333,34 @@ def test_counting_knows_no_limit():
                 ask(session, messages=long)
 
 
-def test_a_large_prompt_is_counted():
+def test_a_large_prompt_is_counted_off_the_loop(monkeypatch: pytest.MonkeyPatch):
+    threads = []
     with gateway(ScriptedEngine([], context_length=None)) as running:
-        large = [{"role": "user", "content": "large " * 50_000}]
-        assert count(running.open_session(), messages=large) > 50_000
+        known = running.core.planner.count
+
+        def watched(*args: Any) -> int:
+            threads.append(threading.current_thread().name)
+            return known(*args)
+
+        monkeypatch.setattr(running.core.planner, "count", watched)
+        session = running.open_session()
+        assert count(session, messages=[{"role": "user", "content": "large " * 50_000}]) > 50_000
+        assert count(session) < 50
+    assert threads[0] != "gateway"
+    assert threads[1] == "gateway"
+
+
+@pytest.mark.parametrize("how", [ask, streamed])
+def test_a_server_that_renders_by_itself_is_spoken_to_but_not_counted(how: Any):
+    with FakeVllm().serving() as server, gateway(open_engine(f"vllm-chat={server.url}")) as running:
+        session = running.open_session()
+        message = how(session, model=SERVED, max_tokens=5)
+        assert "text" in [block.type for block in message.content]
+        (turn,) = Control(running).turns(session)
+        assert (message.usage.input_tokens, message.usage.output_tokens) == (turn["prompt_length"], 5)
+        with pytest.raises(anthropic.InternalServerError, match="renders chats by itself") as raised:
+            count(session, model=SERVED)
+        assert (raised.value.status_code, raised.value.error_code) == (501, "cannot_count")
 
 
 def test_a_forced_call_and_the_end_of_a_reply_count():
@@ -479,7 +507,7 @@ def test_models():
         assert [model.id for model in client(session).models.list()] == ["a", "b"]  # OpenAI's is as it was
         with pytest.raises(anthropic.AuthenticationError) as wrong:
             asker({"anthropic_base_url": session["anthropic_base_url"] + "x"}).models.list()
-        assert wrong.value.type == "authentication_error"
+        assert (wrong.value.type, wrong.value.body["type"]) == ("authentication_error", "error")
 
 
 # Agents
