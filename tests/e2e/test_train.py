@@ -1,0 +1,265 @@
+"""`agentcore-rl train` on a very small random model: what a run leaves behind, and going on after it was cut off."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.backends.trl import train
+from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
+from agentcore_rl_toolkit.rollout import read_rollouts
+from support.agent import PROLOGUE
+from support.process import clean_env
+from support.runtime import eventually
+from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
+
+AGENT = (
+    PROLOGUE
+    + """
+import json, urllib.request
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    settings = payload["_rollout"]
+    body = {"model": settings["model_id"], "messages": [{"role": "user", "content": payload["prompt"]}]}
+    request = urllib.request.Request(
+        settings["base_url"] + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        said = json.load(response)["choices"][0]["message"]["content"] or ""
+    if payload["do"] == "raise":
+        raise ValueError("broken on purpose")
+    if payload["do"] == "sleep":
+        time.sleep(300)
+    return {"rewards": 1.0 if payload["do"] == "same" else len(said) % 7, "response": said}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an agent, a model and rows."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("parts")
+    tokenizer = make_tokenizer(template=PLAIN_TEMPLATE)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "agent").mkdir()
+    (folder / "agent" / "rl_app.py").write_text(AGENT)
+    for do in ("vary", "same", "raise", "sleep"):
+        rows = [json.dumps({"prompt": f"row {n}", "do": do}) for n in range(4)]
+        (folder / f"{do}.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]) + "\n")
+    return folder
+
+
+def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrainSettings:
+    known: dict[str, Any] = {
+        "agent": str(parts / "agent" / "rl_app.py"),
+        "data": str(parts / f"{do}.jsonl"),
+        "model": str(parts / "model"),
+        "output": str(output),
+        "steps": 2,
+        "rows_per_step": 2,
+        "n": 2,
+        "batch_size": 2,
+        "max_tokens": 6,
+        "learning_rate": 1e-3,
+        "device": "cpu",
+        "concurrency": 4,
+        "save_every": 1,
+    }
+    return TrainSettings(**known | more)
+
+
+def options(given: TrainSettings) -> list[str]:
+    """The settings as a command line has them."""
+    changed = [
+        (spec.name, getattr(given, spec.name))
+        for spec in dataclasses.fields(given)
+        if spec.name not in ("agent", "failures") and getattr(given, spec.name) != spec.default
+    ]
+    flags = [
+        (f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", str(value))
+        for name, value in changed
+    ]
+    return ["train", given.agent, *(word for flag in flags for word in flag)]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def steps(output: Path) -> list[int]:
+    return [line["step"] for line in lines(output / "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def cut_off(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of a run that was killed in the middle of a step, its third or later."""
+    output = tmp_path_factory.mktemp("cut_off") / "run"
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *options(settings(parts, output, steps=400))]
+    with (output.parent / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env(OMP_NUM_THREADS="1"))
+    try:
+        eventually(lambda: process.poll() is not None or (output / "checkpoints/checkpoint-2").exists(), 100)
+        assert process.poll() is None, (output.parent / "log").read_text()[-3000:]
+        eventually(lambda: (output / "rollouts/step-000002.jsonl").exists(), 60)  # in the middle of the step after it
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return output
+
+
+def test_going_on_after_a_kill_counts_every_step_once(
+    parts: Path, cut_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = max(int(path.name.rpartition("-")[2]) for path in (cut_off / "checkpoints").glob("checkpoint-*"))
+    total = last + 2
+    given = settings(parts, cut_off, steps=total, resume=True)
+    assert main(options(given)) == 0
+    printed = capsys.readouterr()
+    assert "vary.jsonl: line 2: " in printed.err
+    assert steps(cut_off) == list(range(1, total + 1))
+    files = sorted((cut_off / "rollouts").iterdir())
+    assert [file.name for file in files] == [f"step-{step:06d}.jsonl" for step in range(total)]
+    sessions = []
+    for step, file in enumerate(files):
+        rollouts = list(read_rollouts(file))
+        assert len(rollouts) == 4
+        assert {version for r in rollouts for row in r.rows for version, _, _ in row.versions} == {str(step)}
+        assert all(r.payload["prompt"].startswith("row ") and r.fidelity.trained for r in rollouts)
+        sessions += [r.session_id for r in rollouts]
+    assert len(set(sessions)) == 4 * total
+    summary = json.loads((cut_off / "summary.json").read_text())
+    assert (summary["steps"], summary["interrupted"], summary["rollouts"]) == (total, False, 4 * total)
+    assert (summary["fidelity"], summary["failures"], len(summary["reward"])) == (1.0, {}, total)
+    assert summary["checkpoint"].endswith(f"checkpoint-{total}")
+    assert (Path(summary["checkpoint"]) / "model.safetensors").exists()
+    assert json.loads(printed.out)["steps"] == total
+    line = lines(cut_off / "metrics.jsonl")[-1]
+    assert {
+        "loss",
+        "reward",
+        "groups/kept",
+        "rollouts/run",
+        "fidelity",
+        "seconds/session",
+        "length/turns",
+    } <= line.keys()
+    assert (line["rollouts/run"], line["rollouts/trained"], line["fidelity"]) == (4, 4, 1.0)
+
+
+def test_the_rollouts_of_a_run_can_be_scored_again(
+    cut_off: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "reward.py").write_text("def score(response_text, do):\n    return 9.5 if do == 'vary' else 0\n")
+    given = ["rescore", str(cut_off / "rollouts"), "--reward", f"{tmp_path}/reward.py:score"]
+    output = tmp_path / "again.parquet"
+    assert main([*given, "--output", str(output)]) == 0
+    count = sum(1 for file in (cut_off / "rollouts").iterdir() for _ in read_rollouts(file))
+    table = capsys.readouterr().out.splitlines()
+    assert table[-1].split() == ["after", str(count), "9.5"]
+    assert table[-2].split()[:2] == ["before", str(count)]
+    again = list(read_rollouts(output))
+    assert [(r.reward, r.trained, bool(r.rows)) for r in again] == [(9.5, True, True)] * count
+    assert main([*given, "--output", str(output)]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main([*given, "--status", "timeout"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["after", "0", "-"]
+    assert main(["rescore", str(tmp_path / "nothing"), *given[2:]]) == 1
+    assert "has no rollouts" in capsys.readouterr().err
+
+
+def test_a_run_is_not_written_over(parts: Path, cut_off: Path) -> None:
+    with pytest.raises(ConfigError, match="has a run already") as caught:
+        train(settings(parts, cut_off))
+    assert "--resume" in str(caught.value)
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Any]:
+    threads = []
+
+    def when(condition: Any) -> None:
+        def wait() -> None:
+            eventually(condition, 60)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+
+    yield when
+    for thread in threads:
+        thread.join()
+
+
+def test_ctrl_c_ends_with_a_checkpoint(
+    parts: Path, tmp_path: Path, interrupt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    given = settings(parts, output, steps=400, save_every=400)
+    interrupt(lambda: len(steps(output)) >= 2)
+    assert main(options(given)) == 130
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    assert summary["steps"] >= 2
+    assert summary["checkpoint"] == str(output / "checkpoints" / f"checkpoint-{summary['steps']}")
+    assert "interrupted; saving a checkpoint" in capsys.readouterr().err
+
+
+def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(RolloutsStopped, match="3 rollouts in a row could not be trained on") as caught:
+        train(settings(parts, tmp_path / "run", "raise", max_failures=3))
+    assert str(caught.value).count("Traceback (most recent call last)") == 1
+    assert "ValueError: broken on purpose" in str(caught.value)
+
+
+def test_a_reward_that_is_always_the_same_is_warned_of(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = train(settings(parts, tmp_path / "run", "same", steps=1))
+    assert summary["reward"] == [1.0]
+    err = capsys.readouterr().err
+    assert err.count("warning: every row's rollouts got the same reward ([1.0]): nothing can be learned") == 1
+    assert "nan" not in (tmp_path / "run" / "metrics.jsonl").read_text().lower()
+
+
+def test_failures_that_the_table_trains_on(parts: Path, tmp_path: Path) -> None:
+    given = settings(parts, tmp_path / "run", "raise", steps=1, failures={"agent_error": "train"}, failed_reward=-3.0)
+    assert train(given)["reward"] == [-3.0]
+    assert os.path.exists(tmp_path / "run" / "summary.json")
+
+
+def test_too_few_rows_are_refused(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has 4 rows, and a step takes 5"):
+        train(settings(parts, tmp_path / "run", rows_per_step=5))

@@ -1,0 +1,113 @@
+"""The command line of `train`: its options are the settings, and it needs TRL only to train."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.cli import build_parser, main
+from agentcore_rl_toolkit.cli.train import read_settings
+from agentcore_rl_toolkit.errors import ConfigError
+from support.process import clean_env
+
+WITHOUT = """\
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("trl", "torch", "transformers", "datasets"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+from agentcore_rl_toolkit.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_trl(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, *args]
+    return subprocess.run(command, capture_output=True, text=True, env=clean_env(COLUMNS="100"))
+
+
+def settings(*args: str) -> TrainSettings:
+    return read_settings(build_parser().parse_args(["train", *args]))
+
+
+def test_help_needs_no_trl_and_has_every_setting() -> None:
+    shown = without_trl("train", "--help")
+    assert shown.returncode == 0, shown.stderr
+    for spec in dataclasses.fields(TrainSettings):
+        if spec.name != "agent":
+            assert f"--{spec.name.replace('_', '-')}" in shown.stdout
+    assert "(default: 1e-05)" in shown.stdout
+
+
+def test_training_without_trl_says_what_to_install() -> None:
+    done = without_trl("train", "rl_app.py", "--data", "rows.jsonl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "error: training needs TRL, and torch is not installed",
+        "hint: pip install 'agentcore-rl-toolkit[trl]'",
+    ]
+
+
+def test_options_have_the_kinds_of_their_settings() -> None:
+    given = settings(
+        *("rl_app.py", "--data", "rows.jsonl", "--n", "4", "--learning-rate", "1e-3", "--max-tokens", "9"),
+        *("--timeout", "2.5", "--gradient-checkpointing", "--no-resume", "--eval-data", "held.jsonl"),
+    )
+    assert given == TrainSettings(
+        agent="rl_app.py",
+        data="rows.jsonl",
+        n=4,
+        learning_rate=1e-3,
+        max_tokens=9,
+        timeout=2.5,
+        gradient_checkpointing=True,
+        eval_data="held.jsonl",
+    )
+
+
+def test_a_file_of_settings_and_the_command_line_wins(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    table = '[failures]\ntimeout = "mask"\ncancelled = "stop"\n'
+    config.write_text('agent = "a.py"\ndata = "d.jsonl"\nsteps = 7\nn = 3\nresume = true\n' + table)
+    given = settings("--config", str(config), "--steps", "9", "--no-resume", "--failures", "timeout=train")
+    assert (given.agent, given.steps, given.n, given.resume) == ("a.py", 9, 3, False)
+    assert given.failures == {"timeout": "train", "cancelled": "stop"}
+    assert settings("--config", str(config)).failures == {"timeout": "mask", "cancelled": "stop"}
+    assert settings("b.py", "--config", str(config)).agent == "b.py"
+
+
+def test_failures_may_be_given_several_times() -> None:
+    given = settings("a.py", "--data", "d", "--failures", "timeout=train", "--failures", "agent_error=stop")
+    assert given.failures == {"timeout": "train", "agent_error": "stop"}
+    with pytest.raises(ConfigError, match="--failures timeout: no action") as caught:
+        settings("a.py", "--data", "d", "--failures", "timeout")
+    assert "hint: write it like timeout=train" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("stepz = 3", "unknown setting 'stepz'"), ("steps = ", "is no TOML"), (None, "can't be read: No such file")],
+)
+def test_a_file_that_is_wrong_is_refused(
+    tmp_path: Path, text: str | None, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "run.toml"
+    if text is not None:
+        config.write_text(text)
+    assert main(["train", "a.py", "--data", "d", "--config", str(config)]) == 1
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["agent", "data"])
+def test_what_every_run_needs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = {"agent": ["--data", "rows.jsonl"], "data": ["rl_app.py"]}[name]
+    assert main(["train", *args]) == 1
+    assert f"error: {name} is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
