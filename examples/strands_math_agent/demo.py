@@ -25,8 +25,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", default="runs/demo", help="what is there is replaced (default: runs/demo)")
     parser.add_argument("--model", default="tiny", help="a folder or a hub id (default: tiny, the built-in policy)")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--learning-rate", type=float, default=2.5e-4)
     parser.add_argument("--held-out", type=int, default=128, help="held-out problems")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -65,7 +65,8 @@ def write(path: Path, split: Split, count: int, seed: int) -> str:
 
 
 def show(summary: dict[str, Any]) -> None:
-    for when, example in zip(("before", "after"), summary["examples"].values(), strict=False):
+    known = list(summary["examples"].values())
+    for when, example in zip(("before", "after"), (known[0], known[-1]), strict=True) if known else ():
         verdict = "right" if example["reward"] == 1.0 else "wrong"
         print(f"\none held-out problem, {when} training ({verdict}; the answer is {example['payload']['answer']}):")
         for role, said in TURN.findall(example["text"][0]):

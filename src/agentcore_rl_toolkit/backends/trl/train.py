@@ -58,7 +58,7 @@ class _Run:
         self.name = settings.model
         self.started = time.monotonic()
         self.evaluations: dict[int, Summary] = {}
-        self.examples: dict[int, Rollout] = {}
+        self.examples: dict[int, dict[str, Rollout]] = {}
 
     def run(self) -> dict[str, Any]:
         settings = self.settings
@@ -186,9 +186,7 @@ class _Run:
 
     def _evaluated(self, step: int, rollouts: list[Rollout]) -> None:
         self.evaluations[step] = summarize(_outcome(rollout, self.settings.failed_reward) for rollout in rollouts)
-        first = [rollout for rollout in rollouts if rollout.payload == self.held_out[0] and rollout.rows]
-        if first:
-            self.examples[step] = first[0]
+        self.examples[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self.report.evaluated(step, self.evaluations[step])
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -204,13 +202,23 @@ class _Run:
             "interrupted": interrupted,
             "seconds": round(time.monotonic() - self.started, 1),
             **self.report.totals(self.evaluations),
-            "examples": {str(at): conversation(rollout, decode) for at, rollout in sorted(self.examples.items())},
+            "examples": {str(at): conversation(rollout, decode) for at, rollout in self._example().items()},
             "checkpoint": get_last_checkpoint(str(settings.folder / "checkpoints")),
             "rollouts_folder": str(settings.folder / "rollouts"),
         }
         (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         self.report.finished(summary)
         return summary
+
+    def _example(self) -> dict[int, Rollout]:
+        """One held-out row at the first and the last evaluation; one that got better, if there is one."""
+        if not self.examples:
+            return {}
+        steps = min(self.examples), max(self.examples)
+        before, after = (self.examples[step] for step in steps)
+        both = [input_id for input_id in before if input_id in after]
+        better = [i for i in both if (after[i].reward or 0.0) > (before[i].reward or 0.0)]
+        return {step: self.examples[step][(better or both)[0]] for step in steps} if both else {}
 
 
 class _Callback(transformers.TrainerCallback):  # type: ignore[misc]
