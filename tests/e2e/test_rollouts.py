@@ -400,7 +400,7 @@ def test_an_exception_stops_what_still_runs(client: RolloutClient) -> None:
     eventually(lambda: not sessions(client))
 
 
-def test_ctrl_c_stops_what_still_runs(client: RolloutClient) -> None:
+def test_ctrl_c_stops_what_still_runs(client: RolloutClient, interruptible: None) -> None:
     with gateway(told(row_a=["sleep", "sleep"])) as running:
 
         def interrupt() -> None:

@@ -269,6 +269,15 @@ def test_the_batch_is_exactly_the_rollouts(tmp_path: Path) -> None:
     assert trainer.seen() == sorted(expected, key=str)
 
 
+def test_every_row_is_run_once_and_its_group_has_its_slots(tmp_path: Path) -> None:
+    groups = [
+        make_group(rollout(0.0, make_row([5], [10 + n])), rollout(1.0, make_row([5], [20 + n]))) for n in range(5)
+    ]
+    trainer = stepped(groups, tmp_path, n=2, batch=5)
+    assert sorted(row[1][0] for row in trainer.seen()) == [*range(10, 15), *range(20, 25)]
+    assert [row[1][0] >= 20 for row in trainer.seen()] == [row[-1] > 0 for row in trainer.seen()]
+
+
 def test_the_ratio_is_to_the_sampler_where_its_logprobs_are_the_policys(tmp_path: Path) -> None:
     for batch in stepped(single(), tmp_path).batches:
         assert torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
