@@ -77,13 +77,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutClient]:
 
 
 def sessions(client: RolloutClient) -> list[str]:
-    return [session.id for session in client._core._owned.sessions]
+    """Of the client's own runtime, once it has one."""
+    owned = client._core._owned
+    return [session.id for session in owned.sessions] if owned is not None else []
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(client: RolloutClient) -> Iterator[None]:
     yield
-    eventually(lambda: not client._core._owned or not sessions(client))
+    eventually(lambda: not sessions(client))
 
 
 def told(watch: Callable[[], object] | None = None, **rows: list[str]) -> ScriptedEngine:
