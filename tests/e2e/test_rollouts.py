@@ -358,9 +358,9 @@ def test_dropped_groups_are_made_up_for_by_further_rows(client: RolloutClient) -
         settings: dict[str, Any] = {"client": client, "gateway": running, "groups": 2, "max_concurrent_sessions": 2}
         groups = list(run_rollouts(endless(), 2, **settings, judge=Judge(dynamic_sampling=True)))
         whole(running)
-    assert [group.index for group in groups] == [1, 4]
+    assert sorted(group.index for group in groups) == [1, 4]
     assert all(group.dropped is None and group.has_variance for group in groups)
-    assert max(taken) <= 5
+    assert taken == list(range(5))  # as many as are still missing, no more
 
 
 def test_a_step_has_a_token_budget(client: RolloutClient) -> None:
