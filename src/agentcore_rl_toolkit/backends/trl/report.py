@@ -31,7 +31,8 @@ class Report:
     def go_on(self, step: int) -> None:
         """Take up what was reported up to a step, and forget what came after it: that is run again."""
         path = self._settings.folder / "metrics.jsonl"
-        known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        known = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be cut off
         path.write_text("".join(json.dumps(line) + "\n" for line in known if line["step"] <= step))
         for line in known:
             if line["step"] <= step:

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.trainer_utils import get_last_checkpoint
 
 from ...client import RolloutClient
 from ...client.batch import INFRASTRUCTURE
@@ -98,8 +97,8 @@ class _Run:
             interrupted = self._train(checkpoint)
             step = self.trainer.state.global_step
             if not interrupted:
-                self.evaluate(step)
                 self._save()
+                self.evaluate(step)
             return self._finish(step, interrupted)
 
     def _go_on(self, checkpoint: str) -> None:
@@ -122,6 +121,10 @@ class _Run:
                 self.report.say("interrupted; saving a checkpoint …")
                 self._save()
             return True
+        except AgentCoreRLError:
+            if self.trainer.state.global_step:
+                self._save()
+            raise
         return False
 
     def _save(self) -> None:
@@ -168,7 +171,7 @@ class _Run:
             return
         self.engine.update(str(step))
         self.runner.failures_reset()
-        path = self.settings.folder / "evaluations" / f"step-{step:06d}.jsonl"
+        path = self.settings.folder / "evaluations" / f"unfinished-{step:06d}.jsonl"
         path.unlink(missing_ok=True)
         rollouts: list[Rollout] = []
         with RolloutWriter(path) as writer, self.report.evaluating(step, len(self.held_out)) as advance:
@@ -182,6 +185,7 @@ class _Run:
             for _ in self.runner.run(self.held_out, n=self.settings.eval_samples, oversample=0, max_batch_tokens=None):
                 pass
             self.runner.on_rollout = None
+        path.rename(path.with_name(f"step-{step:06d}.jsonl"))
         self._evaluated(step, rollouts)
 
     def _evaluated(self, step: int, rollouts: list[Rollout]) -> None:
@@ -203,7 +207,7 @@ class _Run:
             "seconds": round(time.monotonic() - self.started, 1),
             **self.report.totals(self.evaluations),
             "examples": {str(at): conversation(rollout, decode) for at, rollout in self._example().items()},
-            "checkpoint": get_last_checkpoint(str(settings.folder / "checkpoints")),
+            "checkpoint": _latest_checkpoint(settings.folder),
             "rollouts_folder": str(settings.folder / "rollouts"),
         }
         (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -274,21 +278,27 @@ def _rows(path: str, report: Report) -> list[dict[str, Any]]:
 def _prepare(settings: TrainSettings) -> str | None:
     """The checkpoint to go on from; what a run left behind after it is removed."""
     folder = settings.folder
-    checkpoints = folder / "checkpoints"
-    latest = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    if not settings.resume:
-        if latest is not None:
-            raise ConfigError(f"{folder} has a run already", hint="resume it (--resume), or choose another output")
+    latest = _latest_checkpoint(folder)
+    if latest is not None and not settings.resume:
+        raise ConfigError(f"{folder} has a run already", hint="resume it (--resume), or choose another output")
+    if latest is None:
         for name in ("rollouts", "evaluations", "metrics.jsonl"):
             _remove(folder / name)
-        folder.mkdir(parents=True, exist_ok=True)
-        return None
-    step = _step_of(latest) if latest is not None else 0
-    for path in (folder / "rollouts").glob("step-*.jsonl"):
-        if _step_of(path.stem) >= step:  # those of step k lead to checkpoint k + 1
-            path.unlink()
+    else:
+        for path in (folder / "rollouts").glob("step-*.jsonl"):
+            if _step_of(path.stem) >= _step_of(latest):  # those of step k lead to checkpoint k + 1
+                path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     return latest
+
+
+def _latest_checkpoint(folder: Path) -> str | None:
+    """The newest whole checkpoint; one that a kill has cut off is removed."""
+    found = sorted((folder / "checkpoints").glob("checkpoint-*"), key=lambda path: _step_of(path.name))
+    for path in [path for path in found if not (path / "trainer_state.json").is_file()]:
+        found.remove(path)
+        _remove(path)
+    return str(found[-1]) if found else None
 
 
 def _step_of(name: str) -> int:

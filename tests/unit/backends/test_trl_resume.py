@@ -1,0 +1,56 @@
+"""What a resumed run finds of the one before, and what it leaves of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.backends.trl.report import Report
+from agentcore_rl_toolkit.backends.trl.train import _prepare
+from agentcore_rl_toolkit.errors import ConfigError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that was killed while it made its second checkpoint."""
+    for step in (2, 10):
+        (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "checkpoint-2" / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoints" / "checkpoint-10" / "model.safetensors").write_text("half")
+    (tmp_path / "rollouts").mkdir()
+    for step in range(4):
+        (tmp_path / "rollouts" / f"step-{step:06d}.jsonl").write_text("")
+    lines = [json.dumps({"step": step, "seconds": 1.0, "rollouts/run": 8, "failures/timeout": 1}) for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 4, "sec')
+    return tmp_path
+
+
+def test_a_checkpoint_that_was_cut_off_is_none(folder: Path):
+    found = _prepare(TrainSettings(output=str(folder), resume=True))
+    assert found == str(folder / "checkpoints" / "checkpoint-2")
+    assert not (folder / "checkpoints" / "checkpoint-10").exists()
+    assert sorted(path.stem for path in (folder / "rollouts").iterdir()) == ["step-000000", "step-000001"]
+
+
+def test_figures_go_on_from_the_checkpoint(folder: Path):
+    report = Report(TrainSettings(output=str(folder)), quiet=True)
+    report.go_on(2)
+    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
+    known = report.totals({})
+    assert (known["rollouts"], known["failures"]) == (16, {"timeout": 2})
+
+
+def test_without_a_whole_checkpoint_everything_is_run_again(folder: Path):
+    (folder / "checkpoints" / "checkpoint-2" / "trainer_state.json").unlink()
+    assert _prepare(TrainSettings(output=str(folder), resume=True)) is None
+    assert not (folder / "metrics.jsonl").exists()
+    assert not (folder / "rollouts").exists()
+
+
+def test_a_run_is_not_begun_over_another(folder: Path):
+    with pytest.raises(ConfigError, match="has a run already"):
+        _prepare(TrainSettings(output=str(folder)))
+    assert (folder / "metrics.jsonl").exists()
