@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, RuntimeFault
+from ...errors import RuntimeFault
+from ..agent_code import find_agent, fingerprint
 from .channel import Channel
 from .policy import SessionPolicy
-from .root import agent_files, read_only_paths
+from .root import read_only_paths
 from .sandbox import SESSION_UID, RootSpec
 
 logger = logging.getLogger(__name__)
@@ -47,19 +48,7 @@ class AgentSource:
     @classmethod
     def parse(cls, target: str | os.PathLike[str], name: str | None = None, **settings: Any) -> AgentSource:
         """From `path/to/rl_app.py` or `module:app`; the name is the folder's or the module's, made fit for an ARN."""
-        text = os.fspath(target)
-        if text.endswith(".py") or os.sep in text:
-            path = Path(text).resolve()
-            if path.is_dir():
-                path = path / "rl_app.py"
-            if not path.is_file():
-                raise ConfigError(f"there is no agent at {path}", hint="name a Python file, or module:app")
-            default = path.parent.name if path.stem in ("rl_app", "app", "main", "basic_app") else path.stem
-            folder, entry = str(path.parent), path.name
-        else:
-            folder, entry, default = os.getcwd(), text, text.partition(":")[0].split(".")[-1]
-        fit = "".join(c if c.isalnum() or c == "_" else "_" for c in (name or default))[:48] or "agent"
-        return cls(fit, folder, entry, **settings)
+        return cls(*find_agent(target, name), **settings)
 
     @property
     def arn(self) -> str:
@@ -68,12 +57,7 @@ class AgentSource:
 
     def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
         """Changes when a file of the agent does."""
-        stats = []
-        for path in agent_files(self.folder):
-            with contextlib.suppress(OSError):
-                found = os.stat(path)
-                stats.append((path, found.st_mtime_ns, found.st_size))
-        return tuple(stats)
+        return fingerprint(self.folder)
 
     def environment(self) -> dict[str, str]:
         """What a session's process gets of the host's environment: nothing secret."""

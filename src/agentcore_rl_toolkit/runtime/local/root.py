@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
 
+from ..agent_code import agent_files, copy_agent_folder
 from . import linux
 from .sandbox import RootSpec, show_under_tmp
 
@@ -20,7 +20,6 @@ _ETC = (
     "nsswitch.conf", "os-release", "perl", "pki", "protocols", "services", "ssl", "terminfo", "timezone", "xml",
 )  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_NOT_COPIED = shutil.ignore_patterns(".git", ".hg", ".venv*", "venv", ".env", "__pycache__", "node_modules", "runs")
 _LARGEST_COPY = 256 << 20
 
 
@@ -120,23 +119,6 @@ def _copy_agent(spec: RootSpec, target: str) -> None:
                 os.chown(path, spec.uid, spec.gid, follow_symlinks=False)
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("none", target, None, flags)
-
-
-def copy_agent_folder(source: str, target: str) -> None:
-    """Copy what belongs to an agent: not its history, environments, secrets or runs."""
-    shutil.copytree(source, target, symlinks=True, ignore=_NOT_COPIED, dirs_exist_ok=True)
-
-
-def agent_files(folder: str) -> list[str]:
-    """The files that `copy_agent_folder` would copy, or the source files only if there are very many."""
-    found: list[str] = []
-    for base, folders, files in os.walk(folder):
-        skipped = _NOT_COPIED(base, folders + files)
-        folders[:] = [name for name in folders if name not in skipped]
-        found += [os.path.join(base, name) for name in files if name not in skipped]
-        if len(found) > 5000:
-            return [path for path in found if path.endswith(".py")]
-    return found
 
 
 def _size(folder: str) -> int:

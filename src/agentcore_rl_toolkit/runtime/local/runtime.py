@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -20,6 +19,8 @@ from typing import Any
 
 from ...errors import ConfigError, RuntimeFault
 from ..base import CommandEvent, Invocation
+from ..checks import check_command, check_payload, check_session_id, rollout_request
+from ..session_app import SESSION_HEADER
 from .agent import AgentSource, TemplateKeeper
 from .blocking import BlockingRuntime
 from .cgroup import CgroupTree
@@ -29,14 +30,13 @@ from .pool import SessionPool
 from .probe import probe
 from .s3 import LocalS3
 from .sandbox import PROTECTIONS
-from .session import SESSION_HEADER, LocalSession, Shared
+from .session import LocalSession, Shared
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _LOGS_KEPT = 1000
 _LARGEST_LOG = 16 << 20
-_LARGEST_PAYLOAD = 100_000_000
 
 
 class LocalAgent:
@@ -64,11 +64,10 @@ class LocalAgent:
         headers: Mapping[str, str] | None = None,
     ) -> Invocation:
         """Send `payload` to the session's app, starting the session if there is none."""
-        _check_session_id(session_id)
-        if len(payload) > _LARGEST_PAYLOAD:
-            raise RuntimeFault(f"the payload is over {_LARGEST_PAYLOAD:,} bytes", code="ValidationException")
+        check_session_id(session_id)
+        check_payload(payload)
         self._take_token()
-        parsed = _parse(payload)
+        parsed = rollout_request(payload)
         sent = {"Content-Type": content_type, SESSION_HEADER: session_id} | dict(headers or {})
         sent.setdefault("X-Amzn-Bedrock-AgentCore-Runtime-Request-Id", str(uuid.uuid4()))
         session = await self._session(session_id, parsed)
@@ -76,7 +75,7 @@ class LocalAgent:
 
     async def stop(self, session_id: str) -> None:
         """End the session; returns when nothing of it is left."""
-        _check_session_id(session_id)
+        check_session_id(session_id)
         self._take_token()
         session = self.sessions.get(session_id)
         if session is None:
@@ -85,11 +84,8 @@ class LocalAgent:
 
     async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""
-        _check_session_id(session_id)
-        if not 1 <= len(command) <= 65536:
-            raise RuntimeFault("command must have 1 to 65536 characters", code="ValidationException")
-        if not 1 <= timeout <= 3600:
-            raise RuntimeFault("timeout must be 1 to 3600 seconds", code="ValidationException")
+        check_session_id(session_id)
+        check_command(command, timeout)
         session = self.sessions.get(session_id)
         if session is None or session.stopping:
             raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
@@ -372,21 +368,3 @@ class LocalRuntime:
                     with open(path, "r+b") as file:
                         file.truncate(0)
                         file.write(b"... earlier output was dropped ...\n")
-
-
-def _check_session_id(session_id: str) -> None:
-    if not 33 <= len(session_id) <= 256:
-        raise RuntimeFault(
-            f"runtimeSessionId must have 33 to 256 characters, not {len(session_id)}", code="ValidationException"
-        )
-
-
-def _parse(payload: bytes) -> dict[str, Any]:
-    """The payload as far as the runtime is concerned: its `_rollout`, if it has one."""
-    if b'"_rollout"' not in payload:
-        return {}
-    try:
-        value = json.loads(payload)
-    except ValueError:
-        return {}  # the app's to refuse
-    return value if isinstance(value, dict) else {}

@@ -23,28 +23,20 @@ import aiohttp
 
 from ...errors import AgentCoreRLError, RuntimeFault
 from ...store.door import DOOR_VARIABLE
+from ..accepted import AcceptedRollouts
+from ..agent_code import copy_agent_folder
 from ..base import CommandEvent, Invocation
-from .accepted import AcceptedRollouts
+from ..session_app import COMMAND_PATH, STAND_IN_AWS
 from .agent import AgentSource, Template
 from .cgroup import Cgroup, CgroupTree
 from .channel import Channel
 from .doors import Doors, ResultDoor
 from .policy import parse_address
-from .root import copy_agent_folder
 from .sandbox import SESSION_UID
-from .serve import COMMAND_PATH
 
 logger = logging.getLogger(__name__)
 
-SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 _LARGEST_CHECKED = 1 << 20
-_LOCAL_AWS = {
-    "AWS_ACCESS_KEY_ID": "local",
-    "AWS_SECRET_ACCESS_KEY": "local",
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 _LOG_TAIL = 4000
 
 
@@ -195,7 +187,7 @@ class LocalSession:
         env = dict(self.source.env) if not inside else {}
         if not self._has_credentials:  # the runtime's own S3 is all there is
             s3 = f"{self._door_url}/s3" if inside else self._shared.endpoint_url
-            env |= _LOCAL_AWS | {"AWS_ENDPOINT_URL_S3": s3}
+            env |= STAND_IN_AWS | {"AWS_ENDPOINT_URL_S3": s3}
         if not inside:
             return env
         env["TMPDIR"] = "/tmp"

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
-import importlib.util
 import json
 import os
 import select
@@ -31,6 +29,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..agent_code import load_app
 from . import linux
 from .channel import Channel
 from .root import build_root, enter_namespaces
@@ -112,7 +111,7 @@ class _Template:
     def run(self) -> None:
         start = time.monotonic()
         before = _open_things()
-        app = load_app(self._spec)
+        app = _load_app(self._spec)
         unsafe = sorted(_open_things() - before)
         ready = {"op": "ready", "forkable": not unsafe, "why": unsafe, "seconds": time.monotonic() - start}
         if unsafe:
@@ -202,7 +201,7 @@ def _become_session(spec: TemplateSpec, channel: Channel) -> NoReturn:
     def body() -> None:
         start = time.monotonic()
         try:
-            app = load_app(spec)
+            app = _load_app(spec)
         except BaseException:
             channel.send({"op": "failed", "traceback": traceback.format_exc()})
             return
@@ -269,37 +268,8 @@ def _init(body: Any, keep: set[int] | None) -> int:
 # --- the agent -----------------------------------------------------------------------------------------------------
 
 
-def load_app(spec: TemplateSpec) -> Any:
-    """Import the agent and find its app."""
-    folder = "/app" if "filesystem" in spec.root.protections else spec.root.agent_folder
-    os.chdir(folder)
-    sys.path.insert(0, folder)
-    module_name, _, attribute = spec.entry.partition(":")
-    if module_name.endswith(".py"):
-        name = os.path.basename(module_name).removesuffix(".py")
-        loader = importlib.util.spec_from_file_location(name, os.path.join(folder, module_name))
-        if loader is None or loader.loader is None:
-            raise ImportError(f"{module_name} can't be imported")
-        module = importlib.util.module_from_spec(loader)
-        sys.modules[name] = module
-        loader.loader.exec_module(module)
-    else:
-        module = importlib.import_module(module_name)
-    return _find_app(module, attribute)
-
-
-def _find_app(module: Any, attribute: str) -> Any:
-    from bedrock_agentcore.runtime import BedrockAgentCoreApp
-
-    if attribute:
-        if not hasattr(module, attribute):
-            raise ImportError(f"{module.__name__} has no {attribute!r}")
-        return getattr(module, attribute)
-    apps = [(name, value) for name, value in vars(module).items() if isinstance(value, BedrockAgentCoreApp)]
-    for name, value in apps:
-        if name == "app" or len(apps) == 1:
-            return value
-    raise ImportError(f"{module.__name__} has no app: `app = AgentCoreRLApp()` at the top level is what is looked for")
+def _load_app(spec: TemplateSpec) -> Any:
+    return load_app("/app" if "filesystem" in spec.root.protections else spec.root.agent_folder, spec.entry)
 
 
 def _open_things() -> set[str]:

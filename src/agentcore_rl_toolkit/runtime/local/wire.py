@@ -25,9 +25,9 @@ from aiohttp import web
 from ...errors import ConfigError, RuntimeFault
 from ...eventstream import encode_event, encode_exception
 from ..base import CommandEvent
+from ..session_app import SESSION_HEADER
 from .metrics import Metrics
 from .s3 import LocalS3
-from .session import SESSION_HEADER
 
 if TYPE_CHECKING:
     from .runtime import LocalAgent, LocalRuntime

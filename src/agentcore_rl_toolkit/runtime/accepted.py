@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import AgentCoreRLError, SessionLost
-from ...jsonable import jsonable
-from ...redact import Redactor
-from ...result import ResultBuilder
-from ...store import open_store
-from ...store.retry import retry
-from ...types import RolloutId, Status
+from ..errors import AgentCoreRLError, SessionLost
+from ..jsonable import jsonable
+from ..redact import Redactor
+from ..result import ResultBuilder
+from ..store import open_store
+from ..store.retry import retry
+from ..types import RolloutId, Status
 
 logger = logging.getLogger(__name__)
 
