@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,3 +78,18 @@ def aws_env(aws_servers: AwsServers, monkeypatch: pytest.MonkeyPatch) -> AwsServ
     for name, value in aws_servers.env.items():
         monkeypatch.setenv(name, value)
     return aws_servers
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A Ray cluster of this machine alone, as small as they come."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        import ray
+
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False
+        )
+    yield
+    ray.shutdown()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..loop import PrivateLoop
+from ..runtime import Runtime
 from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
 from .core import AWS_TPS, ClientCore
 from .future import RolloutFuture
@@ -21,14 +22,15 @@ class RolloutClient:
     """Submits rollouts to one agent and brings their results back.
 
     `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which a local
-    runtime is started and ended with the client. `s3_bucket` is whatever `open_store` takes, or a relative folder.
-    `base_url`, `model_id` and further keywords go into each payload's `_rollout`. Nothing is contacted before the
-    first invoke.
+    runtime is started and ended with the client. It may also be a `Runtime` itself, such as a `RayRuntime` or one of
+    your own: the client calls it on an event loop of its own, and leaves closing it to you. `s3_bucket` is whatever
+    `open_store` takes, or a relative folder. `base_url`, `model_id` and further keywords go into each payload's
+    `_rollout`. Nothing is contacted before the first invoke.
     """
 
     def __init__(
         self,
-        agent_runtime_arn: str | os.PathLike[str],
+        agent_runtime_arn: str | os.PathLike[str] | Runtime,
         s3_bucket: str | os.PathLike[str],
         exp_id: str,
         max_retry_attempts: int = 5,
@@ -40,7 +42,7 @@ class RolloutClient:
     ) -> None:
         settings = {"base_url": base_url, "model_id": model_id, **extra_config}
         self._core = ClientCore(
-            os.fspath(agent_runtime_arn),
+            os.fspath(agent_runtime_arn) if isinstance(agent_runtime_arn, (str, os.PathLike)) else agent_runtime_arn,
             os.fspath(s3_bucket),
             exp_id,
             tps_limit=tps_limit,

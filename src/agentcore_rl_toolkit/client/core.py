@@ -28,6 +28,7 @@ from .pacing import Pacer
 logger = logging.getLogger(__name__)
 
 LOCAL_PREFIX = "arn:aws:bedrock-agentcore:local:"
+_WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
 AWS_TPS = 25
 _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _LONGEST_BACKOFF = 20.0
@@ -68,7 +69,7 @@ class ClientCore:
 
     def __init__(
         self,
-        target: str,
+        target: str | Runtime,
         store: str,
         exp_id: str,
         *,
@@ -108,7 +109,9 @@ class ClientCore:
     async def _open(self) -> None:
         environ = None
         limit = self._tps_limit
-        if self.target.startswith("arn:"):
+        if not isinstance(self.target, str):
+            self._runtime = self.target
+        elif self.target.startswith("arn:"):
             from ..runtime.agentcore import AgentCoreRuntime
 
             is_local = self.target.startswith(LOCAL_PREFIX)
@@ -123,13 +126,12 @@ class ClientCore:
         else:
             from ..runtime.local import LocalRuntime
 
-            is_local = True
             runtime = LocalRuntime(self.target)
             await runtime.start()
             self._runtime = self._owned = runtime
             environ = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
             environ["AWS_ENDPOINT_URL_S3"] = runtime.endpoint_url
-        if is_local and limit == AWS_TPS:  # AWS's quota is no quota of this machine
+        if self._runtime.arn.startswith(_WITHOUT_QUOTA) and limit == AWS_TPS:  # AWS's quota is not theirs
             limit = None
         with _pacers_lock:
             key = (self._runtime.arn, limit)
@@ -148,7 +150,7 @@ class ClientCore:
         await self.settled()
         if self.delivery is not None:
             await self.delivery.close()
-        if self._runtime is not None:
+        if self._runtime is not None and self._runtime is not self.target:
             await self._runtime.aclose()
         self._opened = None
 

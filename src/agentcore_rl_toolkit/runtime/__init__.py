@@ -1,4 +1,4 @@
-"""Where sessions run: on AWS (`agentcore.py`), or on this machine (`local/`)."""
+"""Where sessions run: on AWS (`agentcore.py`), on this machine (`local/`), or on a Ray cluster (`ray.py`)."""
 
 from .base import CommandEvent, Invocation, Runtime
 

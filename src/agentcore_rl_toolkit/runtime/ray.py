@@ -1,0 +1,293 @@
+"""The runtime on a Ray cluster of one's own: each session is an actor, a process on some node, behind the same seam.
+
+The only file that imports ray, and it does so with the first session. The driver keeps the sessions (`RayRuntime`); in
+the actor (`ray_actor.py`) the agent's app is called through ASGI, without a socket, so what the app does for a rollout
+(the model's variables, the result in its store) it does as everywhere else. Isolation is Ray's: a process, and a copy
+of the agent's files, not a sandbox. What a session printed, and its exit code, are in Ray's logs, not in its faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from ..errors import ConfigError, RuntimeFault
+from .accepted import AcceptedRollouts
+from .agent_code import find_agent, fingerprint, pack_agent_folder
+from .base import CommandEvent, Invocation
+from .checks import check_command, check_payload, check_session_id, rollout_request
+from .ray_actor import Plan, SessionActor
+from .session_app import COMMAND_PATH, SESSION_HEADER
+
+_LONGEST_TEXT = 4000
+_AT_ONCE = 1000
+"""Requests an actor serves at a time; Ray lets the others wait."""
+
+
+class RayRuntime:
+    """Runs an agent's sessions as actors of the Ray cluster that this process is connected to, or connects to.
+
+    `agent` is a path, whose folder is sent to the nodes, or `module:app`, installed on them. `env` is set in each
+    session before the agent is imported. `options` are Ray's for an actor: `num_cpus` (a quarter unless told: sessions
+    mostly wait for their model), `resources`, `runtime_env`, and so on. A session that finds no room on the
+    cluster within `start_timeout` seconds is throttled.
+
+    >>> RayRuntime("my_agents:app").arn
+    'arn:aws:bedrock-agentcore:ray:000000000000:runtime/my_agents'
+    """
+
+    def __init__(
+        self,
+        agent: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        idle_timeout: float = 900,
+        max_lifetime: float = 28_800,
+        start_timeout: float = 120,
+        stop_grace: float = 3,
+    ) -> None:
+        self._name, self._folder, entry = find_agent(agent, name)
+        self._plan = Plan(entry, dict(env or {}), idle_timeout, max_lifetime)
+        self._options = {"num_cpus": 0.25, "max_concurrency": _AT_ONCE} | dict(options or {}) | {"max_restarts": 0}
+        self._start_timeout, self._stop_grace = start_timeout, stop_grace
+        self._sessions: dict[str, _Session] = {}
+        self._starting: dict[str, asyncio.Task[_Session]] = {}
+        self._actors: Any = None
+        self._packed: tuple[object, Any] = (None, None)
+        self._lock = threading.Lock()
+
+    @property
+    def arn(self) -> str:
+        """The agent's ARN on Ray."""
+        return f"arn:aws:bedrock-agentcore:ray:000000000000:runtime/{self._name}"
+
+    async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
+        """Send `payload` to the session's app, starting the session if there is none."""
+        check_session_id(session_id)
+        check_payload(payload)
+        session = await self._session(session_id)
+        return await session.invoke(payload, content_type)
+
+    async def stop(self, session_id: str) -> None:
+        """End the session; returns when its actor is gone."""
+        check_session_id(session_id)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
+        await asyncio.shield(session.end("the session was stopped"))
+
+    async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
+        """Run a shell command inside a live session."""
+        check_session_id(session_id)
+        check_command(command, timeout)
+        session = self._sessions.get(session_id)
+        if session is None or session.stopping:
+            raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
+        async for event in session.command(command, timeout):
+            yield event
+
+    async def aclose(self) -> None:
+        """End all sessions. The connection to the cluster stays."""
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await asyncio.gather(*(session.end("the runtime was closed") for session in list(self._sessions.values())))
+
+    async def __aenter__(self) -> RayRuntime:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _session(self, session_id: str) -> _Session:
+        """The session of that id: the live one, or a new one that everybody who asks meanwhile waits for."""
+        session = self._sessions.get(session_id)
+        if session is not None and not session.stopping:
+            return session
+        if session is not None:
+            await asyncio.shield(session.end(""))  # a stopped session that is invoked again starts afresh
+        if session_id not in self._starting:
+            task = asyncio.get_running_loop().create_task(self._start(session_id))
+            self._starting[session_id] = task
+            task.add_done_callback(lambda _: self._starting.pop(session_id, None))
+        return await asyncio.shield(self._starting[session_id])
+
+    async def _start(self, session_id: str) -> _Session:
+        actors, code = await asyncio.to_thread(self._prepare)
+        import ray
+
+        actor = actors.remote()
+        try:
+            await asyncio.wait_for(_result(actor.arrive.remote()), self._start_timeout)
+        except ray.exceptions.RayError as error:
+            raise RuntimeFault(f"the cluster did not start a session: {error}") from error
+        except asyncio.TimeoutError:
+            ray.kill(actor)
+            raise RuntimeFault(
+                f"the cluster had no room for a session within {self._start_timeout:g} s",
+                code="ThrottlingException",
+                hint=f"stop some, add nodes, or ask for less than {self._options}",
+            ) from None
+        problem = await self._load(actor, code)
+        if problem is not None:
+            ray.kill(actor)
+            raise RuntimeFault(f"agent {self._name} could not be imported:\n{problem}", code="RuntimeClientError")
+        session = _Session(session_id, actor, self._stop_grace)
+        self._sessions[session_id] = session
+        session.watch(lambda: self._sessions.pop(session_id, None))
+        return session
+
+    async def _load(self, actor: Any, code: Any) -> str | None:
+        import ray
+
+        try:
+            loaded: str | None = await asyncio.wait_for(
+                _result(actor.load.remote(self._plan, code)), self._start_timeout
+            )
+        except ray.exceptions.RayError as error:
+            return _reason(error)
+        except asyncio.TimeoutError:
+            return f"it took over {self._start_timeout:g} s"
+        return loaded
+
+    def _prepare(self) -> tuple[Any, Any]:
+        """The actors' class, and the agent's folder as an object of the cluster; a new one when a file has changed."""
+        with self._lock:
+            if self._actors is None:
+                self._actors = self._connect()
+            if not self._plan.entry.endswith(".py"):
+                return self._actors, None
+            now = fingerprint(self._folder)
+            if self._packed[0] != now:
+                import ray
+
+                self._packed = (now, ray.put(pack_agent_folder(self._folder)))
+            return self._actors, self._packed[1]
+
+    def _connect(self) -> Any:
+        try:
+            import ray
+            import ray.util.client
+        except ImportError:
+            raise ConfigError("ray is not installed", hint="pip install 'agentcore-rl-toolkit[ray]'") from None
+        if not ray.is_initialized():
+            ray.init()  # what RAY_ADDRESS names, or a cluster of this machine alone
+        if ray.util.client.ray.is_connected():
+            hint = "run this on a node of the cluster, or as a Ray job"
+            raise ConfigError("Ray Client can't stream answers", hint=hint)
+        return ray.remote(SessionActor).options(**self._options)
+
+
+class _Session:
+    """One session, as the driver sees it."""
+
+    def __init__(self, id: str, actor: Any, stop_grace: float) -> None:
+        self.id = id
+        self.stopping = False
+        self._actor, self._stop_grace = actor, stop_grace
+        self._reason = ""
+        self._rollouts = AcceptedRollouts()
+        self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._on_ended: Any = None
+
+    def watch(self, on_ended: Any) -> None:
+        """Notice when the actor dies or has lived long enough, so that no rollout is waited for in vain."""
+        self._on_ended = on_ended
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        import ray
+
+        try:
+            reason = await _result(self._actor.watch.remote())
+        except ray.exceptions.RayError as error:
+            reason = _reason(error)
+        self.end(reason)
+
+    async def invoke(self, payload: bytes, content_type: str) -> Invocation:
+        """Send a request to the app; a fault if the actor dies meanwhile, or if the app answers with an error."""
+        place = self._rollouts.accept(rollout_request(payload), self.id)
+        answer = self._request("/invocations", payload, {"content-type": content_type, SESSION_HEADER: self.id})
+        status, kind = await answer.__anext__()
+        if status >= 300:
+            self._rollouts.refused(place)
+            text = b"".join([chunk async for chunk in answer]).decode(errors="replace")[:_LONGEST_TEXT]
+            raise RuntimeFault(f"Received error ({status}) from runtime: {text}", code="RuntimeClientError")
+        return Invocation(self.id, status, kind, answer)
+
+    async def command(self, command: str, timeout: int) -> AsyncIterator[CommandEvent]:
+        """Run a shell command beside the app."""
+        body = json.dumps({"command": command, "timeout": timeout}).encode()
+        answer = self._request(COMMAND_PATH, body, {"content-type": "application/json"})
+        async with contextlib.aclosing(answer):
+            await answer.__anext__()
+            async for lines in answer:
+                for line in lines.splitlines():
+                    yield CommandEvent(**json.loads(line))
+
+    async def _request(self, path: str, body: bytes, headers: dict[str, str]) -> Any:
+        """Status and content type, then the body as it comes."""
+        import ray
+
+        refs = self._actor.request.options(num_returns="streaming").remote("POST", path, headers, body)
+        done = False
+        try:
+            async for ref in refs:
+                part = await _result(ref)
+                if part is None:  # there would have been more
+                    raise RuntimeFault(self._reason or "the app broke off its answer", code="RuntimeClientError")
+                yield part
+            done = True
+        except ray.exceptions.RayActorError as error:
+            done = True
+            await asyncio.shield(self.end(_reason(error)))
+            raise RuntimeFault(self._reason, code="RuntimeClientError") from None
+        except ray.exceptions.RayError as error:
+            raise RuntimeFault(f"the session could not be asked: {error}") from error
+        finally:
+            if not done:
+                ray.cancel(refs)
+
+    def end(self, reason: str) -> asyncio.Task[None]:
+        """Stop the session; the task is done when the actor is gone and no rollout of it is unaccounted for."""
+        if self._ending is None:
+            self.stopping = True
+            self._reason = reason
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+        return self._ending
+
+    async def _end(self) -> None:
+        import ray
+
+        accounted = False
+        with contextlib.suppress(ray.exceptions.RayError, asyncio.TimeoutError):
+            # The app's own way to end: it stores what became of its rollouts.
+            await asyncio.wait_for(_result(self._actor.shut_down.remote()), self._stop_grace)
+            accounted = True
+        ray.kill(self._actor)
+        with contextlib.suppress(ray.exceptions.RayError):
+            await _result(self._actor.arrive.remote())  # never answered: raises when it is gone
+        if not accounted:
+            await self._rollouts.report_lost(self._reason, dict(os.environ))
+        self._on_ended()
+
+
+async def _result(ref: Any) -> Any:
+    return await ref
+
+
+def _reason(error: Exception) -> str:
+    """Why an actor died, without Ray's advice.
+
+    >>> _reason(Exception("It died.\\nThe actor is dead because it fell. Some common causes include: …"))
+    "the session's process ended: The actor is dead because it fell."
+    """
+    found = re.search(r"The actor is dead because .*?(?=\s*Some common causes|\n|$)", str(error))
+    return f"the session's process ended: {found[0] if found else error}"
