@@ -86,7 +86,7 @@ def test_the_diff_of_an_example_is_the_diff_of_its_apps(page: str) -> None:
             assert line[1:] in after
 
 
-def test_make_demo_tells_its_story(tmp_path: Path) -> None:
+def test_the_echo_agent_tells_its_story(tmp_path: Path) -> None:
     script = ROOT / "examples" / "echo_agent" / "demo.py"
     out = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, env=clean_env(), cwd=tmp_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -135,13 +134,13 @@ def test_the_store_may_fail(aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> No
         keys = [f"exp/row-{n}/s.json" for n in range(100)]
         setup.expect(*keys)
         proxy.down = True
-        threading.Timer(2, lambda: setattr(proxy, "down", False)).start()
         for key in keys:
             setup.put(key)
+        eventually(lambda: proxy.counts["down"] > 0, 60)
+        proxy.down = False
         eventually(lambda: len(setup.inbox.delivered) == 100, 60)
         assert set(setup.inbox.delivered.values()) == {1}
         assert setup.inbox.errors == {}
-        assert proxy.counts["down"] > 0
         threads.run(setup.delivery.close())
     writer.close()
 
