@@ -61,6 +61,7 @@ class SessionActor:
             self._life = asyncio.create_task(self._live(started))
             await started
         except BaseException:  # an agent may also exit
+            shutil.rmtree(self._folder, ignore_errors=True)
             return traceback.format_exc()
         return None
 
