@@ -71,7 +71,7 @@ class Report:
     def stepped(self, step: int, logs: dict[str, Any]) -> None:
         """A step is done."""
         now = time.monotonic()
-        taken, self._last = now - self._last, now
+        taken, self._last = logs.get("step_time") or now - self._last, now
         line = {"step": step, "seconds": round(taken, 3), **{k: v for k, v in logs.items() if v is not None}}
         self._take(line)
         with (self._settings.folder / "metrics.jsonl").open("a") as file:
