@@ -65,6 +65,11 @@ class _Run:
         transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
         model, tokenizer = load(settings)
+        if not knows_tools(tokenizer):
+            self.report.say(
+                f"warning: the chat template of {settings.model} leaves tools out, so an agent's tools will never be "
+                "called. Give one that has them with chat_template, unless the agent has none."
+            )
         self.trainer = AgentGRPOTrainer(
             model,
             self.rows,
@@ -257,6 +262,18 @@ def load(settings: TrainSettings) -> tuple[Any, Any]:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def knows_tools(tokenizer: Any) -> bool:
+    """Whether the chat template tells the model which tools there are."""
+    function = {"name": "probe_of_tools", "description": "", "parameters": {"type": "object", "properties": {}}}
+    try:
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "hi"}], tools=[{"type": "function", "function": function}], tokenize=False
+        )
+    except Exception:  # whatever a template does
+        return False
+    return "probe_of_tools" in text
 
 
 def conversation(rollout: Rollout, decode: Any) -> dict[str, Any]:
