@@ -213,10 +213,12 @@ def test_commands_run_inside_the_session(threads: LoopThread, runtime: Runtime) 
 def test_a_command_that_takes_too_long(threads: LoopThread, runtime: Runtime) -> None:
     session_id = new_id()
     ask(threads, runtime, session_id)
-    out, _, end = run_command(threads, runtime, session_id, "echo before; sleep 60.0625; echo after", timeout=1)
+    seconds = f"60.{uuid.uuid4().int}"  # sessions on Ray see all processes of this machine, other tests' too
+    out, _, end = run_command(threads, runtime, session_id, f"echo before; sleep {seconds}; echo after", timeout=1)
     assert out == "before\n"
     assert end.status == "TIMED_OUT"
-    assert run_command(threads, runtime, session_id, "pgrep -fc '[s]leep 60.0625'")[0] == "0\n"
+    gone = f"while pgrep -f '[s]leep {seconds}'; do sleep 0.02; done"  # a killed process takes a moment
+    assert run_command(threads, runtime, session_id, gone, timeout=20)[2].status == "COMPLETED"
 
 
 def test_output_of_a_command_arrives_as_it_is_made(threads: LoopThread, runtime: Runtime) -> None:

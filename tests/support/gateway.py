@@ -102,6 +102,8 @@ class Gated:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.asked = threading.Semaphore(0)
         """Released once for each request that has reached the engine."""
+        self.taken = threading.Semaphore(0)
+        """Released once for each chunk that the gateway is done with, the last of a request excepted."""
         self.ended = threading.Semaphore(0)
         """Released once for each request that is over, whichever way."""
 
@@ -113,6 +115,7 @@ class Gated:
             async for chunk in chunks:
                 yield chunk
                 if chunk.finish is None:
+                    self.taken.release()
                     await self._permits.acquire()
         finally:
             if request not in self.inner.requests:  # given up before the first chunk

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from ..errors import ConfigError
 from ..loop import PrivateLoop
-from .app import App
+from .app import App, Handler
 from .core import Core, Limits
 from .engine import open_engine
 from .engine.base import Engine
@@ -66,7 +66,7 @@ class Server:
     async def start(self) -> None:
         await self.core.start()
         self._server = web.Server(
-            self._shards.handle if self._shards is not None else self.app.handle,
+            _quietly(self._shards.handle if self._shards is not None else self.app.handle),
             request_factory=_request_factory(self.core.limits.max_body_bytes),
             handler_cancellation=True,
             access_log=None,
@@ -249,3 +249,17 @@ def _request_factory(max_body: int) -> Any:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body)
 
     return make
+
+
+def _quietly(handle: Handler) -> Handler:
+    """A client that left is no error; aiohttp would log one, with its traceback, if the next write noticed it first."""
+
+    async def handled(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await handle(request)
+        except ConnectionError:
+            if request.transport is not None and not request.transport.is_closing():
+                raise
+            return web.Response()  # to nobody
+
+    return handled

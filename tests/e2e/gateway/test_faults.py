@@ -210,6 +210,7 @@ def test_a_client_that_goes_away_in_the_middle_of_a_stream():
         stream = chat(session, stream=True)
         while not (next(stream).choices[0].delta.content):
             pass
+        engine.wait(engine.taken, 4)
         stream.close()
         engine.wait(engine.ended)
         assert len(engine.inner.aborted) == 1
@@ -224,14 +225,31 @@ def test_a_client_that_goes_away_in_the_middle_of_a_stream():
         assert (known.rows, known.trained) == (1, len(ids("four")))
 
 
+def test_the_write_that_finds_the_client_gone_is_no_error(caplog: pytest.LogCaptureFixture):
+    engine = Cutting([ids(SAID), ids("four")])
+    engine.at_the_end = False
+    with gateway(engine) as running:
+        session = running.open_session()
+        engine.running = running
+        with pytest.raises((openai.APIConnectionError, httpx.HTTPError)):
+            text(chat(session, stream=True))
+        until(lambda: running.core.in_flight == 0)
+        (turn,) = Control(running).turns(session)
+        assert (turn["finish"], turn["masked"]) == ("abort", "aborted")
+        assert turn["sampled_ids"] == ids(SAID)[: len(turn["sampled_ids"])]
+        assert text(chat(session)) == "four"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 class Cutting(ScriptedEngine):
-    """Cuts all connections to the gateway while it gives its last tokens, the first time."""
+    """Cuts all connections to the gateway while it gives its last tokens, or others, the first time."""
 
     running: Gateway | None = None
+    at_the_end = True
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         async for sampled in super().sample(request):
-            if sampled.finish and self.running is not None:
+            if bool(sampled.finish) == self.at_the_end and self.running is not None:
                 close_connections(self.running)
                 self.running = None
             yield sampled
