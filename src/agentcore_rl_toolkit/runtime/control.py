@@ -1,0 +1,263 @@
+"""Runtimes on AWS from a container image: created, or updated where they differ, until they are ready.
+
+Speaks `bedrock-agentcore-control` through boto3, imported by the first call. Images, roles and buckets are not its
+business: it is told their names. What somebody else set on a runtime (an authorizer, mounted files) is kept by an
+update, because the service takes whatever is left out for its default.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError, RuntimeFault
+
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}")
+_IMAGE = re.compile(r"([0-9]{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?|public\.ecr\.aws)/\S+")
+_ROLE = re.compile(r"arn:aws(-[^:]+)?:iam::([0-9]{12})?:role/.+")
+_MOVING = ("CREATING", "UPDATING", "DELETING")
+_SERVICE = "bedrock-agentcore-control"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSpec:
+    """What a runtime should be.
+
+    >>> RuntimeSpec(name="my-agent", container_uri="x", role_arn="y")
+    Traceback (most recent call last):
+        ...
+    agentcore_rl_toolkit.errors.ConfigError: 'my-agent' can't be the name of a runtime
+    hint: a letter, then up to 47 letters, digits or underscores: my_agent
+    """
+
+    name: str
+    container_uri: str
+    role_arn: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    description: str | None = None
+    subnets: tuple[str, ...] = ()
+    """With `security_groups`: the runtime lives in a VPC. Without: it reaches the internet."""
+    security_groups: tuple[str, ...] = ()
+    idle_seconds: int | None = None
+    """How long a session may be idle (the service's default: 900)."""
+    lifetime_seconds: int | None = None
+    """How long a session may live (the service's default: 28800)."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            fixed = re.sub(r"\W+", "_", self.name).strip("_")[:48]
+            hint = f"a letter, then up to 47 letters, digits or underscores: {fixed or 'my_agent'}"
+            raise ConfigError(f"{self.name!r} can't be the name of a runtime", hint=hint)
+        if not _IMAGE.fullmatch(self.container_uri):
+            hint = "expected <account>.dkr.ecr.<region>.amazonaws.com/<repository>:<tag>"
+            raise ConfigError(f"{self.container_uri!r} is not an image in ECR", hint=hint)
+        if not _ROLE.fullmatch(self.role_arn):
+            hint = "expected arn:aws:iam::<account>:role/<name>"
+            raise ConfigError(f"{self.role_arn!r} is not the ARN of a role", hint=hint)
+        if bool(self.subnets) != bool(self.security_groups):
+            raise ConfigError("a VPC needs both subnets and security groups", hint="give both, or none for PUBLIC")
+
+    def request(self) -> dict[str, Any]:
+        """The members that Create- and UpdateAgentRuntime share."""
+        network: dict[str, Any] = {"networkMode": "PUBLIC"}
+        if self.subnets:
+            groups = {"securityGroups": list(self.security_groups), "subnets": list(self.subnets)}
+            network = {"networkMode": "VPC", "networkModeConfig": groups}
+        lifecycle = {"idleRuntimeSessionTimeout": self.idle_seconds, "maxLifetime": self.lifetime_seconds}
+        lifecycle = {name: seconds for name, seconds in lifecycle.items() if seconds is not None}
+        request: dict[str, Any] = {
+            "agentRuntimeArtifact": {"containerConfiguration": {"containerUri": self.container_uri}},
+            "roleArn": self.role_arn,
+            "networkConfiguration": network,
+            "protocolConfiguration": {"serverProtocol": "HTTP"},
+            "environmentVariables": dict(self.environment),
+        }
+        if self.description:
+            request["description"] = self.description
+        return request | ({"lifecycleConfiguration": lifecycle} if lifecycle else {})
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A runtime that is ready, and what was done to get there: `created`, `updated` or `unchanged`."""
+
+    arn: str
+    id: str
+    version: str
+    change: str
+
+
+class RuntimeControl:
+    """The control plane of one region. `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL` leads it elsewhere."""
+
+    def __init__(self, *, region: str | None = None, pause: float = 3.0, timeout: float = 900.0) -> None:
+        self._region = region
+        self._pause = pause
+        self._timeout = timeout
+        self._client: Any = None
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The runtime of that name, as GetAgentRuntime describes it."""
+        token: dict[str, str] = {}
+        while True:
+            page = self._call("list_agent_runtimes", maxResults=100, **token)
+            for item in page["agentRuntimes"]:
+                if item["agentRuntimeName"] == name:
+                    return self.get(item["agentRuntimeId"])
+            if not page.get("nextToken"):
+                return None
+            token = {"nextToken": page["nextToken"]}
+
+    def get(self, runtime_id: str) -> dict[str, Any] | None:
+        """One runtime; None if it is gone."""
+        try:
+            return self._call("get_agent_runtime", agentRuntimeId=runtime_id)
+        except RuntimeFault as fault:
+            if fault.code == "ResourceNotFoundException":
+                return None
+            raise
+
+    def plan(self, spec: RuntimeSpec, known: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]] | None:
+        """The call that makes `known` what `spec` says, and its parameters; None if nothing differs."""
+        wanted = spec.request()
+        if known is None:
+            return "create_agent_runtime", {"agentRuntimeName": spec.name, **wanted}
+        same_environment = wanted["environmentVariables"] == known.get("environmentVariables", {})
+        if known["status"] != "UPDATE_FAILED" and same_environment and _same(_without_empty(wanted), known):
+            return None
+        members = self._connect().meta.service_model.operation_model("UpdateAgentRuntime").input_shape.members
+        kept = {name: known[name] for name in members if name in known}
+        return "update_agent_runtime", kept | wanted | {"agentRuntimeId": known["agentRuntimeId"]}
+
+    def apply(self, spec: RuntimeSpec, *, say: Callable[[str], None] = lambda line: None) -> Applied:
+        """Create or update the runtime, and wait until it is ready."""
+        known = self._settled(self.find(spec.name))
+        if known is not None and known["status"] == "CREATE_FAILED":  # it can't be updated, and never served
+            say(f"removing {known['agentRuntimeId']}, which could not be created")
+            self.delete(known["agentRuntimeId"])
+            known = None
+        call = self.plan(spec, known)
+        if call is None and known is not None:
+            return Applied(known["agentRuntimeArn"], known["agentRuntimeId"], known["agentRuntimeVersion"], "unchanged")
+        assert call is not None
+        change = "updated" if known else "created"
+        say(f"{'updating' if known else 'creating'} the runtime {spec.name}")
+        answer = self._change(*call)
+        ready = self.wait_ready(answer["agentRuntimeId"])
+        return Applied(ready["agentRuntimeArn"], ready["agentRuntimeId"], ready["agentRuntimeVersion"], change)
+
+    def wait_ready(self, runtime_id: str) -> dict[str, Any]:
+        """Wait for READY; a failure says why."""
+        known = self._settled(self.get(runtime_id))
+        if known is None:
+            raise RuntimeFault(f"the runtime {runtime_id} is gone", code="ResourceNotFoundException")
+        if known["status"] != "READY":
+            reason = known.get("failureReason") or "no reason given"
+            hint = "check that the image exists, is built for linux/arm64, and that the role may pull it"
+            raise RuntimeFault(f"the runtime {runtime_id} is {known['status']}: {reason}", hint=hint)
+        return known
+
+    def delete(self, runtime_id: str) -> bool:
+        """Delete a runtime and wait until it is gone; False if it was gone already."""
+        try:
+            self._call("delete_agent_runtime", agentRuntimeId=runtime_id)
+        except RuntimeFault as fault:
+            if fault.code == "ResourceNotFoundException":
+                return False
+            raise
+        left = self._settled(self.get(runtime_id))
+        if left is not None:
+            reason = left.get("failureReason") or "no reason given"
+            raise RuntimeFault(f"the runtime {runtime_id} is {left['status']}: {reason}", hint="delete it again")
+        return True
+
+    def _settled(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The runtime once it has stopped changing."""
+        deadline = time.monotonic() + self._timeout
+        while known is not None and known["status"] in _MOVING:
+            if time.monotonic() > deadline:
+                at = f"{known['agentRuntimeId']} is still {known['status']} after {self._timeout:g} s"
+                raise RuntimeFault(f"the runtime {at}", hint="wait longer with --timeout, or look in the AWS console")
+            time.sleep(self._pause)
+            known = self.get(known["agentRuntimeId"])
+        return known
+
+    def _change(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A role made a moment ago is not known everywhere yet: that refusal is waited out."""
+        deadline = time.monotonic() + min(60.0, self._timeout)
+        while True:
+            try:
+                return self._call(operation, **params)
+            except RuntimeFault as fault:
+                unknown_role = fault.code == "ValidationException" and "role" in str(fault).lower()
+                if not unknown_role or time.monotonic() > deadline:
+                    raise
+            time.sleep(self._pause)
+
+    def _call(self, operation: str, **params: Any) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
+        except ClientError as error:
+            raise _fault(error, operation, params) from error
+        except BotoCoreError as error:
+            raise RuntimeFault(f"{_SERVICE} could not be used: {error}", hint="check credentials and region") from error
+        answer.pop("ResponseMetadata", None)
+        return answer
+
+    def _connect(self) -> Any:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        if self._client is None:
+            config = Config(retries={"mode": "standard", "total_max_attempts": 5})
+            try:
+                self._client = boto3.client(_SERVICE, region_name=self._region, config=config)
+            except (BotoCoreError, ValueError) as error:
+                raise ConfigError(f"{_SERVICE} can't be used: {error}", hint="set AWS_REGION or --region") from error
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def ensure_runtime(spec: RuntimeSpec, *, region: str | None = None, timeout: float = 900.0, pause: float = 3.0) -> str:
+    """The ARN of a ready runtime that is what `spec` says."""
+    control = RuntimeControl(region=region, pause=pause, timeout=timeout)
+    try:
+        return control.apply(spec).arn
+    finally:
+        control.close()
+
+
+def _same(wanted: Any, known: Any) -> bool:
+    """Whether `known` has all that is wanted: the service fills in members of its own."""
+    if isinstance(wanted, dict) and isinstance(known, Mapping):
+        return all(_same(value, known.get(name)) for name, value in wanted.items())
+    return bool(wanted == known)
+
+
+def _without_empty(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value != {}}
+
+
+def _fault(error: Any, operation: str, params: Mapping[str, Any]) -> RuntimeFault:
+    code = error.response["Error"].get("Code", "")
+    message = error.response["Error"].get("Message") or str(error)
+    action = "".join(part.title() for part in operation.split("_"))
+    hint = None
+    if code in ("AccessDeniedException", "AccessDenied"):
+        hint = f"allow your credentials bedrock-agentcore:{action}"
+        if "roleArn" in params:
+            hint += f", and iam:PassRole on {params['roleArn']}"
+    elif code == "ServiceQuotaExceededException":
+        hint = "delete runtimes you no longer use, or ask for a higher quota of agents"
+    elif "Token" in code or "Signature" in code or "AccessKey" in code:
+        hint = "renew your AWS credentials"
+    return RuntimeFault(f"{action}: {message}", code=code or "InternalServerException", hint=hint)

@@ -1,0 +1,229 @@
+"""The control plane of AgentCore Runtime as far as the wire shows, checked by botocore's own service model.
+
+Runtimes pass through CREATING, UPDATING and DELETING, one read each of `moving` times; `refuse` scripts errors by
+operation, `fail` the reason of a runtime that can't be made.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import secrets
+import string
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import botocore.session
+
+STATUS = {
+    "ValidationException": 400,
+    "ServiceQuotaExceededException": 402,
+    "AccessDeniedException": 403,
+    "ResourceNotFoundException": 404,
+    "ConflictException": 409,
+    "ThrottlingException": 429,
+}
+MODEL = botocore.session.get_session().get_service_model("bedrock-agentcore-control")
+
+
+class Refused(Exception):
+    """An error of the service: its code and its message."""
+
+
+class FakeAgentCoreControl:
+    """`calls` has (operation, members) of all it was asked; `runtimes` is what there is, by id."""
+
+    def __init__(self, *, account: str = "123456789012", region: str = "us-west-2", moving: int = 1) -> None:
+        self.account, self.region, self.moving = account, region, moving
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.runtimes: dict[str, dict[str, Any]] = {}
+        self.refuse: dict[str, list[tuple[str, str]]] = {}
+        """By operation: (code, message) of the answers to come."""
+        self.fail: str | None = None
+        self.page = 2
+        self.url = ""
+        self._reads: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def changes(self) -> list[str]:
+        """The operations that change something, in order."""
+        return [name for name, _ in self.calls if name.startswith(("Create", "Update", "Delete"))]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL": self.url}
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        runtime_id = unquote(path.removeprefix("/runtimes/").strip("/"))
+        operation = {
+            ("PUT", False): "CreateAgentRuntime",
+            ("POST", False): "ListAgentRuntimes",
+            ("PUT", True): "UpdateAgentRuntime",
+            ("GET", True): "GetAgentRuntime",
+            ("DELETE", True): "DeleteAgentRuntime",
+        }[method, bool(runtime_id)]
+        members = body | query | ({"agentRuntimeId": runtime_id} if runtime_id else {})
+        self.calls.append((operation, members))
+        if self.refuse.get(operation):
+            raise Refused(*self.refuse[operation].pop(0))
+        if method == "PUT":
+            _check(MODEL.operation_model(operation).input_shape, members, operation)
+        if runtime_id and runtime_id not in self.runtimes:
+            raise Refused("ResourceNotFoundException", f"Agent runtime {runtime_id} not found")
+        do = getattr(self, "_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower())
+        answer: dict[str, Any] = do(members)
+        return answer
+
+    def _create_agent_runtime(self, members: dict[str, Any]) -> dict[str, Any]:
+        name = members["agentRuntimeName"]
+        if any(known["agentRuntimeName"] == name for known in self.runtimes.values()):
+            raise Refused("ConflictException", f"Agent runtime {name} already exists")
+        alphabet = string.ascii_letters + string.digits
+        runtime_id = f"{name}-{''.join(secrets.choice(alphabet) for _ in range(10))}"
+        arn = f"arn:aws:bedrock-agentcore:{self.region}:{self.account}:runtime/{runtime_id}"
+        known = {"agentRuntimeArn": arn, "agentRuntimeId": runtime_id, "agentRuntimeVersion": "1", "createdAt": _now()}
+        self.runtimes[runtime_id] = known
+        self._set(runtime_id, members, "CREATING")
+        return known
+
+    def _update_agent_runtime(self, members: dict[str, Any]) -> dict[str, Any]:
+        runtime_id = members["agentRuntimeId"]
+        known = self.runtimes[runtime_id]
+        if known["status"] not in ("READY", "UPDATE_FAILED"):
+            raise Refused("ConflictException", f"{runtime_id} is {known['status']}")
+        fixed = ("agentRuntimeArn", "agentRuntimeId", "agentRuntimeName", "createdAt")
+        version = str(int(known["agentRuntimeVersion"]) + 1)
+        self.runtimes[runtime_id] = {name: known[name] for name in fixed} | {"agentRuntimeVersion": version}
+        self._set(runtime_id, members, "UPDATING")
+        return self.runtimes[runtime_id]
+
+    def _set(self, runtime_id: str, members: dict[str, Any], status: str) -> None:
+        """What is left out becomes its default."""
+        lifecycle = {"idleRuntimeSessionTimeout": 900, "maxLifetime": 28800}
+        kept = {name: value for name, value in members.items() if name not in ("clientToken", "tags")}
+        kept["lifecycleConfiguration"] = lifecycle | members.get("lifecycleConfiguration", {})
+        self.runtimes[runtime_id].update(kept, status=status, lastUpdatedAt=_now())
+        self._reads[runtime_id] = 0
+
+    def _get_agent_runtime(self, members: dict[str, Any]) -> dict[str, Any]:
+        runtime_id = members["agentRuntimeId"]
+        known = self.runtimes[runtime_id]
+        answer = dict(known)
+        self._reads[runtime_id] = self._reads.get(runtime_id, 0) + 1
+        if known["status"].endswith("ING") and self._reads[runtime_id] >= self.moving:
+            if known["status"] == "DELETING":
+                del self.runtimes[runtime_id]
+            elif self.fail:
+                known |= {"status": known["status"].replace("ING", "E_FAILED"), "failureReason": self.fail}
+            else:
+                known["status"] = "READY"
+        return answer
+
+    def _delete_agent_runtime(self, members: dict[str, Any]) -> dict[str, Any]:
+        known = self.runtimes[members["agentRuntimeId"]]
+        known["status"] = "DELETING"
+        self._reads[members["agentRuntimeId"]] = 0
+        return {"status": "DELETING", "agentRuntimeId": members["agentRuntimeId"]}
+
+    def _list_agent_runtimes(self, members: dict[str, Any]) -> dict[str, Any]:
+        since = int(members.get("nextToken", 0))
+        items = list(self.runtimes.values())[since : since + self.page]
+        shown = (
+            "agentRuntimeArn",
+            "agentRuntimeId",
+            "agentRuntimeVersion",
+            "agentRuntimeName",
+            "lastUpdatedAt",
+            "status",
+        )
+        answer: dict[str, Any] = {
+            "agentRuntimes": [{name: item[name] for name in shown} | {"description": "-"} for item in items]
+        }
+        if since + self.page < len(self.runtimes):
+            answer["nextToken"] = str(since + self.page)
+        return answer
+
+    @contextmanager
+    def serving(self) -> Iterator[FakeAgentCoreControl]:
+        fake = self
+
+        class Bound(_Handler):
+            control = fake
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(10)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    control: FakeAgentCoreControl
+
+    def _do(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        target = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(target.query).items()}
+        try:
+            with self.control._lock:
+                answer = self.control.answer(self.command, target.path, query, json.loads(data) if data else {})
+            self._send(200 if self.command in ("GET", "POST") else 202, answer)
+        except Refused as refused:
+            code, message = refused.args
+            self._send(STATUS[code], {"message": message}, code)
+
+    do_GET = do_PUT = do_POST = do_DELETE = _do
+
+    def _send(self, status: int, value: dict[str, Any], error: str | None = None) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        if error:
+            self.send_header("x-amzn-ErrorType", error)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def _check(shape: Any, value: Any, at: str) -> None:
+    """Refuse what the service's model doesn't allow: boto3 leaves patterns and values of enums to the service."""
+    if shape.type_name == "structure":
+        for name in shape.required_members:
+            if name not in value:
+                raise Refused("ValidationException", f"{at}.{name} is required")
+        for name, item in value.items():
+            if name not in shape.members:
+                raise Refused("ValidationException", f"{at}.{name} is unknown")
+            _check(shape.members[name], item, f"{at}.{name}")
+    elif shape.type_name in ("list", "map"):
+        items = value.items() if shape.type_name == "map" else enumerate(value)
+        for name, item in items:
+            _check(shape.value if shape.type_name == "map" else shape.member, item, f"{at}.{name}")
+    rules = shape.metadata
+    size = len(value) if shape.type_name in ("string", "list", "map") else value
+    if "pattern" in rules and not re.fullmatch(rules["pattern"], value):
+        raise Refused("ValidationException", f"{at}: {value!r} does not match {rules['pattern']}")
+    if "enum" in rules and value not in rules["enum"]:
+        raise Refused("ValidationException", f"{at}: {value!r} is not one of {rules['enum']}")
+    if ("min" in rules and size < rules["min"]) or ("max" in rules and size > rules["max"]):
+        raise Refused("ValidationException", f"{at}: {value!r} is out of bounds")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat()
