@@ -129,3 +129,25 @@ def test_bad_arguments(tmp_path: Path, args: tuple[str, ...], says: str) -> None
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("named", ["./agent", "agent"])
+def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    code = 'payload["_rollout"].get("base_url") == "http://127.0.0.1:9/v1" and payload["_rollout"]["model_id"] == "m"'
+    (agent / "rl_app.py").write_text(
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        f"@app.rollout_entrypoint\ndef invoke(payload):\n    return {{'rewards': float({code})}}\n"
+    )
+    refused = cli(tmp_path, "eval", named, "--quiet")
+    assert refused.returncode == 1
+    assert f"there is no {named}/rows.jsonl\nhint: name a JSONL file with --data" in refused.stderr
+    write(agent / "rows.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    policy = {"BASE_URL": "http://127.0.0.1:9/v1", "MODEL_ID": "m"}
+    command = [CLI, "eval", named, "--quiet", "--exp", "e"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_env(**policy), timeout=90)
+    assert done.returncode == 0, done.stderr
+    table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])
+    assert (table["rollouts"], table["pass@1"]) == ("2", "1")
+    assert "agent.py brings no data" in cli(tmp_path, "eval", "agent.py").stderr

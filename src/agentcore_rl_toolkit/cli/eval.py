@@ -1,4 +1,4 @@
-"""`agentcore-rl eval AGENT --data rows.jsonl`: run a data set and say how good the agent is, and how sure that is.
+"""`agentcore-rl eval AGENT [--data rows.jsonl]`: run a data set and say how good the agent is, and how sure that is.
 
 Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` tells it apart from an
 earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.

@@ -1,18 +1,21 @@
 """`agentcore-rl rollout AGENT --data rows.jsonl`: run a data set through an agent, one rollout per row and sample.
 
-AGENT is an AgentCore ARN, a local runtime's ARN, or a Python file, which then runs on this machine. Each row's fields
-are the payload. Outcomes go to stdout as JSON lines, as they come; whole results are in the store.
+AGENT is an AgentCore ARN, a local runtime's ARN, or a Python file, which then runs on this machine; a folder means its
+`rl_app.py`, and brings its `rows.jsonl`. Each row's fields are the payload. Outcomes go to stdout as JSON lines, as
+they come; whole results are in the store.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..config import AgentCoreConfig
 from ..errors import ConfigError
 from ..rows import read_rows
 from .progress import progress
@@ -30,8 +33,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     """What `rollout` and `eval` have in common."""
-    parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py)")
-    parser.add_argument("--data", required=True, metavar="FILE", help="JSONL, one payload a line; - for stdin")
+    parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="JSONL, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)",
+    )
     parser.add_argument("--store", default="runs", help="bucket, s3://bucket/prefix or folder (default: ./runs)")
     parser.add_argument("--exp", metavar="ID", help="experiment (default: a new one)")
     parser.add_argument("--limit", type=int, help="only the first rows")
@@ -43,8 +50,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="with --exp: keep what the store has, run the rest")
     parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed ones again")
     parser.add_argument("--tps-limit", type=float, default=25, help="requests per second on AWS (default: 25)")
-    parser.add_argument("--base-url", help="the policy's OpenAI-compatible endpoint")
-    parser.add_argument("--model-id", help="the policy's name there")
+    parser.add_argument("--base-url", help="the policy's OpenAI-compatible endpoint (default: $BASE_URL)")
+    parser.add_argument("--model-id", help="the policy's name there (default: $MODEL_ID)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="further _rollout fields")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
@@ -61,11 +68,13 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
 
     if args.resume and not args.exp:
         raise ConfigError("--resume needs --exp", hint="name the experiment to go on with")
+    args.data = args.data or _rows_of(args.agent)
     rows, problems = read_rows(args.data, args.limit)
     for problem in problems:
         print(f"{args.data}: {problem}; the other lines are used", file=sys.stderr)
     args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
     settings = dict(_setting(text) for text in args.set)
+    policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
     store = "./runs" if args.store == "runs" else args.store
     failed = len(problems)
     with (
@@ -75,8 +84,8 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
             args.exp,
             tps_limit=args.tps_limit,
             max_pool_connections=max(50, args.concurrency),
-            base_url=args.base_url,
-            model_id=args.model_id,
+            base_url=policy.base_url,
+            model_id=policy.model_id,
             **settings,
         ) as client,
         progress(args.quiet) as advance,
@@ -114,6 +123,15 @@ def outcome(item: BatchItem) -> dict[str, Any]:
         "result_key": result.get("result_key"),
         "error": item.error,
     }
+
+
+def _rows_of(agent: str) -> str:
+    """The data file in an agent's folder."""
+    rows = os.path.join(agent, "rows.jsonl")
+    if os.path.isfile(rows):
+        return rows
+    what = f"there is no {rows}" if os.path.isdir(agent) else f"{agent} brings no data"
+    raise ConfigError(f"--data is missing, and {what}", hint="name a JSONL file with --data")
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -21,11 +21,13 @@ _NOT_COPIED = shutil.ignore_patterns(".git", ".hg", ".venv*", "venv", ".env", "_
 def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple[str, str, str]:
     """The name, the folder and the entry (`file.py` in it, or `module:app`) of what a user calls an agent.
 
+    A folder means the `rl_app.py` in it.
+
     >>> find_agent("my.agents:app")[0]
     'agents'
     """
     text = os.fspath(target)
-    if text.endswith(".py") or os.sep in text:
+    if text.endswith(".py") or os.sep in text or os.path.isfile(os.path.join(text, "rl_app.py")):
         path = Path(text).resolve()
         if path.is_dir():
             path = path / "rl_app.py"
