@@ -54,9 +54,7 @@ def test_a_runtime_is_created_once_and_updated_where_it_differs(
     assert service.runtimes[made.id]["environmentVariables"] == {"A": "1"}
     assert control.apply(spec(environment={"A": "1"}, lifetime_seconds=60)).change == "updated"
     assert ensure_runtime(spec(), region="us-west-2", pause=0.001) == made.arn
-    assert (
-        "environmentVariables" not in service.runtimes[made.id] or not service.runtimes[made.id]["environmentVariables"]
-    )
+    assert not service.runtimes[made.id].get("environmentVariables")
     assert service.changes == ["CreateAgentRuntime"] + ["UpdateAgentRuntime"] * 3
 
 
@@ -104,7 +102,7 @@ def test_refusals_name_the_permission(service: FakeAgentCoreControl, control: Ru
         control.apply(spec())
     assert caught.value.status == 403
     service.refuse["ListAgentRuntimes"] = [("AccessDeniedException", "no")]
-    with pytest.raises(RuntimeFault, match="allow your credentials bedrock-agentcore:ListAgentRuntimes$"):
+    with pytest.raises(RuntimeFault, match=r"allow your credentials bedrock-agentcore:ListAgentRuntimes$"):
         control.apply(spec())
 
 
