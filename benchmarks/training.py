@@ -37,9 +37,9 @@ from reward import MathReward  # noqa: E402
 from train import batches  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 
-from agentcore_rl_toolkit.backends.trl import TrainSettings, train  # noqa: E402
+from agentcore_rl_toolkit.backends.trl import TrlSettings, train  # noqa: E402
 from agentcore_rl_toolkit.backends.trl.config import trl_config  # noqa: E402
-from agentcore_rl_toolkit.backends.trl.train import load  # noqa: E402
+from agentcore_rl_toolkit.backends.trl.run import load  # noqa: E402
 
 SYSTEM = "Solve the math problem step by step."
 
@@ -83,7 +83,7 @@ def main() -> None:
 
 def _show(model_name: str, template: str, steps: int, folder: Path, device: str | None) -> str:
     """Train on conversations of a mediocre agent; gives the folder of the model that comes of it."""
-    settings = TrainSettings(model=model_name, chat_template=template, device=device)
+    settings = TrlSettings(model=model_name, chat_template=template, device=device)
     model, tokenizer = load(settings)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -99,14 +99,14 @@ def _show(model_name: str, template: str, steps: int, folder: Path, device: str 
     return str(folder)
 
 
-def _settings(args: argparse.Namespace, folder: Path, template: str, steps: int) -> TrainSettings:
+def _settings(args: argparse.Namespace, folder: Path, template: str, steps: int) -> TrlSettings:
     folder.mkdir(parents=True)
     data = {}
     for split, count in (("train", 2048), ("held-out", args.held_out)):
         data[split] = folder / f"{split}.jsonl"
         rows = [json.dumps(problem.row) + "\n" for problem in islice(problems(split, 0), count)]  # type: ignore[arg-type]
         data[split].write_text("".join(rows))
-    return TrainSettings(
+    return TrlSettings(
         agent=str(AGENT / "rl_app.py"),
         model=args.model,
         chat_template=template,
@@ -129,7 +129,7 @@ def _settings(args: argparse.Namespace, folder: Path, template: str, steps: int)
     )
 
 
-def _ours(settings: TrainSettings, *, evaluated: bool) -> dict[str, Any]:
+def _ours(settings: TrlSettings, *, evaluated: bool) -> dict[str, Any]:
     if not evaluated:
         settings = dataclasses.replace(settings, eval_data=None, eval_every=0)
     summary = train(settings)
@@ -151,7 +151,7 @@ def _ours(settings: TrainSettings, *, evaluated: bool) -> dict[str, Any]:
     return found | ({name: summary[name] for name in names} if evaluated else {})
 
 
-def _trl_loop(settings: TrainSettings) -> dict[str, Any]:
+def _trl_loop(settings: TrlSettings) -> dict[str, Any]:
     """TRL alone: the tool is called in its own process, between two batched generations."""
     transformers.set_seed(settings.seed)
     model, tokenizer = load(settings)

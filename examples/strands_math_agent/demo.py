@@ -15,7 +15,7 @@ from typing import Any
 
 from problems import Split, problems
 
-from agentcore_rl_toolkit.backends.trl import TrainSettings, train
+from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 
 AGENT = Path(__file__).parent / "rl_app.py"
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
@@ -34,7 +34,7 @@ def main() -> int:
     output = Path(args.output)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    settings = TrainSettings(
+    settings = TrlSettings(
         agent=str(AGENT),
         model=args.model,
         data=write(output / "train.jsonl", "train", 512, args.seed),

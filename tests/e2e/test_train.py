@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.backends.trl import train
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
@@ -82,7 +82,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrainSettings:
+def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSettings:
     known: dict[str, Any] = {
         "agent": str(parts / "agent" / "rl_app.py"),
         "data": str(parts / f"{do}.jsonl"),
@@ -98,10 +98,10 @@ def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrainS
         "concurrency": 4,
         "save_every": 1,
     }
-    return TrainSettings(**known | more)
+    return TrlSettings(**known | more)
 
 
-def options(given: TrainSettings) -> list[str]:
+def options(given: TrlSettings) -> list[str]:
     """The settings as a command line has them."""
     changed = [
         (spec.name, getattr(given, spec.name))

@@ -1,7 +1,8 @@
 """`agentcore-rl train AGENT --data rows.jsonl --model MODEL`: train an agent's policy with GRPO.
 
 AGENT is an ARN or a Python file, as for `rollout`. MODEL is a folder, a hub id, or `tiny`, the built-in policy.
-Settings may also come from a TOML file (`--config`); the command line wins. Needs the extra `trl`.
+Settings may also come from a TOML or YAML file (`--config`), with the names of the options; the command line wins. The
+options are those of the backend that is chosen.
 """
 
 from __future__ import annotations
@@ -11,57 +12,99 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..backends.base import Backend, find, names
 from ..backends.settings import TrainSettings
 from ..errors import ConfigError
 
+DEFAULT = "trl"
+
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb; its options are the fields of `TrainSettings`."""
-    parser = subparsers.add_parser("train", help="train an agent's policy", description=__doc__)
-    parser.add_argument("agent", nargs="?", help="an ARN, or the path of an agent (rl_app.py)")
-    parser.add_argument("--config", metavar="FILE", help="settings in TOML")
-    kinds = typing.get_type_hints(TrainSettings)
-    for spec in dataclasses.fields(TrainSettings):
-        if spec.name != "agent":
-            _add_option(parser, spec, kinds[spec.name])
-    parser.set_defaults(run=run)
+    """Declare the verb; its options depend on the backend, and are read by `run`."""
+    parser = subparsers.add_parser("train", help="train an agent's policy", add_help=False, allow_abbrev=False)
+    _add_choice(parser, argparse.SUPPRESS)
+    parser.set_defaults(run=run, rest=[])
 
 
 def run(args: argparse.Namespace) -> int:
     """Train; exit with 1 if it fails, 130 if it was interrupted."""
-    settings = read_settings(args)
+    backend, settings, dry = read(args.backend, args.config, args.rest)
     try:
-        from ..backends.trl import train
+        if dry:
+            print(backend.plan(settings).text())
+            return 0
+        summary = backend.train(settings)
     except ImportError as error:
-        hint = "pip install 'agentcore-rl-toolkit[trl]'"
-        raise ConfigError(f"training needs TRL, and {error.name} is not installed", hint=hint) from None
-    summary = train(settings)
+        raise ConfigError(str(error)) from error
     print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
-    return 130 if summary["interrupted"] else 0
+    return 130 if summary.get("interrupted") else int(summary.get("exit_code", 0))
 
 
-def read_settings(args: argparse.Namespace) -> TrainSettings:
-    """The settings of a command line."""
-    names = {spec.name for spec in dataclasses.fields(TrainSettings)}
-    given = {name: value for name, value in vars(args).items() if value is not None and name in names}
-    known = _read_toml(Path(args.config)) if args.config else {}
-    if "failures" in given:
-        given["failures"] = known.get("failures", {}) | dict(_pair(text) for text in given["failures"])
-    settings = TrainSettings.from_mapping(known | given)
-    for name in ("agent", "data"):
-        if not getattr(settings, name):
-            raise ConfigError(f"{name} is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
-    return settings
+def read(name: str | None, config: str | None, rest: Sequence[str]) -> tuple[Backend, TrainSettings, bool]:
+    """The backend, the settings of a command line, and whether it is only to be shown."""
+    known = read_file(Path(config)) if config else {}
+    backend = find(name or known.pop("backend", None) or DEFAULT)
+    known.pop("backend", None)
+    parser = parser_for(backend)
+    given = {name: value for name, value in vars(parser.parse_args(rest)).items() if value is not None}
+    dry = bool(given.pop("dry_run", False))
+    given.pop("backend", None)
+    given.pop("config", None)
+    for table in _tables(backend.settings):
+        if table in given:
+            given[table] = dict(known.get(table) or {}) | dict(_pair(table, text) for text in given[table])
+    settings = backend.settings.from_mapping(known | _renamed(backend.settings, known, given))
+    for needed in ("agent", "data"):
+        if not getattr(settings, needed):
+            raise ConfigError(f"{needed} is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
+    return backend, settings, dry
+
+
+def parser_for(backend: Backend) -> argparse.ArgumentParser:
+    """The options of `train` with one backend: the fields of its settings."""
+    shown = "" if backend.name == DEFAULT else f" --backend {backend.name}"
+    parser = argparse.ArgumentParser(prog=f"agentcore-rl train{shown}", description=__doc__, allow_abbrev=False)
+    parser.add_argument("agent", nargs="?", help="an ARN, or the path of an agent (rl_app.py)")
+    _add_choice(parser, f"the trainer: {', '.join(names())} (default: {DEFAULT})")
+    parser.add_argument("--dry-run", action="store_true", help="check, show what would be done, and do nothing")
+    kinds = typing.get_type_hints(backend.settings)
+    for spec in dataclasses.fields(backend.settings):
+        if spec.name != "agent":
+            _add_option(parser, spec, kinds[spec.name])
+    return parser
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings of a TOML or YAML file."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+    kind, load, problem = _yaml() if path.suffix in (".yaml", ".yml") else _toml()
+    try:
+        values = load(text)
+    except problem as error:
+        raise ConfigError(f"{path} is no {kind}: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} has no settings: it holds a {type(values).__name__}", hint="write: name = value")
+    return values
+
+
+def _add_choice(parser: argparse.ArgumentParser, help: str) -> None:
+    """What has to be known before the backend's own options can be read."""
+    parser.add_argument("--backend", metavar="NAME", help=help)
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML or YAML")
 
 
 def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], kind: Any) -> None:
-    flag, known = f"--{spec.name.replace('_', '-')}", spec.metadata.get("help") or spec.name.replace("_", " ")
+    flag, known = f"--{spec.name.replace('_', '-')}", spec.metadata["help"]
     if typing.get_origin(kind) in (dict, Mapping):
-        parser.add_argument(flag, action="append", metavar="STATUS=ACTION", help=known)
+        metavar = "STATUS=ACTION" if spec.name == "failures" else "NAME=VALUE"
+        parser.add_argument(flag, action="append", metavar=metavar, help=known)
         return
     if kind is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=known)
@@ -73,21 +116,44 @@ def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], k
     parser.add_argument(flag, type=kind, default=None, metavar=metavar, help=(known + default).replace("%", "%%"))
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _tables(settings: type[TrainSettings]) -> list[str]:
+    kinds = typing.get_type_hints(settings)
+    return [s.name for s in dataclasses.fields(settings) if typing.get_origin(kinds[s.name]) in (dict, Mapping)]
+
+
+def _renamed(settings: type[TrainSettings], known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What the command line says, under the name that the file has for it, so that it wins."""
+    seeds = {spec.name: spec.metadata["seed"] for spec in dataclasses.fields(settings) if spec.metadata["seed"]}
+    return {seeds[name] if seeds.get(name) in known else name: value for name, value in given.items()}
+
+
+def _pair(table: str, text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise ConfigError(f"--failures {text}: no action", hint="write it like timeout=train")
-    return name, value
+        example = "timeout=train" if table == "failures" else "name=value"
+        raise ConfigError(f"--{table} {text}: no value", hint=f"write it like {example}")
+    return name, value if table == "failures" else _value(value)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _value(text: str) -> Any:
+    """What a text says: JSON where it is some (`3`, `true`, `[1, 2]`), and itself otherwise."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _toml() -> tuple[str, Any, Any]:
     try:
         import tomllib
     except ImportError:  # Python 3.10
-        raise ConfigError("reading TOML needs Python 3.11", hint="give the settings as options") from None
+        raise ConfigError("reading TOML needs Python 3.11", hint="write the settings as YAML") from None
+    return "TOML", tomllib.loads, tomllib.TOMLDecodeError
+
+
+def _yaml() -> tuple[str, Any, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        import yaml
+    except ImportError:
+        raise ConfigError("reading YAML needs PyYAML", hint="pip install pyyaml, or write TOML") from None
+    return "YAML", yaml.safe_load, yaml.YAMLError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import Action
 from agentcore_rl_toolkit.types import Status
@@ -19,43 +19,42 @@ COUNTS = ("steps", "rows_per_step", "batch_size", "concurrency", "save_every", "
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_must_be_at_least_one(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be at least 1, not 0"):
-        TrainSettings(**{name: 0})
-    TrainSettings(**{name: 1})
+        TrlSettings(**{name: 0})
+    TrlSettings(**{name: 1})
 
 
 def test_a_group_of_one_learns_nothing() -> None:
     with pytest.raises(ConfigError, match="n must be at least 2, not 1") as caught:
-        TrainSettings(n=1)
+        TrlSettings(n=1)
     assert "hint: GRPO compares" in str(caught.value)
 
 
 def test_types_of_weights() -> None:
     with pytest.raises(ConfigError, match="float32, bfloat16 or float16, not 'int8'"):
-        TrainSettings(dtype="int8")
+        TrlSettings(dtype="int8")
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    assert TrainSettings.from_mapping({"steps": 3, "data": "x"}) == TrainSettings(steps=3, data="x")
+    assert TrlSettings.from_mapping({"steps": 3, "data": "x"}) == TrlSettings(steps=3, data="x")
     with pytest.raises(ConfigError, match="unknown setting 'learning_rat'") as caught:
-        TrainSettings.from_mapping({"learning_rat": 1.0, "steps": 1})
-    assert "learning_rate" in str(caught.value)
+        TrlSettings.from_mapping({"learning_rat": 1.0, "steps": 1})
+    assert "did you mean 'learning_rate'?" in str(caught.value)
+    with pytest.raises(ConfigError, match="there is: agent, data, model"):
+        TrlSettings.from_mapping({"zzz": 1})
 
 
 def test_what_every_model_call_samples_with() -> None:
-    assert TrainSettings(temperature=0.5).sampling == {"temperature": 0.5}
-    assert TrainSettings(temperature=0.0, max_tokens=7).sampling == {"temperature": 0.0, "max_tokens": 7}
+    assert TrlSettings(temperature=0.5).sampling == {"temperature": 0.5}
+    assert TrlSettings(temperature=0.0, max_tokens=7).sampling == {"temperature": 0.0, "max_tokens": 7}
 
 
 def test_every_setting_has_a_default_of_its_kind() -> None:
-    assert dataclasses.asdict(TrainSettings())["output"] == "runs/train"
-    assert TrainSettings().folder == Path("runs/train")
+    assert dataclasses.asdict(TrlSettings())["output"] == "runs/train"
+    assert TrlSettings().folder == Path("runs/train")
 
 
 def test_how_rollouts_are_run() -> None:
-    pytest.importorskip("trl")
-    from agentcore_rl_toolkit.backends.trl.config import rollout_options
-
-    settings = TrainSettings(
+    settings = TrlSettings(
         n=5,
         concurrency=7,
         timeout=11.0,
@@ -68,14 +67,16 @@ def test_how_rollouts_are_run() -> None:
         failed_reward=-2.0,
         min_trained_ratio=0.5,
         max_rollout_tokens=66,
+        max_staleness=2,
         dynamic_sampling=True,
     )
-    options = rollout_options(settings, "policy")
+    options = settings.rollout_options("policy", lambda: 5)
     assert (options.n, options.max_concurrent_sessions, options.timeout, options.oversample) == (5, 7, 11.0, 2)
     assert (options.max_failures, options.max_batch_tokens, options.context_limit) == (3, 999, 77)
     assert (options.model, options.enforced, options.keep_dropped) == ("policy", {"temperature": 0.5}, True)
     judge = options.judge
     assert (judge.failed_reward, judge.min_trained_ratio, judge.max_rollout_tokens) == (-2.0, 0.5, 66)
+    assert (judge.max_staleness, judge.version()) == (2, 5)
     assert (judge.dynamic_sampling, judge.table[Status.TIMEOUT]) == (True, Action.TRAIN)
 
 
@@ -94,7 +95,7 @@ def test_a_step_is_cut_into_equal_chunks(given: dict[str, Any], processes: int, 
     pytest.importorskip("trl")
     from agentcore_rl_toolkit.backends.trl.config import trl_config
 
-    config = trl_config(TrainSettings(device="cpu", **given), processes)
+    config = trl_config(TrlSettings(device="cpu", **given), processes)
     assert (config.per_device_train_batch_size, config.steps_per_generation) == (batch, chunks)
     assert config.gradient_accumulation_steps == chunks  # one update for all of a step's rollouts
     assert batch * chunks * processes == given["rows_per_step"] * given["n"]
@@ -106,14 +107,14 @@ def test_rows_that_can_not_be_shared_are_refused() -> None:
 
     for rows, processes in ((3, 2), (4, 3), (1, 2)):
         with pytest.raises(ConfigError, match=f"rows_per_step={rows} can't be shared by {processes} processes"):
-            trl_config(TrainSettings(rows_per_step=rows, n=4, device="cpu"), processes)
+            trl_config(TrlSettings(rows_per_step=rows, n=4, device="cpu"), processes)
 
 
 def test_what_trl_gets() -> None:
     pytest.importorskip("trl")
     from agentcore_rl_toolkit.backends.trl.config import trl_config
 
-    settings = TrainSettings(
+    settings = TrlSettings(
         output="out",
         steps=7,
         learning_rate=0.5,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,132 +15,16 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.trajectory import Row
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
+from support.backends.trl import LIMIT, Watched, make_model, stepped, tokenizer
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
-from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
 EPSILON = 0.2  # where TRL clips
-LIMIT = 32  # TRL's max_completion_length
-
-
-@cache
-def tokenizer() -> Any:
-    return make_tokenizer(template=PLAIN_TEMPLATE)
-
-
-def make_model() -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer()),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-    )
-    return Qwen3ForCausalLM(config)
-
-
-class Watched(AgentGRPOTrainer):
-    """Keeps every batch that reaches the loss, and the gradient of the step."""
-
-    def __init__(self, *args: Any, **others: Any) -> None:
-        super().__init__(*args, **others)
-        self.batches: list[dict[str, Any]] = []
-        self.gradient: dict[str, torch.Tensor] = {}
-        self.logged: list[dict[str, Any]] = []
-
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **others: Any) -> Any:
-        self.batches.append(dict(inputs))
-        return super().compute_loss(model, inputs, *args, **others)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        super().log(logs, start_time)
-        self.logged.append(self.state.log_history[-1])
-
-    def seen(self) -> list[tuple[Any, ...]]:
-        """The rows of all batches without padding: prompt, completion, mask, logprobs, advantage."""
-        rows = []
-        for batch in self.batches:
-            for i, advantage in enumerate(batch["advantages"].tolist()):
-                prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()].tolist()
-                known = batch["completion_mask"][i].bool()
-                completion = [batch[name][i][known].tolist() for name in ("completion_ids", "tool_mask")]
-                logprobs = batch["sampling_per_token_logps"][i][known].tolist()
-                rows.append((prompt, *completion, [round(value, 4) for value in logprobs], advantage))
-        return sorted(rows, key=str)
-
-
-def stepped(
-    groups: Sequence[Group],
-    tmp_path: Path,
-    *,
-    n: int = 3,
-    batch: int | None = None,
-    steps: int = 1,
-    kind: type[Watched] = Watched,
-    **config: Any,
-) -> Watched:
-    """A trainer after a step on these groups."""
-    slots = len(groups) * n
-    batch = batch or slots
-    args = GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=batch,
-        steps_per_generation=slots // batch,
-        gradient_accumulation_steps=slots // batch,
-        num_generations=n,
-        max_steps=steps,
-        max_completion_length=LIMIT,
-        **{
-            "learning_rate": 1.0,
-            "lr_scheduler_type": "constant",
-            "optim": "sgd",
-            "weight_decay": 0.0,
-            "max_grad_norm": 1e9,
-            "loss_type": "grpo",
-            "beta": 0.0,
-            "temperature": 1.0,
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "report_to": [],
-            "save_strategy": "no",
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            **config,
-        },
-    )
-    asked: list[tuple[list[int], int, int]] = []
-
-    def run_groups(rows: list[dict[str, Any]], n: int, step: int) -> list[Group]:
-        asked.append(([row["place"] for row in rows], n, step))
-        return [groups[row["place"]] for row in rows]
-
-    rows = [{"prompt": f"row {place}", "place": place} for place in range(len(groups))]
-    model = make_model()
-    if args.beta:  # TRL loads the reference from where the model is
-        model.save_pretrained(tmp_path / "model")
-        model.config._name_or_path = str(tmp_path / "model")
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    trainer = kind(model, rows, run_groups, args, processing_class=tokenizer())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.train()
-    assert [(sorted(places), n, step) for places, n, step in asked] == [
-        (list(range(len(groups))), n, step) for step in range(steps)
-    ]
-    trainer.gradient = {name: before[name] - value.detach() for name, value in model.named_parameters()}
-    return trainer
 
 
 def logps(model: Any, row: Row) -> torch.Tensor:

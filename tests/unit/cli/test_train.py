@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.backends.settings import TrainSettings
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import build_parser, main
-from agentcore_rl_toolkit.cli.train import read_settings
+from agentcore_rl_toolkit.cli.train import read
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 
@@ -34,14 +34,17 @@ def without_trl(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=clean_env(COLUMNS="100"))
 
 
-def settings(*args: str) -> TrainSettings:
-    return read_settings(build_parser().parse_args(["train", *args]))
+def settings(*args: str) -> TrlSettings:
+    args_, rest = build_parser().parse_known_args(["train", *args])
+    _, settings, _ = read(args_.backend, args_.config, rest)
+    assert isinstance(settings, TrlSettings)
+    return settings
 
 
 def test_help_needs_no_trl_and_has_every_setting() -> None:
     shown = without_trl("train", "--help")
     assert shown.returncode == 0, shown.stderr
-    for spec in dataclasses.fields(TrainSettings):
+    for spec in dataclasses.fields(TrlSettings):
         if spec.name != "agent":
             assert f"--{spec.name.replace('_', '-')}" in shown.stdout
     assert "(default: 1e-05)" in shown.stdout
@@ -51,7 +54,7 @@ def test_training_without_trl_says_what_to_install() -> None:
     done = without_trl("train", "rl_app.py", "--data", "rows.jsonl")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "error: training needs TRL, and torch is not installed",
+        "error: training with TRL needs torch, which is not installed",
         "hint: pip install 'agentcore-rl-toolkit[trl]'",
     ]
 
@@ -61,7 +64,7 @@ def test_options_have_the_kinds_of_their_settings() -> None:
         *("rl_app.py", "--data", "rows.jsonl", "--n", "4", "--learning-rate", "1e-3", "--max-tokens", "9"),
         *("--timeout", "2.5", "--gradient-checkpointing", "--no-resume", "--eval-data", "held.jsonl"),
     )
-    assert given == TrainSettings(
+    assert given == TrlSettings(
         agent="rl_app.py",
         data="rows.jsonl",
         n=4,
@@ -87,7 +90,7 @@ def test_a_file_of_settings_and_the_command_line_wins(tmp_path: Path) -> None:
 def test_failures_may_be_given_several_times() -> None:
     given = settings("a.py", "--data", "d", "--failures", "timeout=train", "--failures", "agent_error=stop")
     assert given.failures == {"timeout": "train", "agent_error": "stop"}
-    with pytest.raises(ConfigError, match="--failures timeout: no action") as caught:
+    with pytest.raises(ConfigError, match="--failures timeout: no value") as caught:
         settings("a.py", "--data", "d", "--failures", "timeout")
     assert "hint: write it like timeout=train" in str(caught.value)
 

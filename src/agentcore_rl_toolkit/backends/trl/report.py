@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...evaluation import Summary
-from ..settings import TrainSettings
+from .backend import TrlSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "seconds", "left")
 
@@ -19,7 +19,7 @@ _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "sec
 class Report:
     """Tells people, and a file, how a run is going. Everything goes to stderr."""
 
-    def __init__(self, settings: TrainSettings, *, quiet: bool = False) -> None:
+    def __init__(self, settings: TrlSettings, *, quiet: bool = False) -> None:
         self._settings, self._quiet = settings, quiet
         self._steps: list[dict[str, Any]] = []
         self._held_out: dict[int, float | None] = {}

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import transformers
 
-from ...client import RolloutClient
 from ...client.batch import INFRASTRUCTURE
 from ...errors import AgentCoreRLError, ConfigError
 from ...evaluation import Outcome, Summary, summarize
@@ -33,22 +32,22 @@ from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter, read_rollou
 from ...rows import read_rows
 from ...tiny import resolve
 from ...types import Status
-from ..settings import TrainSettings
-from .config import rollout_options, trl_config
+from .backend import TrlSettings
+from .config import trl_config
 from .report import Report
 from .trainer import AgentGRPOTrainer
 
 _INTERVAL = 0.25  # seconds between two pieces of a stream: nobody reads along, and each piece costs the sampler time
 
 
-def train(settings: TrainSettings, *, report: Report | None = None) -> dict[str, Any]:
+def train(settings: TrlSettings, *, report: Report | None = None) -> dict[str, Any]:
     """Train; gives the summary that is also written to `summary.json`."""
     with _with_hints():
         return _Run(settings, report or Report(settings)).run()
 
 
 class _Run:
-    def __init__(self, settings: TrainSettings, report: Report) -> None:
+    def __init__(self, settings: TrlSettings, report: Report) -> None:
         self.settings, self.report = settings, report
         self.rows = _rows(settings.data, report)
         self.held_out = _rows(settings.eval_data, report) if settings.eval_data else []
@@ -87,11 +86,12 @@ class _Run:
             max_batch=settings.concurrency,
             interval=_INTERVAL,
         )
-        store = settings.store or str((settings.folder / "results").resolve())
         with (
-            Gateway(self.engine, tokenizer=tokenizer) as gateway,
-            RolloutClient(settings.agent, store, _exp_id(settings)) as client,
-            contextlib.closing(RolloutRunner(client, gateway, rollout_options(settings, self.name))) as runner,
+            Gateway(self.engine, tokenizer=tokenizer, **settings.gateway) as gateway,
+            settings.client() as client,
+            contextlib.closing(
+                RolloutRunner(client, gateway, settings.rollout_options(self.name, self.version))
+            ) as runner,
             self.report,
         ):
             self.runner = runner
@@ -136,6 +136,10 @@ class _Run:
         place = self.settings.folder / "checkpoints" / f"checkpoint-{self.trainer.state.global_step}"
         if not place.exists():
             self.trainer._save_checkpoint(self.trainer.model, trial=None)
+
+    def version(self) -> int:
+        """The number of the current weights: updates so far."""
+        return int(self.trainer.state.global_step)
 
     # --- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +250,7 @@ class _Callback(transformers.TrainerCallback):  # type: ignore[misc]
             self._run.evaluate(state.global_step)
 
 
-def load(settings: TrainSettings) -> tuple[Any, Any]:
+def load(settings: TrlSettings) -> tuple[Any, Any]:
     """The model and its tokenizer."""
     place = resolve(settings.model)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -292,7 +296,7 @@ def _rows(path: str, report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _prepare(settings: TrainSettings) -> str | None:
+def _prepare(settings: TrlSettings) -> str | None:
     """The checkpoint to go on from; what a run left behind after it is removed."""
     folder = settings.folder
     latest = _latest_checkpoint(folder)
@@ -330,18 +334,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _step_file(settings: TrainSettings, step: int, *, clear: bool = False) -> Path:
+def _step_file(settings: TrlSettings, step: int, *, clear: bool = False) -> Path:
     path = settings.folder / "rollouts" / f"step-{step:06d}.jsonl"
     if clear:
         path.unlink(missing_ok=True)
     return path
 
 
-def _exp_id(settings: TrainSettings) -> str:
-    return f"{settings.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _lora(settings: TrainSettings) -> Any:
+def _lora(settings: TrlSettings) -> Any:
     if not settings.lora_rank:
         return None
     try:
