@@ -133,3 +133,47 @@ def test_what_trl_gets() -> None:
         "tensorboard",
         "wandb",
     ]
+
+
+def test_names_that_trainers_have_for_the_same() -> None:
+    given = TrlSettings.from_mapping(
+        {"agent_runtime_arn": "arn:x", "s3_bucket": "b", "session_timeout": 9, "data_path": "d"}
+    )
+    assert (given.agent, given.store, given.timeout, given.data) == ("arn:x", "b", 9, "d")
+    with pytest.raises(ConfigError, match="s3_bucket and store are the same setting"):
+        TrlSettings.from_mapping({"store": "a", "s3_bucket": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("steps", "7", "steps must be int, not '7'"),
+        ("steps", True, "steps must be int, not True"),
+        ("steps", 1.5, "steps must be int, not 1.5"),
+        ("timeout", "soon", "timeout must be float, not 'soon'"),
+        ("store", 3, "store must be str or nothing, not 3"),
+        ("resume", "yes", "resume must be bool, not 'yes'"),
+        ("options", ["a"], r"options must be Mapping, not \['a'\]"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(name: str, value: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        TrlSettings.from_mapping({name: value})
+
+
+def test_trls_own_settings_are_passed_on() -> None:
+    from agentcore_rl_toolkit.backends.trl.config import trl_config
+
+    config = trl_config(TrlSettings(device="cpu", options={"lr_scheduler_type": "linear", "warmup_steps": 3}))
+    assert (config.lr_scheduler_type, config.warmup_steps, config.beta) == ("linear", 3, 0.0)
+    with pytest.raises(ConfigError, match=r"TRL refuses its settings: .*no_such_field"):
+        trl_config(TrlSettings(device="cpu", options={"no_such_field": 3}))
+    with pytest.raises(ConfigError, match=r"options\.max_steps can't be given"):
+        trl_config(TrlSettings(device="cpu", options={"max_steps": 3}))
+
+
+def test_the_client_of_a_run(tmp_path: Path) -> None:
+    with TrlSettings(agent="a.py", output=str(tmp_path / "run"), exp_id="mine").client() as client:
+        assert client.exp_id == "mine"
+    with TrlSettings(agent="a.py", output=str(tmp_path / "run")).client() as client:
+        assert client.exp_id.startswith("run-20")

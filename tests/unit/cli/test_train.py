@@ -114,3 +114,40 @@ def test_what_every_run_needs(name: str, capsys: pytest.CaptureFixture[str]) -> 
     args = {"agent": ["--data", "rows.jsonl"], "data": ["rl_app.py"]}[name]
     assert main(["train", *args]) == 1
     assert f"error: {name} is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
+
+
+def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("backend: trl\nagent_runtime_arn: a.py\ndata_path: d.jsonl\nsteps: 7\noptions:\n  beta: 0.5\n")
+    given = settings(
+        "--config", str(config), "--options", "warmup_steps=3", "--options", "optim=sgd", "--data", "e.jsonl"
+    )
+    assert (given.agent, given.data, given.steps) == ("a.py", "e.jsonl", 7)
+    assert given.options == {"beta": 0.5, "warmup_steps": 3, "optim": "sgd"}
+    config.write_text("- a\n")
+    with pytest.raises(ConfigError, match="has no settings: it holds a list"):
+        settings("--config", str(config))
+    config.write_text("a: [")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        settings("--config", str(config))
+
+
+def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rl_app.py").write_text("raise SystemExit('started')")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    args = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--dry-run"]
+    assert main([*args, "--rows-per-step", "1", "--output", str(tmp_path / "out")]) == 0
+    assert "# data: 1 rows in" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main([*args, "--rows-per-step", "2"]) == 1
+    assert "has 1 rows, and a step takes 2" in capsys.readouterr().err
+    assert main([*args, "--rows-per-step", "1", "--options", "nonsense=1"]) == 1
+    assert "TRL refuses its settings" in capsys.readouterr().err
+
+
+def test_other_verbs_still_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["results", "list", "--nonsense"], ["train", "a.py", "--data", "d", "--nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            main(args)
+        assert caught.value.code == 2
+        assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
