@@ -37,7 +37,7 @@ LAYERS = [
     {"run", "runtime", "evaluation", "gateway", "model_env"},
     {"app", "client"},
     {"frameworks", "rollout"},
-    {"backends"},
+    {"backends", "deploy"},
     {"cli"},
 ]
 

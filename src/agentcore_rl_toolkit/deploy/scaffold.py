@@ -1,0 +1,100 @@
+"""A new agent's folder: two apps that differ as their framework's diff says, a reward, data, and a container."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from ..errors import ConfigError
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What an agent is written with."""
+
+    requirements: tuple[str, ...]
+    """Packages beside the toolkit."""
+    wire: str
+    """What its model has to speak."""
+    extra: str = ""
+    """The toolkit's extra for it."""
+
+
+_CHAT = "OpenAI's Chat Completions"
+FRAMEWORKS = {
+    "strands": Framework(("strands-agents[openai]>=1.40",), _CHAT, "strands"),
+    "langgraph": Framework(("langgraph>=1.0", "langchain-openai>=1.0"), _CHAT),
+    "openai-agents": Framework(("openai-agents>=0.20",), "OpenAI's Responses, such as the gateway's"),
+    "pydantic-ai": Framework(("pydantic-ai-slim[openai]>=2.0",), _CHAT),
+    "openai": Framework(("openai>=2.0",), _CHAT),
+    "anthropic": Framework(("anthropic>=2.0",), "Anthropic's Messages, such as the gateway's"),
+}
+
+
+def write_agent(folder: Path, framework: str) -> list[Path]:
+    """Write a new agent; gives the files. A folder that has files is refused."""
+    if framework not in FRAMEWORKS:
+        raise ConfigError(f"unknown framework {framework!r}", hint=f"one of {', '.join(FRAMEWORKS)}")
+    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]{0,47}", folder.name):
+        hint = "a letter, then letters, digits, - or _; it becomes the runtime's name"
+        raise ConfigError(f"{folder.name!r} can't be an agent's name", hint=hint)
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already", hint="choose another name, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name, text in agent_texts(folder.name, framework).items():
+            (folder / name).write_text(text, encoding="utf-8")
+            written.append(folder / name)
+    except OSError as error:
+        raise ConfigError(f"{folder} can't be written: {error.strerror}") from error
+    return written
+
+
+def agent_texts(name: str, framework: str) -> dict[str, str]:
+    """The files of an agent, by name."""
+    known = FRAMEWORKS[framework]
+    diff = _read(f"{framework}.diff")
+    toolkit = f"agentcore-rl-toolkit[{known.extra}]" if known.extra else "agentcore-rl-toolkit"
+    dependencies = (f"{toolkit}>=0.3", *known.requirements)
+    local = "agentcore-rl-toolkit[" + ",".join(filter(None, ("cli", "local", known.extra))) + "]"
+    values = {
+        "name": name,
+        "package": name.replace("_", "-").lower(),
+        "framework": framework,
+        "diff": diff,
+        "wire": known.wire,
+        "toolkit": local,
+        "requirements": " ".join(f"'{text}'" for text in known.requirements),
+        "dependencies": "\n".join(f'  "{text}",' for text in dependencies),
+    }
+    return {
+        "basic_app.py": side(diff, "-"),
+        "rl_app.py": side(diff, "+"),
+        "calculator.py": _read("calculator.txt"),
+        "reward.py": _read("reward.txt"),
+        "rows.jsonl": _read("rows.jsonl"),
+        "pyproject.toml": Template(_read("pyproject.txt")).substitute(values),
+        "Dockerfile": _read("Dockerfile"),
+        ".dockerignore": _read("dockerignore.txt"),
+        ".gitignore": ".agentcore-rl.json\n.env\n__pycache__\nruns\nwheels\n",
+        "README.md": Template(_read("README.txt")).substitute(values),
+    }
+
+
+def side(diff: str, sign: str) -> str:
+    """One side of a diff that shows whole files: the lines of both, and those with `sign`.
+
+    >>> side("-a = 1\\n+a = 2\\n b = 3\\n", "+")
+    'a = 2\\nb = 3\\n'
+    """
+    lines = [line[1:] for line in diff.splitlines() if line[:1] in ("", " ", sign)]
+    return "\n".join(lines) + "\n"
+
+
+def _read(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
