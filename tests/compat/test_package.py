@@ -121,12 +121,13 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "jsonschema": {"rewards/json_schema.py"},
         "torch": TRANSFORMERS | TRL,
         "transformers": TRANSFORMERS | TRL | {"gateway/tokenizer.py"},
+        "tinker": {"gateway/engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/run.py"},
         "trl": TRL,
         "datasets": TRL,
         "matplotlib": {"backends/trl/report.py"},
         "renderers": {"gateway/render.py"},
         "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
-        | {"gateway/engine/payload.py", "rollout/files.py"}
+        | {"gateway/engine/payload.py", "rollout/files.py", "backends/tinker/convert.py"}
         | TRANSFORMERS,
     }
     for path in PACKAGE.rglob("*.py"):

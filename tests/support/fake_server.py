@@ -54,6 +54,10 @@ class FakeServer:
         """Answer one request."""
         raise NotImplementedError
 
+    def read(self, data: bytes, headers: Any) -> dict[str, Any]:
+        """A request's body."""
+        return json.loads(data) if data else {}
+
     def tokens(
         self, handler: Handler, prompt: list[int], params: dict[str, Any]
     ) -> Iterator[tuple[int, float, str | None]]:
@@ -119,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._do(json.loads(data) if data else {})
+        self._do(self.server_fake.read(data, self.headers))
 
     def _do(self, body: dict[str, Any]) -> None:
         fake = self.server_fake
@@ -144,10 +148,12 @@ class Handler(BaseHTTPRequestHandler):
                 return
 
     def json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(value, ensure_ascii=False).encode()
+        self.data(json.dumps(value, ensure_ascii=False).encode(), "application/json", status, headers)
+
+    def data(self, data: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, text in {
-            "content-type": "application/json",
+            "content-type": kind,
             "content-length": str(len(data)),
             **(headers or {}),
         }.items():

@@ -28,8 +28,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="append",
         required=True,
         metavar="KIND=WHERE",
-        help="vllm=URL, vllm-chat=URL (its template does the rendering), sglang=URL, transformers=PATH; "
-        "several are replicas",
+        help="vllm=URL, vllm-chat=URL (its template does the rendering), sglang=URL, transformers=PATH, "
+        "tinker=MODEL or tinker=tinker://…; several are replicas",
     )
     parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder or a hub id")
     parser.add_argument("--renderer", default="auto", help="the model's family as `renderers` names it (default: auto)")

@@ -32,16 +32,16 @@ __all__ = [
     "open_engine",
 ]
 
-KINDS = ("vllm", "vllm-chat", "vllm-generate", "sglang", "transformers")
+KINDS = ("vllm", "vllm-chat", "vllm-generate", "sglang", "tinker", "transformers")
 
 
 def open_engine(spec: str | Sequence[str], *, api_key: str | None = None) -> Engine:
     """The engine that `spec` describes; several, as a list or with commas between them, are replicas.
 
-    >>> open_engine("gpt=4")
+    >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
-    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-chat, vllm-generate, sglang, transformers
+    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-chat, vllm-generate, sglang, ...
     """
     parts = [part.strip() for one in ([spec] if isinstance(spec, str) else spec) for part in one.split(",")]
     kind = ""
@@ -71,6 +71,10 @@ def _open(kind: str, place: str, api_key: str | None) -> Engine:
         from .transformers import TransformersEngine
 
         return TransformersEngine(place)
+    if kind == "tinker":
+        from .tinker import TinkerEngine
+
+        return TinkerEngine(place, api_key=api_key)
     if kind == "sglang":
         from .sglang import SglangEngine
 
