@@ -2,6 +2,8 @@
 
 Equal: 1, 4 and 16 requests with prompts of one length that sample the same number of tokens, which suits `generate`.
 Ragged: prompts and answers of different lengths; `generate` pads the prompts and goes on until the last one is done.
+Rollouts: groups of sessions as in training, two turns each, many prompts at once that begin alike; with passes of fixed
+shapes (CUDA graphs), with plain ones, and as two padded calls of `generate`.
 Turns: a session of several turns, each prompt the one before with its answer and a few new tokens.
 """
 
@@ -107,6 +109,72 @@ async def compare(model: Any, kinds: dict[str, list[Job]], rounds: int) -> dict[
     return figures
 
 
+def make_rollouts(groups: int, n: int) -> list[tuple[list[int], int, list[int], int]]:
+    """Prompt, tokens of the first turn, what a tool says, tokens of the second."""
+    dice = Random(2)
+    system, rollouts = some_ids(dice, 160), []
+    for _ in range(groups):
+        prompt = system + some_ids(dice, dice.randrange(15, 45))
+        for _ in range(n):
+            first, second = dice.randrange(8, 40), dice.randrange(4, 24)
+            rollouts.append((prompt, first, some_ids(dice, dice.randrange(8, 20)), second))
+    return rollouts
+
+
+async def rollouts_run(engine: TransformersEngine, rollouts: list[tuple[list[int], int, list[int], int]]) -> float:
+    """Seconds until all are done."""
+
+    async def turn(ids: list[int], count: int, session: str) -> list[int]:
+        got: list[int] = []
+        sampling = Sampling(max_tokens=count, ignore_eos=True)
+        async for sampled in engine.sample(SampleRequest(array(IDS, ids), sampling, session_id=session)):
+            got += sampled.token_ids
+        return ids + got
+
+    async def one(i: int) -> None:
+        prompt, first, reply, second = rollouts[i]
+        await turn(await turn(prompt, first, f"s{i}") + reply, second, f"s{i}")
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(one(i) for i in range(len(rollouts))))
+    return time.perf_counter() - begun
+
+
+async def rollouts_benchmark(model: Any, groups: int, n: int, rounds: int, dtype: str | None) -> dict[str, Any]:
+    rollouts = make_rollouts(groups, n)
+    dice = Random(3)
+    longer = [(prompt + some_ids(dice, first) + reply, second) for prompt, first, reply, second in rollouts]
+    tokens = sum(first + second for _, first, _, second in rollouts)
+    seconds: dict[str, list[float]] = {"fixed shapes": [], "plain": [], "generate": []}
+    engines = {}
+    for name, graphs in (("fixed shapes", True), ("plain", False)):
+        engines[name] = TransformersEngine(model, max_batch=len(rollouts), graphs=graphs, dtype=dtype)
+        await engines[name].start()
+
+    def generate() -> float:
+        with torch.autocast(model.device.type, getattr(torch, dtype or "float32"), enabled=dtype is not None):
+            first = generate_run(model, [(prompt, first) for prompt, first, _, _ in rollouts])
+            return first + generate_run(model, longer)
+
+    for i in range(rounds + 2):  # by turns; the first two are for getting warm
+        for name, engine in engines.items():
+            seconds[name].append(await rollouts_run(engine, rollouts))
+            engine.update(str(i))
+        seconds["generate"].append(await asyncio.to_thread(generate))
+    for engine in engines.values():
+        await engine.close()
+    figures = {
+        name: {
+            "seconds": round(percentile(some[2:], 0.5), 3),
+            "tokens_per_s": round(tokens / percentile(some[2:], 0.5), 1),
+        }
+        for name, some in seconds.items()
+    }
+    rows = [[name, str(f["seconds"]), str(f["tokens_per_s"])] for name, f in figures.items()]
+    print(format_table([f"{groups} groups of {n} rollouts", "seconds", "tokens/s"], rows) + "\n")
+    return figures
+
+
 async def turns_benchmark(model: Any, turns: int, prompt: int, count: int) -> dict[str, Any]:
     """Seconds a turn, with and without what was kept of the turn before."""
     figures, rows = {}, []
@@ -157,17 +225,23 @@ async def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--groups", type=int, default=2, help="of rollouts; 0 for none")
+    parser.add_argument("-n", type=int, default=8, help="rollouts of a group")
+    parser.add_argument("--autocast", help="for rollouts: what to cast to, as a trainer does it")
+    parser.add_argument("--only", choices=["throughput", "rollouts", "turns"])
     args = parser.parse_args()
     torch.manual_seed(0)
     with torch.device(args.device):
         model = AutoModelForCausalLM.from_config(SIZES[args.size], dtype=getattr(torch, args.dtype)).eval()
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     print(f"{args.size} in {args.dtype} on {device}, {args.prompt} tokens of prompt, {args.tokens} sampled\n")
-    figures = {
-        "setting": vars(args) | {"device": device, "torch": torch.__version__},
-        "throughput": await compare(model, make_jobs(args.prompt, args.tokens), args.rounds),
-        "turns": await turns_benchmark(model, args.turns, 8 * args.prompt, args.tokens),
-    }
+    figures: dict[str, Any] = {"setting": vars(args) | {"device": device, "torch": torch.__version__}}
+    if args.only in (None, "throughput"):
+        figures["throughput"] = await compare(model, make_jobs(args.prompt, args.tokens), args.rounds)
+    if args.only in (None, "rollouts") and args.groups:
+        figures["rollouts"] = await rollouts_benchmark(model, args.groups, args.n, args.rounds, args.autocast)
+    if args.only in (None, "turns"):
+        figures["turns"] = await turns_benchmark(model, args.turns, 8 * args.prompt, args.tokens)
     write("engine" if args.device == "cpu" else f"engine_{args.device}", figures)
 
 

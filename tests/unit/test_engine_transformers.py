@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 from array import array
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -30,9 +31,11 @@ from transformers import (
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
 from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+from agentcore_rl_toolkit.gateway.engine.transformers.layout import Fixed, Plain
 
 pytestmark = pytest.mark.anyio
 
+DEVICE = os.environ.get("AGENTCORE_RL_TEST_DEVICE", "cpu")
 VOCAB = 300
 EOS = 7
 SMALL = {
@@ -77,7 +80,7 @@ def make_model(kind: str = "llama", **settings: Any) -> Any:
     config = CONFIGS[kind]()
     for name, value in settings.items():
         setattr(config, name, value)
-    return AutoModelForCausalLM.from_config(config).eval()
+    return AutoModelForCausalLM.from_config(config).to(DEVICE).eval()
 
 
 @contextlib.asynccontextmanager
@@ -147,7 +150,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 def whole_pass(model: Any, prompt: list[int], sampled: list[int]) -> list[float]:
     """Logprobs of the sampled ids by one pass over everything."""
     with torch.no_grad():
-        logits = model(torch.tensor([prompt + sampled])).logits[0].float()
+        logits = model(torch.tensor([prompt + sampled], device=DEVICE)).logits[0].float()
     logprobs = logits.log_softmax(dim=-1)
     return [logprobs[len(prompt) + i - 1, token].item() for i, token in enumerate(sampled)]
 
@@ -159,8 +162,11 @@ def agrees(model: Any, prompt: list[int], answer: Answer, tolerance: float = 1e-
 # --- what is sampled -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-async def test_logprobs_are_those_of_a_whole_pass_for_many_at_once(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "graphs"),
+    [*((kind, False) for kind in CONFIGS), *((kind, True) for kind in ("llama", "qwen3", "qwen3_moe"))],
+)
+async def test_logprobs_are_those_of_a_whole_pass_for_many_at_once(kind: str, graphs: bool) -> None:
     model = make_model(kind)
     lengths = [1, 2, 5, 17, 40, 3, 90, 33, 64, 8, 21, 2]
     prompts = [prompt_of(length, i) for i, length in enumerate(lengths)]
@@ -169,7 +175,7 @@ async def test_logprobs_are_those_of_a_whole_pass_for_many_at_once(kind: str) ->
         await asyncio.sleep(0.01 * (i % 4))
         return await ask(engine, prompts[i], max_tokens=3 + 7 * (i % 5), ignore_eos=True)
 
-    async with serving(model, max_batch=5, prefill_tokens=48, interval=0.0) as engine:
+    async with serving(model, max_batch=5, prefill_tokens=48, interval=0.0, graphs=graphs) as engine:
         answers = await asyncio.gather(*(late(i) for i in range(len(prompts))))
         assert engine.counters.sampled == sum(3 + 7 * (i % 5) for i in range(len(prompts)))
         assert engine.counters.steps < engine.counters.sampled, "nothing was batched"
@@ -185,7 +191,9 @@ async def test_greedy_is_what_generate_gives(kind: str) -> None:
     async with serving(model) as engine:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=24, temperature=0.0) for p in prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
-        expected = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24)[0, len(prompt) :].tolist()
+        expected = model.generate(torch.tensor([prompt], device=DEVICE), do_sample=False, max_new_tokens=24)[
+            0, len(prompt) :
+        ].tolist()
         assert answer.ids == expected
         assert answer.finish == ("stop" if expected[-1] == EOS else "length")
 
@@ -200,12 +208,13 @@ async def test_eager_attention_too() -> None:
         agrees(model, prompt, answer)
 
 
-async def test_half_precision_by_autocast_leaves_the_weights_alone() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_half_precision_by_autocast_leaves_the_weights_alone(graphs: bool) -> None:
     model = make_model()
     before = {name: value.clone() for name, value in model.named_parameters()}
-    async with serving(model, dtype="bfloat16") as engine:
+    async with serving(model, dtype="bfloat16", graphs=graphs) as engine:
         answer = await ask(engine, prompt_of(9), max_tokens=8, ignore_eos=True)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         agrees(model, prompt_of(9), answer, tolerance=0.15)
     assert all(value.dtype == torch.float32 and value.equal(before[name]) for name, value in model.named_parameters())
 
@@ -213,7 +222,7 @@ async def test_half_precision_by_autocast_leaves_the_weights_alone() -> None:
 async def test_a_model_is_loaded_from_a_folder(tmp_path: Any) -> None:
     model = make_model()
     model.save_pretrained(tmp_path)
-    async with serving(tmp_path, name="tiny", device="cpu", weight_version="v1") as engine:
+    async with serving(tmp_path, name="tiny", device=DEVICE, weight_version="v1") as engine:
         info = await engine.info()
         assert (info.models, info.context_length, info.weight_version) == (("tiny",), 512, "v1")
         agrees(model, prompt_of(5), await ask(engine, prompt_of(5), max_tokens=4))
@@ -224,9 +233,10 @@ async def test_a_model_is_loaded_from_a_folder(tmp_path: Any) -> None:
 # --- sampling settings -----------------------------------------------------------------------------------------------
 
 
-async def test_a_seed_gives_the_same_tokens_in_any_company() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_a_seed_gives_the_same_tokens_in_any_company(graphs: bool) -> None:
     prompt, settings = prompt_of(12), {"max_tokens": 16, "ignore_eos": True, "temperature": 0.9}
-    async with serving(make_model(), prefix_bytes=0) as engine:
+    async with serving(make_model(), prefix_bytes=0, graphs=graphs) as engine:
         alone = await ask(engine, prompt, seed=5, **settings)
         noise = [ask(engine, prompt_of(3 + i, i), **settings) for i in range(6)]
         crowd = await asyncio.gather(ask(engine, prompt, seed=5, **settings), *noise)
@@ -240,7 +250,7 @@ async def test_a_seed_gives_the_same_tokens_in_any_company() -> None:
 async def test_tokens_come_as_often_as_the_policy_says() -> None:
     model, prompt, n = make_model(initializer_range=0.02), prompt_of(6), 400
     with torch.no_grad():
-        chances = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        chances = model(torch.tensor([prompt], device=DEVICE)).logits[0, -1].softmax(-1)
     half = (chances.cumsum(-1) < 0.5).nonzero().flatten().tolist()
     expected = chances[half].sum().item()
     async with serving(model, max_batch=100) as engine:
@@ -253,9 +263,11 @@ async def test_tokens_come_as_often_as_the_policy_says() -> None:
 async def test_what_is_cut_off_is_never_drawn(settings: dict[str, Any]) -> None:
     model, prompt = make_model(), prompt_of(6)
     with torch.no_grad():
-        ordered, order = (model(torch.tensor([prompt])).logits[0, -1] / 1.3).softmax(-1).sort(descending=True)
+        ordered, order = (
+            (model(torch.tensor([prompt], device=DEVICE)).logits[0, -1] / 1.3).softmax(-1).sort(descending=True)
+        )
     keep = ordered >= settings.get("min_p", 0.0) * ordered[0]
-    keep &= torch.arange(VOCAB) < settings.get("top_k", VOCAB)
+    keep &= torch.arange(VOCAB, device=DEVICE) < settings.get("top_k", VOCAB)
     left = ordered * keep / (ordered * keep).sum()
     keep &= left.cumsum(-1) - left < settings.get("top_p", 1.0)
     allowed = set(order[keep].tolist())
@@ -309,7 +321,9 @@ async def test_alternatives_are_the_likeliest_of_the_unmodified_policy() -> None
     assert plain.top == []
     agrees(model, prompt, answer)
     with torch.no_grad():
-        logprobs = model(torch.tensor([prompt + answer.ids])).logits[0, len(prompt) - 1 :].log_softmax(-1)
+        logprobs = (
+            model(torch.tensor([prompt + answer.ids], device=DEVICE)).logits[0, len(prompt) - 1 :].log_softmax(-1)
+        )
     for i, top in enumerate(answer.top):
         values, ids = logprobs[i].topk(3)
         assert list(top) == ids.tolist()
@@ -332,11 +346,12 @@ async def test_the_next_turn_of_a_session_prefills_only_what_is_new(kind: str) -
     agrees(model, prompt + first.ids + new, second)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "sliding"])
-async def test_next_turns_of_several_sessions_at_once(kind: str) -> None:
+async def test_next_turns_of_several_sessions_at_once(kind: str, graphs: bool) -> None:
     model = make_model(kind)
     prompts = [prompt_of(20 + 3 * i, i) for i in range(4)]
-    async with serving(model) as engine:
+    async with serving(model, graphs=graphs) as engine:
         jobs = [ask(engine, p, session="s", max_tokens=4, ignore_eos=True) for p in prompts]
         firsts = await asyncio.gather(*jobs)
         await engine.pause()  # so that they are prefilled together
@@ -352,19 +367,21 @@ async def test_next_turns_of_several_sessions_at_once(kind: str) -> None:
         agrees(model, prompt, answer)
 
 
-async def test_a_changed_history_reuses_what_it_still_shares() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_a_changed_history_reuses_what_it_still_shares(graphs: bool) -> None:
     model, prompt = make_model(), prompt_of(40)
     changed = [*prompt[:25], 9, *prompt[26:]]
-    async with serving(model) as engine:
+    async with serving(model, graphs=graphs) as engine:
         await ask(engine, prompt, session="s", max_tokens=2)
         answer = await ask(engine, changed, session="s", max_tokens=6, ignore_eos=True)
         assert engine.counters.reused == 25
     agrees(model, changed, answer)
 
 
-async def test_a_group_of_rollouts_prefills_its_prompt_once() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_a_group_of_rollouts_prefills_its_prompt_once(graphs: bool) -> None:
     model, prompt = make_model(), prompt_of(100)
-    async with serving(model) as engine:
+    async with serving(model, graphs=graphs) as engine:
         answers = await asyncio.gather(
             *(ask(engine, prompt, session=f"s{i}", max_tokens=8, ignore_eos=True) for i in range(8))
         )
@@ -423,12 +440,13 @@ async def test_who_waits_can_leave_too() -> None:
         assert decoder.load == 0
 
 
-async def test_without_room_the_newest_waits_and_goes_on_later() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_without_room_the_newest_waits_and_goes_on_later(graphs: bool) -> None:
     model = make_model()
     prompts = [prompt_of(20 + i) for i in range(4)]
-    async with serving(model, max_batch_tokens=130, prefix_bytes=0) as engine:
+    async with serving(model, max_batch_tokens=130, prefix_bytes=0, graphs=graphs) as engine:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=40, ignore_eos=True, seed=3) for p in prompts))
-    async with serving(model) as roomy:
+    async with serving(model, graphs=graphs) as roomy:
         expected = await asyncio.gather(*(ask(roomy, p, max_tokens=40, ignore_eos=True, seed=3) for p in prompts))
     for prompt, answer, other in zip(prompts, answers, expected, strict=True):
         assert len(answer.ids) == 40
@@ -477,18 +495,19 @@ async def test_a_closed_event_loop_harms_nobody() -> None:
 def change(model: Any) -> None:
     """A training step over the shared module."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    ids = torch.tensor([prompt_of(16)])
+    ids = torch.tensor([prompt_of(16)], device=DEVICE)
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
-async def test_a_turn_may_span_an_update(recompute: bool) -> None:
+async def test_a_turn_may_span_an_update(recompute: bool, graphs: bool) -> None:
     model, prompt = make_model(attention_dropout=0.5), prompt_of(10)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    async with serving(model, interval=0.0, weight_version="a", recompute=recompute) as engine:
+    async with serving(model, interval=0.0, weight_version="a", recompute=recompute, graphs=graphs) as engine:
         answer, updated = Answer(), 0
         async for sampled in engine.sample(request(prompt, max_tokens=40, ignore_eos=True)):
             answer.add(sampled)
@@ -603,12 +622,13 @@ async def test_dropout_is_off_while_sampling_and_flags_come_back_as_they_were() 
     agrees(make_model(), prompt_of(20), answer)
 
 
-async def test_a_peft_model_shares_its_adapter() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_a_peft_model_shares_its_adapter(graphs: bool) -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)
     model = peft.get_peft_model(make_model("qwen3"), config).train()
     prompt = prompt_of(12)
-    async with serving(model) as engine:
+    async with serving(model, graphs=graphs) as engine:
         first = await ask(engine, prompt, session="s", max_tokens=8, ignore_eos=True)
         model.eval()
         agrees(model, prompt, first)
@@ -622,10 +642,147 @@ async def test_a_peft_model_shares_its_adapter() -> None:
         assert second.logprobs != pytest.approx(whole_pass(model, prompt, second.ids), abs=1e-4)
 
 
+# --- fixed shapes ----------------------------------------------------------------------------------------------------
+
+
+def layout_of(engine: TransformersEngine) -> Any:
+    assert engine._decoder is not None
+    return engine._decoder.layout
+
+
+async def test_who_can_have_fixed_shapes() -> None:
+    def deaf(model: Any) -> Any:
+        """Only knows masks of its own."""
+        forward = model.forward
+
+        def without(*args: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
+            own = None if attention_mask is None or attention_mask.is_floating_point() else attention_mask
+            return forward(*args, attention_mask=own, **kwargs)
+
+        model.forward = without
+        return model
+
+    eager = make_model()
+    eager.set_attn_implementation("eager")
+    moving = make_model(rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
+    for model, options, kind in [
+        (make_model(), {"graphs": True}, Fixed),
+        (make_model("mixtral"), {"graphs": True}, Fixed),
+        (make_model(), {"graphs": False}, Plain),
+        (make_model("mixtral"), {"graphs": True, "routes": True}, Plain),
+        (make_model("sliding"), {"graphs": True}, Plain),
+        (eager, {"graphs": True}, Plain),
+        (moving, {"graphs": True}, Plain),
+        (deaf(make_model()), {"graphs": True}, Plain),
+    ]:
+        model.train()
+        async with serving(model, **options) as engine:
+            assert type(layout_of(engine)) is kind
+            assert all(module.training for module in model.modules()), "the trial left the flags as they were"
+            answer = await ask(engine, prompt_of(9), max_tokens=4, ignore_eos=True)
+        agrees(model.eval(), prompt_of(9), answer)
+    async with serving(make_model()) as engine:
+        assert type(layout_of(engine)) is (Plain if DEVICE == "cpu" else Fixed)
+
+
+async def test_prompts_of_all_lengths_in_fixed_shapes() -> None:
+    """Rounded up as a group, and in parts; too large for that; and on from what was kept of them."""
+    model = make_model(max_position_embeddings=4096)
+    lengths = [1, 16, 17, 100, 130, 700, 2100, 1500]
+    prompts = [prompt_of(length, i) for i, length in enumerate(lengths)]
+    async with serving(model, graphs=True, prefill_tokens=2500) as engine:
+        jobs = [ask(engine, p, session="s", max_tokens=5, ignore_eos=True) for p in prompts]
+        answers = await asyncio.gather(*jobs)
+        longer = [p + a.ids + prompt_of(20, i) for i, (p, a) in enumerate(zip(prompts, answers, strict=True))]
+        jobs = [ask(engine, p, session="s", max_tokens=5, ignore_eos=True) for p in longer]
+        again = await asyncio.gather(*jobs)
+        assert engine.counters.reused >= sum(lengths)
+    for prompt, answer in [*zip(prompts, answers, strict=True), *zip(longer, again, strict=True)]:
+        agrees(model, prompt, answer)
+
+
+on_a_gpu = pytest.mark.skipif(DEVICE != "cuda", reason="needs AGENTCORE_RL_TEST_DEVICE=cuda")
+
+
+async def crowd(engine: TransformersEngine, model: Any) -> None:
+    prompts = [prompt_of(30 + i, i) for i in range(6)]
+    answers = await asyncio.gather(*(ask(engine, p, max_tokens=20, ignore_eos=True) for p in prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        agrees(model, prompt, answer)
+
+
+@on_a_gpu
+async def test_graphs_see_weights_that_change_and_weights_that_move() -> None:
+    model = make_model()
+    async with serving(model) as engine:
+        graphs = layout_of(engine).graphs
+        for _ in range(3):
+            await crowd(engine, model)
+        assert graphs.replayed > 40
+        with engine.updating("1"):
+            change(model)
+        before = graphs.replayed
+        await crowd(engine, model)
+        assert graphs.replayed > before + 15
+        with engine.updating("2"), torch.no_grad():
+            for parameter in model.parameters():
+                old = parameter.data
+                parameter.data = old * 1.1
+                old.fill_(float("nan"))
+        await crowd(engine, model)
+        assert graphs.replayed > before + 30
+
+
+@on_a_gpu
+async def test_hooks_are_called_in_every_step() -> None:
+    model = make_model()
+    async with serving(model) as engine:
+        graphs, calls = layout_of(engine).graphs, []
+        for _ in range(2):
+            await crowd(engine, model)
+        hook = model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+        steps, replayed = engine.counters.steps, graphs.replayed
+        await crowd(engine, model)
+        assert len(calls) >= engine.counters.steps - steps + 1
+        assert graphs.replayed == replayed
+        hook.remove()
+        await crowd(engine, model)
+        assert graphs.replayed > replayed
+
+
+@on_a_gpu
+async def test_a_model_that_cannot_be_recorded_samples_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    model, layer = faulty()
+    layer.failing = lambda ids: ids.max().item()  # waits for the device
+    async with serving(model) as engine:
+        for _ in range(3):
+            await crowd(engine, model)
+        assert layout_of(engine).graphs.replayed == 0
+    assert "can't be recorded" in caplog.text
+
+
+@on_a_gpu
+async def test_adapters_can_be_switched_off_and_on() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(make_model("qwen3"), config).eval()
+    async with serving(model) as engine:
+        for _ in range(3):
+            await crowd(engine, model)
+        with engine.updating("1"):
+            model.base_model.disable_adapter_layers()
+        await crowd(engine, model)
+        with engine.updating("2"):
+            model.base_model.enable_adapter_layers()
+        await crowd(engine, model)
+        assert layout_of(engine).graphs.replayed > 40
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-async def test_nan_fails_only_those_who_see_it() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_nan_fails_only_those_who_see_it(graphs: bool) -> None:
     model = make_model()
     with torch.no_grad():
         model.model.embed_tokens.weight[99] = float("nan")
@@ -633,7 +790,7 @@ async def test_nan_fails_only_those_who_see_it() -> None:
     well = [[id for id in prompt_of(length) if id != 99] for length in (60, 9, 10, 11)]
     bad = [99, *prompt_of(40)]
     settings = {"max_tokens": 20, "ignore_eos": True, "logit_bias": ((99, -1000.0),)}
-    async with serving(model) as engine:
+    async with serving(model, graphs=graphs) as engine:
         await engine.pause()  # so that the bad one has neighbours, and one of them takes its place
         jobs = [ask(engine, prompt, **settings) for prompt in (well[0], bad, *well[1:])]
         tasks = [asyncio.create_task(job) for job in jobs]
@@ -734,7 +891,8 @@ async def test_a_model_that_fails_fails_its_batch_and_goes_on() -> None:
         agrees(model, prompt_of(4), await ask(engine, prompt_of(4), max_tokens=4))
 
 
-async def test_out_of_memory_makes_the_newest_wait() -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+async def test_out_of_memory_makes_the_newest_wait(graphs: bool) -> None:
     model, layer = faulty()
 
     def only_two(ids: torch.Tensor) -> None:
@@ -743,7 +901,7 @@ async def test_out_of_memory_makes_the_newest_wait() -> None:
 
     layer.failing = only_two
     prompts = [prompt_of(80 + i) for i in range(4)]
-    async with serving(model, prefill_tokens=512) as engine:
+    async with serving(model, prefill_tokens=512, graphs=graphs) as engine:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=8, ignore_eos=True) for p in prompts))
         assert engine.counters.preempted
     layer.failing = lambda ids: None
@@ -767,6 +925,27 @@ async def test_out_of_memory_while_the_buffers_grow(monkeypatch: pytest.MonkeyPa
     async with serving(model) as engine:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=300, ignore_eos=True) for p in prompts))
     assert len(grown) > 9
+    for prompt, answer in zip(prompts, answers, strict=True):
+        agrees(model, prompt, answer)
+
+
+async def test_out_of_memory_while_fixed_shapes_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    zeros, grown = torch.zeros, []
+
+    def scarce(*shape: Any, **options: Any) -> torch.Tensor:
+        if isinstance(shape[0], tuple) and len(shape[0]) == 6 and shape[0][4] > 400:  # larger than at first
+            grown.append(shape)
+            if len(grown) < 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros(*shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", scarce)
+    prompts = [prompt_of(20 + i) for i in range(3)]
+    async with serving(model, graphs=True) as engine:
+        assert type(layout_of(engine)) is Fixed
+        answers = await asyncio.gather(*(ask(engine, p, max_tokens=400, ignore_eos=True) for p in prompts))
+    assert len(grown) > 2
     for prompt, answer in zip(prompts, answers, strict=True):
         agrees(model, prompt, answer)
 
@@ -808,8 +987,10 @@ async def test_the_end_is_an_end_for_everybody() -> None:
 def routes_of(model: Any, ids: list[int], top_k: int) -> bytes:
     """By one pass over everything, from the router's logits."""
     with torch.no_grad():
-        logits = model(torch.tensor([ids]), output_router_logits=True).router_logits
-    return torch.stack([layer.softmax(-1).topk(top_k).indices for layer in logits], dim=1).byte().numpy().tobytes()
+        logits = model(torch.tensor([ids], device=DEVICE), output_router_logits=True).router_logits
+    return (
+        torch.stack([layer.softmax(-1).topk(top_k).indices for layer in logits], dim=1).byte().cpu().numpy().tobytes()
+    )
 
 
 @pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral"])

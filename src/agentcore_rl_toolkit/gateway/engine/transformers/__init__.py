@@ -2,10 +2,14 @@
 
     engine.py    the asyncio side: what a request may ask, and its stream
     decoder.py   the thread that samples, and what happens between two steps
-    queue.py     who waits, and how their prompts are prefilled
+    queue.py     who waits, and whose prompts are prefilled next
     batch.py     who is decoded together
     runner.py    the model: one forward pass, its training flags, its experts
-    kv.py        keys and values: of the batch, of a prefill, and kept for the next turn
+    layout.py    how passes are run, plainly or in fixed shapes, and which the model can have
+    kv.py        keys and values, plainly: of the batch, and kept for the next turn
+    prefill.py   keys and values of prompts, plainly
+    fixed.py     both in fixed shapes, for GPUs
+    graphs.py    passes of fixed shape, repeated as CUDA graphs
     sampler.py   logits in, token ids and logprobs out
     grammar.py   what a JSON schema still allows
     sequence.py  one sequence on its way

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from .kv import ID_BYTES, KV, Rows
+from .kv import ID_BYTES, KV
+from .layout import Layout
 from .runner import Runner, as_bytes
 from .sampler import Draw, Sampler
 from .sequence import Sequence
@@ -14,12 +12,10 @@ from .sequence import Sequence
 class Batch:
     """The running sequences; the i-th one's keys and values are the i-th row's."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, layout: Layout) -> None:
         self.sequences: list[Sequence] = []
-        self._runner = runner
-        self._rows = Rows(runner.layers)
+        self._runner, self._rows = runner, layout.rows
         self._sampler: Sampler | None = None
-        self._inputs = self._positions = torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -57,12 +53,9 @@ class Batch:
     def step(self) -> Draw:
         """One token for each. If it raises, nothing has changed."""
         sampler = self._sampler or self._compose()
-        mask = self._mask(self._rows.prepare())
-        logits, routes = self._runner.forward(self._inputs, self._positions, mask, self._rows.cache)
+        logits, routes = self._rows.step()
         draw = sampler(logits)
-        self._rows.advance()
-        self._inputs = draw.ids[:, None]
-        self._positions = self._positions + 1
+        self._rows.advance(draw.ids)
         if routes is not None:
             for row, sequence in enumerate(self.sequences):
                 sequence.routes += as_bytes(routes[row])
@@ -70,16 +63,6 @@ class Batch:
 
     def _compose(self) -> Sampler:
         """Somebody has joined or left."""
-        device = self._runner.device
-        self._inputs = torch.tensor([[s.ids[-1]] for s in self.sequences], device=device)
-        self._positions = torch.tensor([[len(s.ids) - 1] for s in self.sequences], device=device)
-        self._sampler = Sampler(list(self.sequences), self._runner.vocab_size, device)
+        self._rows.compose([sequence.ids[-1] for sequence in self.sequences])
+        self._sampler = Sampler(list(self.sequences), self._runner.vocab_size, self._runner.device)
         return self._sampler
-
-    def _mask(self, width: int) -> Tensor | None:
-        """None if no row is padded: then the fastest kernels can be used."""
-        if min(self._rows.lengths) == width:
-            return None
-        columns = torch.arange(width + 1, device=self._runner.device)
-        mask = columns >= width - self._positions
-        return mask[:, None, None, :] if self._runner.whole_mask else mask

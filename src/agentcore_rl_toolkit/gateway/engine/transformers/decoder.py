@@ -24,6 +24,7 @@ import torch
 from ..base import EngineError, Sampled
 from .batch import Batch
 from .kv import ID_BYTES, Prefixes
+from .layout import choose
 from .limits import Counters, Limits
 from .queue import Queue
 from .runner import Runner, out_of_memory
@@ -36,14 +37,17 @@ logger = logging.getLogger(__name__)
 class Decoder:
     """Decodes what is submitted, on its own thread."""
 
-    def __init__(self, runner: Runner, limits: Limits, *, version: str, tokenizer: Any = None) -> None:
+    def __init__(
+        self, runner: Runner, limits: Limits, *, version: str, tokenizer: Any = None, graphs: bool | None = None
+    ) -> None:
         self.runner, self.limits, self.version = runner, limits, version
+        self.layout = choose(runner, limits.max_batch, graphs)
         self.counters = Counters()
         self.epoch = 0
         """Counts updates of the weights: keys and values of different ones don't go together."""
-        self.batch = Batch(runner)
+        self.batch = Batch(runner, self.layout)
         self.prefixes = Prefixes(limits.prefix_bytes)
-        self.queue = Queue(runner, self.batch, self.prefixes, limits, self.counters)
+        self.queue = Queue(runner, self.layout, self.batch, self.prefixes, limits, self.counters)
         self._tokenizer = tokenizer
         self._inbox: deque[Sequence] = deque()
         self._gate = threading.Condition()
@@ -143,6 +147,7 @@ class Decoder:
                 self._stepping = False
                 self._gate.notify_all()
                 self._gate.wait_for(lambda: self._closing or (not self._holds and self._busy()))
+                self.layout.wake()
             if self._closing:
                 return False
             self._stepping = True
@@ -265,6 +270,7 @@ class Decoder:
     def _free(self) -> None:
         """Memory that somebody needs more than the next turn does."""
         self.prefixes.clear()
+        self.layout.free()
         if self.runner.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -293,13 +299,13 @@ class Decoder:
         if not (due or new or self._outbox):
             return
         for sequence in self.batch.sequences:
-            sequence.delivered = sequence.sampled > 0
-            if sequence.streamed:
+            if sequence.streamed and (due or not sequence.delivered):
                 self._post(sequence)
+            sequence.delivered = sequence.sampled > 0
         items: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Sampled | EngineError]]] = {}
         for stream, item in self._outbox:
             items.setdefault(stream.loop, []).append((stream, item))
-        self._outbox, self._delivered_at = [], now
+        self._outbox, self._delivered_at = [], now if due else self._delivered_at
         for loop, some in items.items():
             try:
                 loop.call_soon_threadsafe(_put, some)

@@ -57,6 +57,7 @@ class TransformersEngine:
         interval: float = 0.02,
         recompute: bool = False,
         routes: bool = False,
+        graphs: bool | None = None,
     ) -> None:
         """
         Args:
@@ -76,12 +77,15 @@ class TransformersEngine:
             interval: Seconds between two chunks of a stream; the first and the last come at once.
             recompute: Compute keys and values of running sequences anew after an update of the weights.
             routes: Tell which experts each token went through.
+            graphs: Run passes in fixed shapes, as CUDA graphs; by default on a GPU. Models that can't, and `routes`,
+                are run plainly all the same. On a CPU there are only the shapes, which takes longer.
         """
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:
             raise ConfigError("max_batch and prefill_tokens are at least 1, max_queue at least 0")
         self._model, self._tokenizer, self._name, self._device = model, tokenizer, name, device
         self._dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         self._version, self._max_queue, self._recompute, self._routes = weight_version, max_queue, recompute, routes
+        self._graphs = graphs
         self._context_length = context_length
         self._limits = Limits(max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval)
         self._decoder: Decoder | None = None
@@ -189,7 +193,7 @@ class TransformersEngine:
             runner = Runner(load(self._model, self._device, self._dtype), routes=self._routes)
         if isinstance(self._tokenizer, str | Path):
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._tokenizer))
-        return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer)
+        return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer, graphs=self._graphs)
 
     def _ready(self) -> Decoder:
         if self._closed:

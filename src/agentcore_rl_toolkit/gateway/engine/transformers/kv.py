@@ -1,4 +1,4 @@
-"""Keys and values: the running batch's, a prefill's, and those kept for a session's next turn.
+"""Keys and values: the running batch's, and those kept for a session's next turn.
 
 In the batch all rows end at the same column, so that one slice takes a step's new keys of every row, padding is on the
 left, and the distance between two columns is the distance between two tokens (which sliding windows rely on). Rows join
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,11 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 
 from ....errors import ConfigError
 
-KV = list[tuple[Tensor, Tensor]]
-"""A sequence's keys and values, layer by layer: heads × tokens × width."""
+if TYPE_CHECKING:
+    from .runner import Runner
+
+KV = list[tuple[Tensor, ...]]
+"""A sequence's keys and values, layer by layer: heads × tokens × width. Of fixed passes, one tensor for all of them."""
 
 ID_BYTES = 4
 ROOM = 256
@@ -38,7 +41,7 @@ def attention_layers(config: Any) -> tuple[int, bool]:
     return len(layers), any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
 
 
-class _Layer(DynamicLayer):  # type: ignore[misc]
+class Layer(DynamicLayer):  # type: ignore[misc]
     """A layer of a cache whose tensors somebody else owns. Sliding layers are kept whole, the mask does the rest."""
 
     keys: Any
@@ -54,7 +57,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         return self.seen + count, 0
 
 
-class _RowLayer(_Layer):
+class _RowLayer(Layer):
     def __init__(self, rows: Rows) -> None:
         super().__init__()
         self.rows = rows
@@ -93,16 +96,17 @@ def _zeros(rows: int, like: Tensor, columns: int) -> Tensor:
 
 
 class Rows:
-    """The running batch's keys and values."""
+    """The running batch's keys and values, and its steps."""
 
-    def __init__(self, layers: int) -> None:
-        self._count = layers
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self.lengths: list[int] = []
+        self._inputs = self._positions = torch.empty(0)
         self._clear()
 
     def _clear(self) -> None:
         self.room = self.columns = self.end = self.size = 0
-        self.layers = [_RowLayer(self) for _ in range(self._count)]
+        self.layers = [_RowLayer(self) for _ in range(self._runner.layers)]
         self.cache = Cache(layers=self.layers)
 
     @property
@@ -144,21 +148,34 @@ class Rows:
             kv.append((layer.keys[row, :, first : first + length], layer.values[row, :, first : first + length]))
         return kv
 
-    def prepare(self) -> int:
-        """Make sure that there is a column for the next step; how many columns it attends to, before its own."""
+    def compose(self, ids: list[int]) -> None:
+        """Somebody has joined or left; `ids` go through the model next, one of each row."""
+        self._inputs = torch.tensor(ids, device=self._runner.device)[:, None]
+        self._positions = torch.tensor(self.lengths, device=self._runner.device)[:, None]
+
+    def step(self) -> tuple[Tensor, Tensor | None]:
+        """The logits after each row's next id, and the routes."""
         if not self._ready:
             self._make_room(len(self.lengths), self.width)
-        width = self.width
         for layer in self.layers:
-            layer.seen = width
-        return width
+            layer.seen = self.width
+        return self._runner.forward(self._inputs, self._positions, self._mask(self.width), self.cache)
 
-    def advance(self) -> None:
-        """The step's keys and values are there."""
+    def advance(self, ids: Tensor) -> None:
+        """The step's keys and values are there; `ids` are next."""
         self.end += 1
         for layer in self.layers:
             layer.end = self.end
         self.lengths = [length + 1 for length in self.lengths]
+        self._inputs, self._positions = ids[:, None], self._positions + 1
+
+    def _mask(self, width: int) -> Tensor | None:
+        """None if no row is padded: then the fastest kernels can be used."""
+        if min(self.lengths) == width:
+            return None
+        columns = torch.arange(width + 1, device=self._runner.device)
+        mask = columns >= width - self._positions
+        return mask[:, None, None, :] if self._runner.whole_mask else mask
 
     @property
     def _ready(self) -> bool:
@@ -172,55 +189,6 @@ class Rows:
         self.size += 1
         for layer in self.layers:
             layer.move(len(self.lengths), self.width)
-
-
-class _PrefillLayer(_Layer):
-    def __init__(self, prefix: tuple[Tensor, Tensor] | None) -> None:
-        super().__init__()
-        self.prefix = prefix
-        self.seen = 0 if prefix is None else prefix[0].shape[2]
-
-    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = keys, values
-        if self.prefix is None:
-            return keys, values
-        return torch.cat([self.prefix[0], keys], dim=2), torch.cat([self.prefix[1], values], dim=2)
-
-
-class Prefill:
-    """The cache of a few sequences' next ids: what is known of each before them, and what they add."""
-
-    def __init__(self, known: list[KV | None], lengths: list[int], layers: int) -> None:
-        self.known, self.lengths = known, lengths
-        self.width = max(lengths)
-        self.layers = [_PrefillLayer(self._prefix(i)) for i in range(layers)]
-        self.cache = Cache(layers=self.layers)
-
-    def _prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        if not self.width:
-            return None
-        if len(self.known) == 1 and self.known[0] is not None:
-            keys, values = self.known[0][layer]
-            return keys[None, :, : self.width], values[None, :, : self.width]
-        return self._padded(layer, 0), self._padded(layer, 1)
-
-    def _padded(self, layer: int, which: int) -> Tensor:
-        like = next(kv for kv in self.known if kv)[layer][which]
-        padded = like.new_zeros(len(self.known), like.shape[0], self.width, like.shape[2])
-        for row, (kv, length) in enumerate(zip(self.known, self.lengths, strict=True)):
-            if kv and length:
-                padded[row, :, self.width - length :] = kv[layer][which][:, :length]
-        return padded
-
-    def result(self, row: int, count: int) -> KV:
-        """A sequence's keys and values with those of its `count` new ids."""
-        known, length, kv = self.known[row], self.lengths[row], []
-        for i, layer in enumerate(self.layers):
-            new = [tensor[row, :, tensor.shape[2] - count :] for tensor in (layer.keys, layer.values)]
-            if known and length:
-                new = [torch.cat([old[:, :length], part], dim=1) for old, part in zip(known[i], new, strict=True)]
-            kv.append((new[0], new[1]))
-        return kv
 
 
 @dataclass(frozen=True)
@@ -246,14 +214,14 @@ class Prefixes:
 
     def put(self, key: bytes, kv: KV, routes: bytes) -> None:
         """Keep a copy. An entry that the new one extends is of no use any more."""
-        size = sum(keys.nbytes + values.nbytes for keys, values in kv) + len(routes)
+        size = sum(tensor.nbytes for tensors in kv for tensor in tensors) + len(routes)
         if size > self.limit or not kv:
             return
         for old in [old for old in self.entries if key.startswith(old)]:
             self._drop(old)
         while self.entries and (self.size + size > self.limit or len(self.entries) >= self.MOST):
             self._drop(next(iter(self.entries)))
-        copy = [(keys.clone(), values.clone()) for keys, values in kv]
+        copy = [tuple(tensor.clone() for tensor in tensors) for tensors in kv]
         self.entries[key] = Kept(key, copy, routes, size)
         self.size += size
 

@@ -6,14 +6,15 @@ waits a round if another one of the queue is about to prefill that prefix. Long 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-
-import torch
-from torch import Tensor
+from operator import itemgetter
 
 from .batch import Batch
-from .kv import ID_BYTES, Kept, Prefill, Prefixes, common
+from .kv import ID_BYTES, Kept, Prefixes, common
+from .layout import Layout
 from .limits import Counters, Limits
+from .prefill import Chunk
 from .runner import Runner, as_bytes
 from .sequence import Sequence
 
@@ -30,9 +31,11 @@ Source = Kept | Sequence
 class Queue(deque[Sequence]):
     """Who waits, in order."""
 
-    def __init__(self, runner: Runner, batch: Batch, prefixes: Prefixes, limits: Limits, counters: Counters) -> None:
+    def __init__(
+        self, runner: Runner, layout: Layout, batch: Batch, prefixes: Prefixes, limits: Limits, counters: Counters
+    ) -> None:
         super().__init__()
-        self._runner, self._batch, self._prefixes = runner, batch, prefixes
+        self._runner, self._layout, self._batch, self._prefixes = runner, layout, batch, prefixes
         self._limits, self._counters = limits, counters
         self._budget = limits.prefill_tokens
 
@@ -47,40 +50,31 @@ class Queue(deque[Sequence]):
                 break
             key = sequence.ids.tobytes()
             length, source = (sequence.filled, None) if sequence.filled else _longest(key, sources)
-            if max((common(key, other) for other in keys), default=0) >= length + WORTH:
+            place = bisect_left(keys, key)
+            if max((common(key, other) for other in keys[max(0, place - 1) : place + 1]), default=0) >= length + WORTH:
                 continue
             count = min(len(sequence.ids) - 1 - length, self._budget)
             if group and not self._alike(count, longest, len(group)):
                 continue
             self._adopt(sequence, length, source, epoch)
             group.append(sequence)
-            keys.append(key)
+            keys.insert(place, key)
             longest = max(longest, count)
         return group
 
     def prefill(self, group: list[Sequence]) -> None:
-        """One pass over the next ids of each, padded on the left."""
+        """One pass over the next ids of each."""
         group = [s for s in group if not s.prefilled]
         if not group:
             return
-        counts = [min(len(s.ids) - 1 - s.filled, self._budget) for s in group]
-        width, device = max(counts), self._runner.device
-        prefill = Prefill([s.kv for s in group], [s.filled for s in group], self._runner.layers)
-        rows = list(zip(group, counts, strict=True))
-        ids = torch.tensor([[0] * (width - n) + s.ids[s.filled : s.filled + n].tolist() for s, n in rows])
-        first = torch.tensor([[s.filled - (width - n)] for s, n in rows])
-        positions = (first + torch.arange(width)).clamp(min=0)
-        mask = None
-        if len(group) > 1:
-            known = _right_aligned([s.filled for s in group], prefill.width)
-            mask = torch.cat([known, _right_aligned(counts, width)], dim=1).to(device)
-        _, routes = self._runner.forward(ids.to(device), positions.to(device), mask, prefill.cache)
-        for row, (sequence, count) in enumerate(rows):
-            sequence.kv = prefill.result(row, count)
-            sequence.filled += count
-            self._counters.prefilled += count
+        chunks = [Chunk(s.ids[s.filled : min(len(s.ids) - 1, s.filled + self._budget)], s.kv, s.filled) for s in group]
+        found, routes = self._layout.prefill(chunks)
+        for row, (sequence, chunk) in enumerate(zip(group, chunks, strict=True)):
+            sequence.kv = found[row]
+            sequence.filled += len(chunk.ids)
+            self._counters.prefilled += len(chunk.ids)
             if routes is not None:
-                sequence.routes += as_bytes(routes[row, width - count :])
+                sequence.routes += as_bytes(routes[row, routes.shape[1] - len(chunk.ids) :])
 
     def shrink(self) -> bool:
         """Prefill less at a time from now on; False if that is not possible."""
@@ -96,7 +90,7 @@ class Queue(deque[Sequence]):
         if self._runner.slides:  # the gap between a prefix and what follows would count as distance
             return False
         less, more = sorted((count, longest))
-        return (less * 2 >= more or more <= 16) and (rows + 1) * more <= self._budget
+        return (less * 2 >= more or more <= self._layout.alike) and (rows + 1) * more <= self._budget
 
     def _fits(self, joining: int, sequence: Sequence) -> bool:
         rows = len(self._batch) + joining + 1
@@ -106,10 +100,10 @@ class Queue(deque[Sequence]):
         return rows == 1 or rows * max(self._batch.width, length) <= self._limits.max_batch_tokens
 
     def _sources(self, epoch: int) -> list[tuple[bytes, Source]]:
-        """What a prefix can be taken from: what is kept, and who is running."""
+        """What a prefix can be taken from, sorted: what is kept, and who is running."""
         sources: list[tuple[bytes, Source]] = [(kept.key, kept) for kept in self._prefixes.entries.values()]
         running = [s for s in self._batch.sequences if s.epoch == epoch]
-        return sources + [(self._batch.known(s), s) for s in running]
+        return sorted(sources + [(self._batch.known(s), s) for s in running], key=itemgetter(0))
 
     def _adopt(self, sequence: Sequence, length: int, source: Source | None, epoch: int) -> None:
         if sequence.filled == 0:
@@ -127,14 +121,11 @@ class Queue(deque[Sequence]):
 
 
 def _longest(key: bytes, sources: list[tuple[bytes, Source]]) -> tuple[int, Source | None]:
-    """The source with the longest common prefix, at most all but the last id."""
+    """The source with the longest common prefix, at most all but the last id. `sources` are sorted."""
+    place = bisect_left(sources, key, key=itemgetter(0))
     best: tuple[int, Source | None] = (0, None)
-    for other, source in sources:
+    for other, source in sources[max(0, place - 1) : place + 1]:  # of a sorted list, a neighbour has most in common
         length = min(common(key, other), len(key) // ID_BYTES - 1)
         if length > best[0]:
             best = (length, source)
     return best
-
-
-def _right_aligned(lengths: list[int], width: int) -> Tensor:
-    return torch.arange(width) >= width - torch.tensor(lengths)[:, None]

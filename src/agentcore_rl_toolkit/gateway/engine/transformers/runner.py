@@ -37,6 +37,11 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in TOO_BIG)
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Onto the device, without waiting for what it is doing."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def as_bytes(routes: Tensor) -> bytes:
     data: bytes = routes.contiguous().numpy().tobytes()
     return data
@@ -57,8 +62,10 @@ class Runner:
         self.context_length: int | None = getattr(config, "max_position_embeddings", None)
         # A mask made here saves making one in the model, which would read it back from the device.
         self.whole_mask = config._attn_implementation == "sdpa" and not self.slides
+        self.rope_moves = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))
+        """Whether frequencies depend on the longest of a pass, which models remember."""
         self._last_only = "logits_to_keep" in inspect.signature(self.base.forward).parameters
-        self._autocast = autocast
+        self.autocast = autocast
         self._resting: list[nn.Module] = []
         self.experts = _Experts(self.base) if routes else None
 
@@ -87,7 +94,7 @@ class Runner:
         """The logits after the last id of each row, and the routes of all ids."""
         self._quiet()
         keep = {"logits_to_keep": 1} if self._last_only else {}
-        cast = contextlib.nullcontext() if self._autocast is None else torch.autocast(ids.device.type, self._autocast)
+        cast = contextlib.nullcontext() if self.autocast is None else torch.autocast(ids.device.type, self.autocast)
         listen = contextlib.nullcontext() if self.experts is None else self.experts.listen()
         with torch.no_grad(), cast, listen:
             output = self.model(

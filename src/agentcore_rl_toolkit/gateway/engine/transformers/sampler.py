@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .runner import send
 from .sequence import Sequence
 
 GREEDY = 1e-5
@@ -130,7 +131,7 @@ class Sampler:
         ]
 
     def _tensor(self, values: list[float] | list[int] | list[bool], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=self.device)
+        return send(torch.tensor(values, dtype=dtype), self.device)
 
 
 def _penalized(sequence: Sequence) -> bool:
