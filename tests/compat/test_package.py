@@ -125,6 +125,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "trl": TRL,
         "datasets": TRL,
         "matplotlib": {"backends/trl/report.py"},
+        "rllm": {f"backends/rllm/{name}.py" for name in ("check", "data", "main")},
+        "hydra": {f"backends/rllm/{name}.py" for name in ("check", "main")},
         "renderers": {"gateway/render.py"},
         "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
         | {"gateway/engine/payload.py", "rollout/files.py", "backends/tinker/convert.py"}

@@ -1,0 +1,60 @@
+"""Overrides against rLLM's own configuration. Where rLLM or its trainer is not installed, it says what was left out."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import ConfigError
+from .overrides import REMOTE
+
+INSTALL = (
+    "rLLM is not on PyPI: git clone https://github.com/rllm-org/rllm, then "
+    "pip install ./rllm/rllm-model-gateway './rllm[{trainer}]' 'agentcore-rl-toolkit[rllm]'"
+)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module could be imported; it is not."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def check_overrides(trainer: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Refuse what rLLM would refuse; gives what was checked, for people."""
+    if not is_installed("rllm"):
+        return ("rLLM is not installed here, so its configuration was not checked",)
+    if trainer == "verl" and not is_installed("verl"):
+        known = [text for text in overrides if text.lstrip("+~").startswith("rllm.")]
+        _check_remote(_compose(["rllm/backend=tinker", *known]))  # its own part is the same with every trainer
+        return ("verl is not installed here, so only overrides of rllm.* were checked",)
+    _check_remote(_compose(overrides))
+    return (f"{len(overrides)} overrides fit rLLM's configuration",)
+
+
+def _compose(overrides: Sequence[str]) -> Any:
+    from hydra import compose, initialize_config_module
+    from hydra.errors import HydraException
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of verl's folder of configuration, which may be missing
+        try:
+            with initialize_config_module(config_module="rllm.trainer.config", version_base=None):
+                return compose("unified", overrides=list(overrides))
+        except HydraException as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"rLLM refuses these overrides: {said}", hint="see options") from error
+
+
+def _check_remote(config: Any) -> None:
+    """The adapter builds its own configuration from this table when training starts, and refuses further names."""
+    from rllm.engine.remote_runtime.protocol import AgentCoreRuntimeConfig
+
+    try:
+        AgentCoreRuntimeConfig(**config.rllm.remote_runtime.agentcore)
+    except TypeError as error:
+        raise ConfigError(f"rLLM refuses {REMOTE}agentcore: {error}", hint="see options") from None

@@ -1,0 +1,86 @@
+"""What a run with rLLM is: `python -m agentcore_rl_toolkit.backends.rllm.main … -- OVERRIDE …`.
+
+It registers the rows, starts the local runtime if the agent is a path, and calls rLLM's trainer as its own examples do:
+under Hydra, which tells rLLM which settings were given and which are defaults. `backend.py` writes the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...errors import AgentCoreRLError
+from .data import register
+
+_STAND_IN = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train; exit with 130 if it was interrupted, whatever rLLM makes of that."""
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = _parser().parse_args(argv[:cut])
+    interrupted: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    try:
+        with _local_runtime(args) if args.agent else contextlib.nullcontext():
+            _train(args, argv[cut + 1 :])
+    except KeyboardInterrupt:
+        return 130
+    return 130 if interrupted else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="agentcore_rl_toolkit.backends.rllm.main", description=__doc__)
+    parser.add_argument("--trainer", required=True, choices=("verl", "tinker"))
+    parser.add_argument("--dataset", required=True, help="what rLLM knows the rows as")
+    parser.add_argument("--data", required=True, help="JSONL: the split train")
+    parser.add_argument("--eval-data", help="JSONL: the split test")
+    parser.add_argument("--agent", help="start the local runtime for this agent")
+    parser.add_argument("--buckets", help="the folder of its buckets")
+    return parser
+
+
+@contextlib.contextmanager
+def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
+    """Serve the agent on AWS's wire, and let everything that reads AWS's variables find it: our client, and Ray's
+    workers, which inherit them."""
+    from ...runtime.local import LocalRuntime
+
+    with LocalRuntime(args.agent, buckets=args.buckets) as runtime:
+        os.environ.update({name: value for name, value in _STAND_IN.items() if name not in os.environ})
+        for service in ("BEDROCK_AGENTCORE", "S3"):
+            os.environ[f"AWS_ENDPOINT_URL_{service}"] = runtime.endpoint_url
+        yield
+
+
+def _train(args: argparse.Namespace, overrides: Sequence[str]) -> None:
+    import hydra
+    from rllm.trainer import AgentTrainer
+
+    train = register(args.data, args.dataset, "train")
+    test = register(args.eval_data, args.dataset, "test") if args.eval_data else None
+
+    def run(config: Any) -> None:
+        trainer = AgentTrainer(backend=args.trainer, config=config, train_dataset=train, val_dataset=test)
+        trainer.train()
+
+    sys.argv = [sys.argv[0], *overrides]  # Hydra reads them there
+    hydra.main(config_path="pkg://rllm.trainer.config", config_name="unified", version_base=None)(run)()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except AgentCoreRLError as error:
+        sys.exit(f"error: {error}")

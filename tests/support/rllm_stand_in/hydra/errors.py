@@ -1,0 +1,9 @@
+"""Hydra's errors."""
+
+
+class HydraException(Exception):
+    pass
+
+
+class ConfigCompositionException(HydraException):
+    pass

@@ -1,0 +1,106 @@
+"""What is checked before a run with rLLM, and the command that it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.backends.base import Plan, find
+from agentcore_rl_toolkit.backends.rllm import RllmSettings
+from agentcore_rl_toolkit.backends.rllm.backend import BACKEND
+from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
+
+ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/your-agent"
+
+
+@pytest.fixture(autouse=True)
+def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", raising=False)
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "answer": "2"}\n')
+    where = {"agent_runtime_arn": ARN, "s3_bucket": "your-s3-bucket", "data_path": str(rows)}
+    return where | {"model": "Qwen/Qwen3-4B", "rows_per_step": 2, "output": str(tmp_path / "run")}
+
+
+def plan(given: dict[str, Any], **more: Any) -> Plan:
+    return BACKEND.plan(RllmSettings.from_mapping(given | more))
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert find("rllm") is BACKEND
+
+
+def test_a_run_is_a_command(given: dict[str, Any], tmp_path: Path) -> None:
+    made = plan(given, trainer="tinker", eval_data=given["data_path"], dataset="mine", exp_id="exp-1")
+    ours, theirs = made.command[: made.command.index("--")], made.command[made.command.index("--") + 1 :]
+    assert ours == (
+        *(sys.executable, "-m", "agentcore_rl_toolkit.backends.rllm.main", "--trainer", "tinker"),
+        *("--dataset", "mine", "--data", given["data_path"], "--eval-data", given["data_path"]),
+    )
+    assert f"rllm.remote_runtime.agentcore.agent_runtime_arn={ARN}" in theirs
+    assert "rllm.trainer.experiment_name=exp-1" in theirs
+    assert any("rllm.gateway.tunnel" in note for note in made.notes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_agent_on_this_machine_gets_a_runtime(given: dict[str, Any], tmp_path: Path) -> None:
+    agent = tmp_path / "math" / "rl_app.py"
+    agent.parent.mkdir()
+    agent.write_text("")
+    del given["agent_runtime_arn"], given["s3_bucket"]
+    made = plan(given, agent=str(agent))
+    place = made.command.index("--agent")
+    assert made.command[place : place + 4] == ("--agent", str(agent), "--buckets", str(tmp_path / "run" / "buckets"))
+    arn = "arn:aws:bedrock-agentcore:local:000000000000:runtime/math"
+    assert f"rllm.remote_runtime.agentcore.agent_runtime_arn={arn}" in made.command
+    assert "rllm.remote_runtime.agentcore.s3_bucket=rollouts" in made.command
+
+
+def test_a_local_runtime_that_is_already_there(given: dict[str, Any]) -> None:
+    local = "arn:aws:bedrock-agentcore:local:000000000000:runtime/math"
+    made = plan(given | {"agent_runtime_arn": local, "s3_bucket": "some/folder"})
+    assert "--agent" not in made.command
+    assert f"rllm.remote_runtime.agentcore.s3_bucket={Path('some/folder').resolve()}" in made.command
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"trainer": "fireworks"}, "trainer is verl or tinker, not 'fireworks'"),
+        ({"agent_runtime_arn": "arn:aws:lambda:us-west-2:1:function:x"}, "is not the ARN of an agent runtime"),
+        ({"s3_bucket": "Not_A_Bucket"}, "names no store"),
+        ({"s3_bucket": None}, "sessions on AWS can't store results in a folder"),
+        ({"data_path": "nowhere.jsonl"}, "can't be read"),
+        ({"data_path": "-"}, "data must be a file"),
+        ({"rows_per_step": 3}, "has 2 rows, and a step takes 3"),
+        ({"tps_limit": 0}, "tps_limit and timeout must be above 0"),
+        ({"session_timeout": 0}, "tps_limit and timeout must be above 0"),
+        ({"exp_id": "a//b"}, "exp_id"),
+        ({"sqs_url": "queue"}, "takes no sqs_url"),
+        ({"trainer": "tinker", "model": "tiny"}, "Tinker doesn't have the built-in policy"),
+        ({"session_timout": 3}, "unknown setting 'session_timout'"),
+    ],
+)
+def test_what_is_refused(given: dict[str, Any], settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(AgentCoreRLError, match=problem):
+        plan(given | settings)
+
+
+def test_rows_of_one_id_are_refused(given: dict[str, Any]) -> None:
+    Path(given["data_path"]).write_text('{"id": 1}\n{"id": 1}\n')
+    with pytest.raises(ConfigError, match="several rows of id '1'"):
+        plan(given)
+
+
+def test_training_without_rllm_says_what_to_install(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=r"rllm is not installed\nhint: rLLM is not on PyPI: git clone"):
+        BACKEND.train(RllmSettings.from_mapping(given))
+    assert not (tmp_path / "run").exists()
