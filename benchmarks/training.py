@@ -39,7 +39,7 @@ from trl import GRPOTrainer  # noqa: E402
 
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train  # noqa: E402
 from agentcore_rl_toolkit.backends.trl.config import trl_config  # noqa: E402
-from agentcore_rl_toolkit.backends.trl.run import load  # noqa: E402
+from agentcore_rl_toolkit.backends.trl.model import load  # noqa: E402
 
 SYSTEM = "Solve the math problem step by step."
 

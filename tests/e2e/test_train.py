@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.backends.trl import train
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
@@ -106,7 +106,7 @@ def options(given: TrlSettings) -> list[str]:
     changed = [
         (spec.name, getattr(given, spec.name))
         for spec in dataclasses.fields(given)
-        if spec.name not in ("agent", "failures") and getattr(given, spec.name) != spec.default
+        if spec.name not in ("agent", "failures", "options") and getattr(given, spec.name) != spec.default
     ]
     flags = [
         (f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", str(value))

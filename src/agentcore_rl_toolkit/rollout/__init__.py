@@ -11,7 +11,7 @@ rescore.py   another reward for rollouts that were run already
 
 from .files import RolloutWriter, read_rollouts
 from .judge import Judge
-from .metrics import step_metrics
+from .metrics import merge_metrics, step_metrics
 from .policy import FAILURES, Action, failure_table
 from .rollout import Group, Rollout
 from .run import RolloutOptions, RolloutRunner, run_rollouts
@@ -26,6 +26,7 @@ __all__ = [
     "RolloutRunner",
     "RolloutWriter",
     "failure_table",
+    "merge_metrics",
     "read_rollouts",
     "run_rollouts",
     "step_metrics",

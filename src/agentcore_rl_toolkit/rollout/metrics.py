@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .rollout import Group, Rollout
 
@@ -33,6 +33,23 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     metrics |= _counted("failures", Counter(r.status.value for r in everything if r.status.status_code != 200))
     metrics |= _fidelity(everything) | _sizes(trained) | _stations(everything)
     return metrics
+
+
+_COUNTS = ("groups/", "rollouts/", "dropped/", "left_out/", "failures/", "fidelity/renders", "fidelity/parse_failures")
+
+
+def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One step's figures of several processes: counts and speeds are added up, of all else the mean is taken."""
+    merged: dict[str, float] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part[name] for part in parts if name in part]
+        if name.startswith(_COUNTS) or name == "tokens_per_second":
+            merged[name] = sum(values)
+        elif name.endswith("_max"):
+            merged[name] = max(values)
+        else:
+            merged[name] = statistics.fmean(values)
+    return merged
 
 
 def _counted(kind: str, counts: Counter[str | None]) -> dict[str, float]:

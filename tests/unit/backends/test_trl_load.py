@@ -8,7 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit import tiny
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.backends.trl.run import knows_tools, load
+from agentcore_rl_toolkit.backends.trl.model import knows_tools, load
 from agentcore_rl_toolkit.errors import ConfigError
 
 PLAIN = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"

@@ -4,8 +4,9 @@
     convert.py   groups of rollouts → what TRL's `rollout_func` returns
     trainer.py   AgentGRPOTrainer: TRL's GRPOTrainer, fed with rollouts
     config.py    a run's settings as TRL takes them
-    run.py       train(): model, engine, gateway, sessions, trainer; checkpoints, evaluation, resuming
-    report.py    what a run shows while it trains, and leaves behind
+    model.py     the policy and its adapter
+    colocated.py vLLM in the trainer's process, as an engine
+    run.py       train(): model, engine, gateway, sessions and trainer together
 
 Training needs the extra `trl`.
 """

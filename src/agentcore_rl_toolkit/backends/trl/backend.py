@@ -17,6 +17,7 @@ class TrlSettings(LoopSettings):
     """A run of GRPO with TRL. `options` are fields of its `GRPOConfig`."""
 
     loss: str = option("dapo", "TRL's loss_type")
+    vllm: str | None = option(None, "sample with vLLM: `colocate`, or the URL of a server that TRL sends weights to")
     batch_size: int = option(16, "rollouts in one forward and backward pass")
     dtype: str = option("float32", "of the weights: float32, bfloat16, float16")
     gradient_checkpointing: bool = option(False, "less memory, more time")
@@ -28,6 +29,8 @@ class TrlSettings(LoopSettings):
         super().__post_init__()
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"dtype is float32, bfloat16 or float16, not {self.dtype!r}")
+        if self.vllm not in (None, "colocate") and not self.vllm.startswith(("http://", "https://")):
+            raise ConfigError(f"vllm is `colocate` or the URL of a server, not {self.vllm!r}")
 
 
 class TrlBackend:

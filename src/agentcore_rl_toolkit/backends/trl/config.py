@@ -9,7 +9,12 @@ from trl import GRPOConfig
 from ...errors import ConfigError
 from .backend import TrlSettings
 
-_DEFAULTS = {"lr_scheduler_type": "constant", "beta": 0.0, "log_completions": False}
+_DEFAULTS = {
+    "lr_scheduler_type": "constant",
+    "beta": 0.0,
+    "log_completions": False,
+    "vllm_importance_sampling_correction": False,  # the ratio is taken to the sampler's logprobs in the first place
+}
 
 
 def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
@@ -42,6 +47,11 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         "remove_unused_columns": False,
         "disable_tqdm": True,
     }
+    if settings.vllm is not None:
+        ours |= {"use_vllm": True, "vllm_mode": "colocate" if settings.vllm == "colocate" else "server"}
+        if settings.vllm != "colocate":
+            ours["vllm_server_base_url"] = settings.vllm
+        ours["vllm_enable_sleep_mode"] = False  # sessions may ask at any time
     for name in sorted(ours.keys() & settings.options.keys()):
         raise ConfigError(f"options.{name} can't be given: it follows from the run's own settings")
     try:

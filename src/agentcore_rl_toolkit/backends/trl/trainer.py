@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._rows, self._run_groups = rows, run_groups
         self._batch = Batch()
         self._asked: list[int] = []
+        self.sampler_held: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Keeps the sampler from sampling while its weights change."""
         self.step_metrics: dict[str, float] = {}
         """Logged with TRL's own, whichever way those are reported."""
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
@@ -62,6 +65,13 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         )
         self.remove_callback(PrinterCallback)  # every figure of every step, in the middle of our table
 
+    def sync_sampler(self) -> None:
+        """Give vLLM, if it samples, the current weights."""
+        if self.use_vllm and self.state.global_step != self._last_loaded_step:
+            with self.sampler_held():
+                self.vllm_generation.sync_weights()
+            self._last_loaded_step = self.state.global_step
+
     def _roll_out(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's hook: one prompt for each slot, in groups."""
         n = self.num_generations
@@ -72,6 +82,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._asked = [example["row"] for example in inputs]
+        self.sync_sampler()
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.temperature == 1.0:  # the sampler's logprobs are those of the plain logits
             output["old_per_token_logps"] = output["sampling_per_token_logps"]

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.backends.trl.report import Report
-from agentcore_rl_toolkit.backends.trl.run import _prepare
+from agentcore_rl_toolkit.backends.folder import RunFolder
+from agentcore_rl_toolkit.backends.report import Report
+from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.errors import ConfigError
+
+
+def prepare(folder: Path, *, resume: bool = True) -> int | None:
+    settings = LoopSettings(output=str(folder), resume=resume)
+    return RunFolder(settings, lambda path: (path / "trainer_state.json").is_file()).prepare()
 
 
 @pytest.fixture
@@ -29,14 +34,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_that_was_cut_off_is_none(folder: Path):
-    found = _prepare(TrlSettings(output=str(folder), resume=True))
-    assert found == str(folder / "checkpoints" / "checkpoint-2")
+    assert prepare(folder) == 2
     assert not (folder / "checkpoints" / "checkpoint-10").exists()
     assert sorted(path.stem for path in (folder / "rollouts").iterdir()) == ["step-000000", "step-000001"]
 
 
 def test_figures_go_on_from_the_checkpoint(folder: Path):
-    report = Report(TrlSettings(output=str(folder)), quiet=True)
+    report = Report(LoopSettings(output=str(folder)), quiet=True)
     report.go_on(2)
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
     known = report.totals({})
@@ -45,12 +49,12 @@ def test_figures_go_on_from_the_checkpoint(folder: Path):
 
 def test_without_a_whole_checkpoint_everything_is_run_again(folder: Path):
     (folder / "checkpoints" / "checkpoint-2" / "trainer_state.json").unlink()
-    assert _prepare(TrlSettings(output=str(folder), resume=True)) is None
+    assert prepare(folder) is None
     assert not (folder / "metrics.jsonl").exists()
     assert not (folder / "rollouts").exists()
 
 
 def test_a_run_is_not_begun_over_another(folder: Path):
     with pytest.raises(ConfigError, match="has a run already"):
-        _prepare(TrlSettings(output=str(folder)))
+        prepare(folder, resume=False)
     assert (folder / "metrics.jsonl").exists()

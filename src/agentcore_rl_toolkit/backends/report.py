@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...evaluation import Summary
-from .backend import TrlSettings
+from ..evaluation import Summary
+from .settings import LoopSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "seconds", "left")
 
@@ -19,7 +19,7 @@ _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "sec
 class Report:
     """Tells people, and a file, how a run is going. Everything goes to stderr."""
 
-    def __init__(self, settings: TrlSettings, *, quiet: bool = False) -> None:
+    def __init__(self, settings: LoopSettings, *, quiet: bool = False) -> None:
         self._settings, self._quiet = settings, quiet
         self._steps: list[dict[str, Any]] = []
         self._held_out: dict[int, float | None] = {}
