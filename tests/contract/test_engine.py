@@ -14,7 +14,9 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -127,6 +129,32 @@ def real_vllm(url: str, mode: str) -> Iterator[Subject]:
     yield Subject(VllmEngine(url, mode=mode), lambda: len(re.findall(r"Request \S+ aborted", log.read_text())), room=20)
 
 
+@cache
+def in_process(model: str) -> Any:
+    """vLLM in this process, as TRL makes it."""
+    from vllm import LLM
+
+    return LLM(model=model, dtype="float32", max_model_len=512, enforce_eager=True, logprobs_mode="processed_logprobs")
+
+
+@contextmanager
+def colocated(model: str) -> Iterator[Subject]:
+    from agentcore_rl_toolkit.backends.trl.colocated import ColocatedEngine
+
+    llm = in_process(model)
+    aborted: list[str] = []
+    abort = llm.llm_engine.abort_request
+
+    def counted(numbers: list[str]) -> None:
+        aborted.extend(numbers)
+        abort(numbers)
+
+    llm.llm_engine.abort_request = counted
+    engine = ColocatedEngine(SimpleNamespace(llm=llm), name="colocated")
+    yield Subject(engine, lambda: len(aborted), room=20)
+    llm.llm_engine.abort_request = abort
+
+
 SUBJECTS: dict[str, Open] = {
     "scripted": scripted,
     "vllm": vllm,
@@ -140,6 +168,9 @@ SUBJECTS: dict[str, Open] = {
 if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
     SUBJECTS["real-vllm"] = lambda: real_vllm(url, "tokens")
     SUBJECTS["real-vllm-generate"] = lambda: real_vllm(url, "generate")
+
+if model := os.environ.get("AGENTCORE_RL_TEST_COLOCATED"):
+    SUBJECTS["real-colocated"] = lambda: colocated(model)
 
 
 @pytest.fixture

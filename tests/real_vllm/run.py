@@ -51,7 +51,20 @@ def main(environment: Path) -> int:
         }
         tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "real_vllm" / "real_vllm.py")]
         run = [sys.executable, "-m", "pytest", *tests, "-k", "real", "-v", "-s", "--durations=5"]
-        return subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
+        code = subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
+    return code or colocated(python, folder / "model", settings)
+
+
+def colocated(python: str, model: Path, settings: dict[str, str]) -> int:
+    """The same suite against vLLM in the process that asks, as TRL's `colocate` has it."""
+    told = {
+        "AGENTCORE_RL_TEST_COLOCATED": str(model),
+        "PYTHONPATH": str(TESTS.parent / "src"),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    suite = str(TESTS / "contract" / "test_engine.py")
+    run = [python, "-m", "pytest", suite, "-k", "real-colocated", "-v", "-W", "ignore"]
+    return subprocess.run(run, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
 
 
 if __name__ == "__main__":
