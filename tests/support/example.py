@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MATH_AGENT = EXAMPLES / "strands_math_agent"
+MIGRATION_AGENT = EXAMPLES / "strands_migration_agent"
 
 
 @cache
@@ -21,3 +24,13 @@ def example(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def package(folder: str, name: str) -> Any:
+    """`package("strands_officebench_agent", "office.tasks")`: a module of a package in an example's folder."""
+    home = str(EXAMPLES / folder)
+    sys.path.insert(0, home)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(home)
