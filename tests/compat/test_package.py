@@ -121,7 +121,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "jsonschema": {"rewards/json_schema.py"},
         "torch": TRANSFORMERS | TRL,
         "transformers": TRANSFORMERS | TRL | {"gateway/tokenizer.py"},
-        "tinker": {"gateway/engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/run.py"},
+        "tinker": {"gateway/engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
         "datasets": TRL,
         "matplotlib": {"backends/report.py"},
@@ -132,7 +132,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "hydra": {f"backends/rllm/{name}.py" for name in ("check", "main")},
         "renderers": {"gateway/render.py"},
         "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
-        | {"gateway/engine/payload.py", "rollout/files.py", "backends/tinker/convert.py"}
+        | {"gateway/engine/payload.py", "rollout/files.py"}
+        | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
         | TRANSFORMERS,
     }
     for path in PACKAGE.rglob("*.py"):

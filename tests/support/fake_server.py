@@ -121,6 +121,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._do({})
 
+    def do_DELETE(self) -> None:
+        self._do({})
+
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self._do(self.server_fake.read(data, self.headers))

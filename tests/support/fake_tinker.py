@@ -115,6 +115,8 @@ class FakeTinker(FakeServer):
         name = path.removeprefix("/api/v1/").replace("/", "_")
         if isinstance(self.failing.get(name), int):
             return _send(handler, {"detail": f"{name} is not to be had"}, self.failing[name])
+        if handler.command == "DELETE":
+            return _send(handler, self._delete(path))
         if name.startswith("sessions_"):
             self.finished.append(body)
             return _send(handler, None)
@@ -151,6 +153,11 @@ class FakeTinker(FakeServer):
     def _weights_info(self, body: dict[str, Any]) -> Any:
         self._weights(body["tinker_path"])
         return {"base_model": MODEL, "is_lora": True, "lora_rank": 8}
+
+    def _delete(self, path: str) -> Any:
+        """`…/training_runs/RUN/checkpoints/weights/NAME`."""
+        run, _, kind, name = path.split("/")[-4:]
+        del self.saved[f"tinker://{run}/{kind}/{name}"]
 
     def _cancel_future(self, body: dict[str, Any]) -> Any:
         self._futures[body["request_id"]].cancelled = True
@@ -210,6 +217,7 @@ class FakeTinker(FakeServer):
         loss = sum(self._learn(model, datum) for datum in seen) if self.replies else 0.0
         output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
         output.metrics["loss:sum"] = loss
+        _add_logprobs(output.loss_fn_outputs.add(), [self._logprobs(model, datum) for datum in seen])
         return self._promise("forward_backward", lambda _: output.SerializeToString())
 
     def _asample(self, body: dict[str, Any]) -> Any:
@@ -267,6 +275,14 @@ class FakeTinker(FakeServer):
                 model.gradient[index] += ratio * advantage * ((index == drawn) - chance)
         return loss
 
+    def _logprobs(self, model: Model, datum: Seen) -> list[float]:
+        """Of each target, with the weights as they are; those of the sampler where there is no policy."""
+        if not self.replies:
+            return datum.inputs["logprobs"]
+        chances = _softmax(model.weights.numbers)
+        firsts = {reply[0]: math.log(chance) for reply, chance in zip(self.replies, chances, strict=True)}
+        return [firsts.get(int(target), 0.0) for target in datum.inputs["target_tokens"]]
+
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _model(self, body: dict[str, Any]) -> Model:
@@ -297,6 +313,14 @@ def _seen(datum: Any) -> Seen:
         name: np.frombuffer(tensor.dense, kinds[tensor.dtype]).tolist() for name, tensor in datum.loss_fn_inputs.items()
     }
     return Seen(tokens, inputs)
+
+
+def _add_logprobs(record: Any, logprobs: list[list[float]]) -> None:
+    record.num_datums = len(logprobs)
+    field = record.fields["logprobs"]
+    field.dtype = pb.DTYPE_FLOAT32
+    field.data = np.concatenate([np.array(one, np.float32) for one in logprobs]).tobytes()
+    field.offsets = np.cumsum([0, *(4 * len(one) for one in logprobs)], dtype=np.int64).tobytes()
 
 
 def _softmax(numbers: Sequence[float]) -> list[float]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
@@ -74,8 +75,8 @@ class Tokenizer:
         return dict(self._added)
 
 
-def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
-    """From a folder or a hub id."""
+def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLike[str] | None = None) -> Tokenizer:
+    """From a folder or a hub id; `chat_template` is a Jinja file to use in place of its own."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -84,7 +85,10 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
             hint="pip install 'agentcore-rl-toolkit[gateway]'",
         ) from error
     try:
-        return Tokenizer(AutoTokenizer.from_pretrained(os.fspath(name)))
+        tokenizer = AutoTokenizer.from_pretrained(os.fspath(name))
+        if chat_template is not None:
+            tokenizer.chat_template = Path(chat_template).read_text()
+        return Tokenizer(tokenizer)
     except (OSError, ValueError) as error:
         raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: {error}") from error
 

@@ -1,0 +1,72 @@
+"""Groups of rollouts → Datums for Tinker's importance-sampling loss. Pure.
+
+That loss is the sum, over tokens, of ratio × advantage. So every token that is trained counts once in whichever of its
+rollout's rows it is, and a long rollout counts more than a short one; `per="rollout"` divides by the tokens of the
+rollout, in all its rows together, so that each rollout counts once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import tinker
+
+from ...gateway.trajectory import Row
+from ...rollout import Group, Rollout
+
+PER = ("token", "rollout")
+_LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One row, as Tinker takes it, and where it comes from."""
+
+    datum: tinker.Datum
+    advantage: float
+    """Of its rollout; what the datum has at each trained token is this, weighted."""
+    group: int
+    rollout: Rollout
+
+
+def to_examples(groups: Iterable[Group], *, scale: bool = True, per: str = "token") -> list[Example]:
+    """One for each row of each rollout that is trained on. With `scale`, advantages are in spreads of their group."""
+    examples = []
+    for group in groups:
+        if group.dropped is None:
+            for rollout, advantage in zip(group.trained, advantages(group.rewards, scale=scale), strict=True):
+                size = sum(row.trained for row in rollout.rows) if per == "rollout" else 1
+                for row in rollout.rows:
+                    examples.append(Example(to_datum(row, advantage / size), advantage, group.index, rollout))
+    return examples
+
+
+def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
+    """How much better than the mean each is: a rollout counts once, whatever its rows, and a failed one not at all.
+
+    >>> advantages([1.0, 0.0], scale=False)
+    [0.5, -0.5]
+    """
+    if len(set(rewards)) < 2:  # a mean of floats need not be any of them
+        return [0.0] * len(rewards)
+    mean = statistics.fmean(rewards)
+    spread = statistics.stdev(rewards) + _LEAST_SPREAD if scale else 1.0
+    return [(reward - mean) / spread for reward in rewards]
+
+
+def to_datum(row: Row, advantage: float) -> tinker.Datum:
+    """Each token but the last predicts the next. Where that is not trained, logprob and advantage are 0."""
+    ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
+    mask = row.loss_mask[1:].astype(bool)
+    inputs = {
+        "target_tokens": ids[1:],
+        "logprobs": np.where(mask, row.logprobs[1:], 0.0).astype(np.float32),
+        "advantages": np.where(mask, advantage, 0.0).astype(np.float32),
+    }
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(ids[:-1].tolist()),
+        loss_fn_inputs={name: tinker.TensorData.from_numpy(values) for name, values in inputs.items()},
+    )

@@ -1,0 +1,151 @@
+"""The weights of a run, which are on the service: trained there, sampled from there, and kept there under names.
+
+A checkpoint in the run's folder is a small file that has the names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import tinker
+
+from ...errors import AgentCoreRLError, ConfigError
+from ...gateway.engine.tinker import close_service, context_length
+from ...tiny import resolve
+from .backend import TinkerSettings
+from .convert import Example
+
+_FILE = "tinker.json"
+_DAY = 24 * 60 * 60
+
+
+class Weights:
+    """What is trained. Use it in `with`."""
+
+    def __init__(self, settings: TinkerSettings, checkpoint: Path | None = None) -> None:
+        """New weights, or those of a checkpoint, with its optimizer."""
+        self._settings, self._adam = settings, adam(settings)
+        url = settings.base_url or os.environ.get("TINKER_BASE_URL")
+        if url is not None:
+            _reach(url)
+        with service_errors("the service can't be used"):
+            self._service = tinker.ServiceClient(base_url=settings.base_url)
+            if checkpoint is None:
+                self._training = self._service.create_lora_training_client(
+                    base_model=resolve(settings.model), rank=settings.lora_rank, seed=settings.seed
+                )
+            else:
+                state = json.loads((checkpoint / _FILE).read_text())["state"]
+                self._training = self._service.create_training_client_from_state_with_optimizer(state)
+            self.context_length = context_length(self._service, resolve(settings.model))
+
+    def sampler(self) -> tinker.SamplingClient:
+        """What samples with the weights as they are now."""
+        with service_errors("the weights can't be sampled from"):
+            return self._training.save_weights_and_get_sampling_client()
+
+    def update(self, examples: Sequence[Example]) -> dict[str, float]:
+        """One step of the optimizer; gives its figures. Examples whose advantage is 0 move nothing and are left out."""
+        moving = [example for example in examples if example.advantage]
+        figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
+        if not moving:
+            return figures
+        with service_errors("the weights can't be trained"):
+            data, config = [example.datum for example in moving], self._settings.loss_config
+            passed = self._training.forward_backward(data, self._settings.loss, config or None)
+            stepped = self._training.optim_step(self._adam)  # queued behind it, so that nothing waits in between
+            output, optimizer = passed.result(), stepped.result()
+        figures |= {f"loss/{name}": float(value) for name, value in output.metrics.items()}
+        figures |= {f"optimizer/{name}": float(value) for name, value in (optimizer.metrics or {}).items()}
+        return figures | _mismatch(moving, output.loss_fn_outputs)
+
+    def save(self, place: Path, step: int) -> None:
+        """Keep the weights and the optimizer, and the weights to sample from, as a checkpoint."""
+        name, ttl = f"step-{step:06d}", self._settings.ttl_days
+        seconds = None if ttl is None else int(ttl * _DAY)
+        with service_errors("no checkpoint can be saved"):
+            state = self._training.save_state(name, ttl_seconds=seconds)
+            sampler = self._training.save_weights_for_sampler(name, ttl_seconds=seconds)
+            known = {"step": step, "state": state.result().path, "sampler": sampler.result().path}
+        place.mkdir(parents=True, exist_ok=True)
+        unfinished = place / f"{_FILE}.unfinished"
+        unfinished.write_text(json.dumps(known | {"model": self._settings.model}, indent=2) + "\n")
+        unfinished.rename(place / _FILE)
+
+    def forget(self, place: Path) -> None:
+        """Delete a checkpoint, here and, where the service can do that, there."""
+        known = json.loads((place / _FILE).read_text())
+        (place / _FILE).unlink()
+        place.rmdir()
+        for name in ("state", "sampler"):
+            with contextlib.suppress(tinker.TinkerError, ValueError):  # it can't, or names them in a way of its own
+                self._rest().delete_checkpoint_from_tinker_path(known[name]).result()
+
+    def _rest(self) -> tinker.RestClient:
+        if "base_url" in inspect.signature(tinker.RestClient).parameters:
+            return tinker.RestClient(base_url=self._settings.base_url)
+        return self._service.create_rest_client()  # of older SDKs
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        close_service(self._service, failed=kind is not None)
+
+
+def whole(place: Path) -> bool:
+    """Whether a checkpoint was written to its end."""
+    return (place / _FILE).is_file()
+
+
+def adam(settings: TinkerSettings) -> tinker.AdamParams:
+    """The optimizer's settings, as far as this SDK knows them."""
+    try:
+        return tinker.AdamParams(**settings.adam)
+    except ValueError as error:
+        raise ConfigError(f"tinker {tinker.__version__} takes no such optimizer settings: {error}") from None
+
+
+@contextlib.contextmanager
+def service_errors(what: str) -> Iterator[None]:
+    """What the SDK raises, in our words. It has retried for minutes what can be retried."""
+    try:
+        yield
+    except tinker.AuthenticationError as error:
+        raise ConfigError(f"{what}: {error}", hint="set TINKER_API_KEY to a key of this service") from error
+    except (tinker.TinkerError, ValueError) as error:
+        raise AgentCoreRLError(f"{what}: {error}", hint="a run goes on from its checkpoint with --resume") from error
+
+
+def _reach(url: str) -> None:
+    """The SDK would try for five minutes where nobody listens."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), 10).close()
+    except OSError as error:
+        hint = "start the service, or set base_url or TINKER_BASE_URL"
+        raise ConfigError(f"no Tinker service answers at {url}: {error.strerror or error}", hint=hint) from None
+
+
+def _mismatch(examples: Sequence[Example], outputs: Sequence[Any]) -> dict[str, float]:
+    """How far the trainer's logprobs are from the sampler's, which are of the same weights."""
+    apart = []
+    for example, output in zip(examples, outputs, strict=False):
+        inputs = example.datum.loss_fn_inputs
+        trained = np.asarray(inputs["advantages"].data) != 0
+        ours, theirs = np.asarray(inputs["logprobs"].data), np.asarray(output["logprobs"].data)
+        apart.append((ours - theirs)[trained])
+    if not apart:
+        return {}
+    gap = np.concatenate(apart)
+    return {"sampler/kl": float(gap.mean()), "sampler/logprob_gap_max": float(np.abs(gap).max())}

@@ -1,0 +1,46 @@
+"""Groups of rollouts through Tinker: its SDK's `forward_backward`, against a server of its wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tinker
+
+from agentcore_rl_toolkit.backends.tinker.convert import to_examples
+from agentcore_rl_toolkit.gateway.engine.tinker import close_service
+from agentcore_rl_toolkit.rollout import Group
+from support.backends import Seen
+from support.fake_tinker import MODEL, FakeTinker
+from support.fake_tinker import Seen as Datum
+
+PASSES_ON: frozenset[str] = frozenset({"several rows", "logprobs"})
+
+
+def seen(groups: Sequence[Group], n: int) -> list[Seen]:
+    """What reaches the service's loss."""
+    examples = to_examples(groups)
+    with FakeTinker().serving() as fake:
+        service = tinker.ServiceClient(base_url=fake.url, api_key="tml-test")
+        training = service.create_lora_training_client(base_model=MODEL, rank=8)
+        training.forward_backward([example.datum for example in examples], "importance_sampling").result()
+        close_service(service)
+    return [_seen(datum, example.advantage) for datum, example in zip(fake.data[0], examples, strict=True)]
+
+
+def _seen(datum: Datum, advantage: float) -> Seen:
+    targets, inputs = datum.inputs["target_tokens"], datum.inputs
+    ids = (*datum.tokens, int(targets[-1]))
+    assert list(ids[1:]) == targets
+    # Where all advantages are 0 nothing tells trained tokens from others, and nothing needs to.
+    trained = [
+        i for i, (logprob, a) in enumerate(zip(inputs["logprobs"], inputs["advantages"], strict=True)) if logprob or a
+    ]
+    assert {inputs["advantages"][i] for i in trained} <= {_rounded(advantage)}
+    return Seen(ids, tuple(i + 1 for i in trained), tuple(inputs["logprobs"][i] for i in trained), advantage)
+
+
+def _rounded(value: float) -> float:
+    import numpy as np
+
+    return float(np.float32(value))
