@@ -32,15 +32,7 @@ def _seen(datum: Datum, advantage: float) -> Seen:
     targets, inputs = datum.inputs["target_tokens"], datum.inputs
     ids = (*datum.tokens, int(targets[-1]))
     assert list(ids[1:]) == targets
-    # Where all advantages are 0 nothing tells trained tokens from others, and nothing needs to.
-    trained = [
-        i for i, (logprob, a) in enumerate(zip(inputs["logprobs"], inputs["advantages"], strict=True)) if logprob or a
-    ]
-    assert {inputs["advantages"][i] for i in trained} <= {_rounded(advantage)}
+    pairs = zip(inputs["logprobs"], inputs["advantages"], strict=True)
+    trained = [i for i, (logprob, weighted) in enumerate(pairs) if logprob or weighted]
+    assert {inputs["advantages"][i] for i in trained} == {float(np.float32(advantage))}
     return Seen(ids, tuple(i + 1 for i in trained), tuple(inputs["logprobs"][i] for i in trained), advantage)
-
-
-def _rounded(value: float) -> float:
-    import numpy as np
-
-    return float(np.float32(value))
