@@ -31,6 +31,7 @@ from transformers import (
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
 from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+from agentcore_rl_toolkit.gateway.engine.transformers.graphs import _addresses, _still
 from agentcore_rl_toolkit.gateway.engine.transformers.layout import Fixed, Plain
 
 pytestmark = pytest.mark.anyio
@@ -680,6 +681,7 @@ async def test_who_can_have_fixed_shapes() -> None:
             assert type(layout_of(engine)) is kind
             assert all(module.training for module in model.modules()), "the trial left the flags as they were"
             answer = await ask(engine, prompt_of(9), max_tokens=4, ignore_eos=True)
+        assert model.config._attn_implementation == ("eager" if model is eager else "sdpa")
         agrees(model.eval(), prompt_of(9), answer)
     async with serving(make_model()) as engine:
         assert type(layout_of(engine)) is (Plain if DEVICE == "cpu" else Fixed)
@@ -702,6 +704,29 @@ async def test_prompts_of_all_lengths_in_fixed_shapes() -> None:
 
 
 on_a_gpu = pytest.mark.skipif(DEVICE != "cuda", reason="needs AGENTCORE_RL_TEST_DEVICE=cuda")
+
+
+async def test_graphs_know_where_weights_are_and_which_adapters_are_on() -> None:
+    peft = pytest.importorskip("peft")
+    model = make_model()
+    seen = [_addresses(model)]
+    change(model)
+    assert seen[-1] == _addresses(model), "in place"
+    model.lm_head.weight.data = model.lm_head.weight.data.clone()
+    seen.append(_addresses(model))
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    seen.append(_addresses(model))
+    model.base_model.disable_adapter_layers()
+    seen.append(_addresses(model))
+    model.base_model.enable_adapter_layers()
+    model.merge_adapter()
+    seen.append(_addresses(model))
+    assert len(set(seen)) == 5
+    assert _still(model)
+    hook = model.base_model.register_forward_pre_hook(lambda *_: None)
+    assert not _still(model)
+    hook.remove()
+    assert _still(model)
 
 
 async def crowd(engine: TransformersEngine, model: Any) -> None:
@@ -922,7 +947,7 @@ async def test_out_of_memory_while_the_buffers_grow(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch, "zeros", scarce)
     prompts = [prompt_of(20 + i) for i in range(3)]
-    async with serving(model) as engine:
+    async with serving(model, graphs=False) as engine:
         answers = await asyncio.gather(*(ask(engine, p, max_tokens=300, ignore_eos=True) for p in prompts))
     assert len(grown) > 9
     for prompt, answer in zip(prompts, answers, strict=True):

@@ -9,6 +9,7 @@
     kv.py        keys and values, plainly: of the batch, and kept for the next turn
     prefill.py   keys and values of prompts, plainly
     fixed.py     both in fixed shapes, for GPUs
+    attention.py what a step in fixed shapes attends with
     graphs.py    passes of fixed shape, repeated as CUDA graphs
     sampler.py   logits in, token ids and logprobs out
     grammar.py   what a JSON schema still allows

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from .attention import sharing
 from .graphs import Graphs
 from .kv import KV, Layer
 from .prefill import Chunk, prefill
@@ -67,7 +68,8 @@ def forward(runner: Runner, buffer: Tensor, feed: Tensor, columns: int) -> Tenso
     later = torch.arange(columns, device=feed.device) > positions[:, None, :, None]
     mask = torch.zeros(later.shape, dtype=buffer.dtype, device=feed.device).masked_fill_(later, -math.inf)
     cache = Cache(layers=[_FixedLayer(layer, places, columns) for layer in buffer])
-    return runner.forward(ids, positions, mask, cache)[0]
+    with sharing(runner.config):
+        return runner.forward(ids, positions, mask, cache)[0]
 
 
 class Slots:
@@ -176,10 +178,10 @@ class Scratch:
 
     def prefill(self, chunks: list[Chunk]) -> list[KV]:
         """Keys and values of each sequence with those of its new ids."""
-        rows, count = power(len(chunks)), power(max(16, *(len(chunk.ids) for chunk in chunks)))
-        columns = power(max(256, *(chunk.known + len(chunk.ids) for chunk in chunks)))
+        shape = rows, count, columns = _shape(chunks)
         if rows * count > LARGE or rows * (columns + 1) > SCRATCH:
-            return self._plainly(chunks)
+            half = len(chunks) // 2
+            return self.prefill(chunks[:half]) + self.prefill(chunks[half:]) if half else self._plainly(chunks)
         buffer, feed = self._buffer(rows, columns), self._feed(rows, count)
         buffer.zero_()
         for row, chunk in enumerate(chunks):
@@ -190,7 +192,7 @@ class Scratch:
         def work() -> None:
             forward(self._runner, buffer, feed, columns)
 
-        self._graphs.run(("prefill", rows, count, columns), work)
+        self._graphs.run(("prefill", *shape), work)
         ends = [chunk.known + len(chunk.ids) for chunk in chunks]
         return [[(buffer[:, :, row, :, :end].clone(),)] for row, end in enumerate(ends)]
 
@@ -211,6 +213,12 @@ class Scratch:
         if (rows, count) not in self._feeds:
             self._feeds[rows, count] = torch.zeros(3, rows, count, dtype=torch.int64, device=self._cell.device)
         return self._feeds[rows, count]
+
+
+def _shape(chunks: list[Chunk]) -> tuple[int, int, int]:
+    """Rows, ids and columns of a pass over them."""
+    counts, ends = [len(chunk.ids) for chunk in chunks], [chunk.known + len(chunk.ids) for chunk in chunks]
+    return power(len(chunks)), power(max(16, *counts)), power(max(256, *ends))
 
 
 def _padded(chunks: list[Chunk], rows: int, count: int, *, away: int) -> Tensor:

@@ -35,7 +35,7 @@ class Graphs:
         self._graphs: OrderedDict[Hashable, Any] = OrderedDict()
         self._pool: Any = None
         self._side: Any = None
-        self._weights: tuple[int, ...] | None = None
+        self._weights: tuple[Any, ...] | None = None
         self.replayed = 0
         """Passes that were repeated as graphs."""
         self.check()
@@ -103,15 +103,12 @@ class Graphs:
         return graph
 
 
-def _addresses(model: nn.Module) -> tuple[int, ...]:
-    tensors = [*model.parameters(), *model.buffers()]
-    # Adapters are switched on and off by flags.
-    flags = [hash((module.merged, module.disable_adapters, *module.active_adapters)) for module in _adapted(model)]
-    return tuple(tensor.data_ptr() for tensor in tensors) + tuple(flags)
-
-
-def _adapted(model: nn.Module) -> list[Any]:
-    return [m for m in model.modules() if hasattr(m, "disable_adapters") and hasattr(m, "active_adapters")]
+def _addresses(model: nn.Module) -> tuple[Any, ...]:
+    """Where weights are, and which adapters are on, which is no matter of weights."""
+    places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+    adapted = [vars(module) for module in model.modules() if "_disable_adapters" in vars(module)]
+    names = ("_disable_adapters", "_active_adapter", "merged_adapters")
+    return (*places, *(str(flags.get(name)) for flags in adapted for name in names))
 
 
 def _still(model: nn.Module) -> bool:

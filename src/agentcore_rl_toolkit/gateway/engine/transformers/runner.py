@@ -55,7 +55,7 @@ class Runner:
             raise ConfigError("prompt and prefix tuning put tokens before the prompt, which this engine can't follow")
         self.model = model
         self.base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-        config = self.base.config.get_text_config(decoder=True)
+        config = self.config = self.base.config.get_text_config(decoder=True)
         self.layers, self.slides = attention_layers(config)
         self.device: torch.device = self.base.get_input_embeddings().weight.device
         self.vocab_size: int = self.base.get_input_embeddings().weight.shape[0]
