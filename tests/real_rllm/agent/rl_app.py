@@ -16,8 +16,8 @@ app = AgentCoreRLApp()
 def solve(payload: dict[str, Any]) -> dict[str, Any]:
     if "fail" in payload:
         raise ValueError(payload["fail"])
-    time.sleep(payload.get("seconds", 0))
     said = _ask(payload["_rollout"], payload["prompt"])
+    time.sleep(payload.get("seconds", 0))
     got = {name: value for name, value in payload.items() if name != "_rollout"}
     return {"rewards": payload.get("rewards", [float(len(said) % 2)]), "metrics": {"letters": len(said)}, "got": got}
 

@@ -61,7 +61,8 @@ def test_an_agent_on_this_machine_gets_a_runtime(given: dict[str, Any], tmp_path
     assert made.command[place : place + 4] == ("--agent", str(agent), "--buckets", str(tmp_path / "run" / "buckets"))
     arn = "arn:aws:bedrock-agentcore:local:000000000000:runtime/math"
     assert f"rllm.remote_runtime.agentcore.agent_runtime_arn={arn}" in made.command
-    assert "rllm.remote_runtime.agentcore.s3_bucket=rollouts" in made.command
+    assert f"rllm.remote_runtime.agentcore.s3_bucket={tmp_path}/run/results" in made.command
+    assert "rllm.remote_runtime.agentcore.s3_bucket=mine" in plan(given, agent=str(agent), store="mine").command
 
 
 def test_a_local_runtime_that_is_already_there(given: dict[str, Any]) -> None:

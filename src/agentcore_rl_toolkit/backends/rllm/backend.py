@@ -22,7 +22,6 @@ from .data import check_ids, dataset_name
 from .overrides import overrides
 
 TRAINERS = ("verl", "tinker")
-_LOCAL_BUCKET = "rollouts"
 _INTERRUPTED = (130, -2, 143, -15)
 
 
@@ -111,9 +110,8 @@ def _arn(settings: RllmSettings) -> str:
 
 
 def _store(settings: RllmSettings) -> str:
-    """Where results land; a run on this machine has buckets of its own."""
-    local = not settings.agent.startswith("arn:")
-    store = settings.store or (_LOCAL_BUCKET if local else str(settings.folder / "results"))
+    """Where results land. A folder says that they are there; a bucket is asked again and again."""
+    store = settings.store or str(settings.folder / "results")
     if "/" in store and not store.startswith(("s3:", "file:")):
         store = os.path.abspath(store)
     open_store(store).close()

@@ -6,6 +6,7 @@ exactly the payload that its row is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from ...errors import ConfigError, KeyInvalid
 from ...rows import read_rows
 from ...types import RolloutId
+
+logger = logging.getLogger(__name__)
 
 
 def dataset_name(path: str) -> str:
@@ -26,15 +29,17 @@ def dataset_name(path: str) -> str:
 
 def register(path: str, name: str, split: str) -> Any:
     """Register a file's rows with rLLM; gives its `Dataset`, which holds the rows as they are in the file."""
-    from rllm.data.dataset import DatasetRegistry
+    from rllm.data.dataset import Dataset, DatasetRegistry
 
-    rows, _ = read_rows(path)
+    rows, problems = read_rows(path)
+    for problem in problems:
+        logger.warning("%s: %s; the other lines are used", path, problem)
     check_ids(path, rows)
     try:
         return DatasetRegistry.register_dataset(name, rows, split, source=path, description="rows for an agent")
     except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's errors are of these kinds
-        hint = "give each field one kind of value in all rows, and no empty objects; what varies fits into a text"
-        raise ConfigError(f"rLLM can't keep the rows of {path}: {error}", hint=hint) from error
+        logger.warning("%s: no table can hold these rows (%s): they are trained on, but not registered", path, error)
+        return Dataset(rows, name, split)
 
 
 def check_ids(path: str, rows: Sequence[dict[str, Any]]) -> None:

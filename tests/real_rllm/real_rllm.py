@@ -1,0 +1,153 @@
+"""rLLM itself, from a checkout: its adapter on the local runtime, its trainer under our command. Run by `run.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rllm.engine.remote_agent_flow_engine import RemoteAgentFlowEngine
+from rllm.engine.remote_runtime import RemoteRuntimeConfig, TaskSubmission, create_remote_runtime
+from rllm.gateway.manager import GatewayManager
+from rllm.trainer.algorithms.config import CompactFilteringConfig, TransformConfig
+from rllm.trainer.algorithms.transform import transform_episodes_to_trajectory_groups
+from rllm.workflows.workflow import TerminationReason
+from transformers import AutoTokenizer
+
+from agentcore_rl_toolkit.backends.rllm import RllmSettings
+from agentcore_rl_toolkit.backends.rllm.backend import BACKEND
+from agentcore_rl_toolkit.tiny import path as tiny_path
+from support.fake_tinker import FakeTinker
+from support.process import free_port
+
+ARN, MODEL, BASE_URL = (os.environ[f"AGENTCORE_{name}"] for name in ("AGENT_ARN", "MODEL_ID", "BASE_URL"))
+AGENT = Path(__file__).parent / "agent" / "rl_app.py"
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Any:
+    """rLLM's adapter, configured as its trainer does it."""
+    remote = {"agent_runtime_arn": ARN, "s3_bucket": str(tmp_path), "tps_limit": 25}
+    config = RemoteRuntimeConfig(enabled=True, backend="agentcore", agentcore=remote)
+    runtime = create_remote_runtime(config, exp_id="exp-1", model_id=MODEL)
+    runtime.initialize()
+    return runtime
+
+
+def submission(**row: Any) -> TaskSubmission:
+    return TaskSubmission(
+        task={"prompt": "hi"} | row, session_id=str(uuid.uuid4()), task_id="t", inference_url=BASE_URL
+    )
+
+
+def test_rewards_failures_and_timeouts_come_back(adapter: Any, tmp_path: Path) -> None:
+    asked = [submission(rewards=[0.25, 0.5]), submission(rewards=1), submission(fail="no luck"), submission(seconds=60)]
+    several, one, failed, late = asyncio.run(adapter.execute_tasks(asked, timeout=5.0))
+    assert (several.finished, several.reward, one.reward) == (True, 0.5, 1.0)
+    assert (several.termination_reason, several.raw_result["metrics"].keys()) == (
+        TerminationReason.ENV_DONE,
+        {"letters"},
+    )
+    assert (failed.finished, failed.termination_reason) == (False, TerminationReason.ERROR)
+    assert "no luck" in failed.error
+    assert (late.finished, late.termination_reason) == (False, TerminationReason.TIMEOUT)
+    assert len(list((tmp_path / "exp-1" / "t").glob("*.json"))) >= 3
+
+
+@pytest.fixture
+def gateway() -> Iterator[Any]:
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create(
+        {"rllm": {"gateway": {"host": "127.0.0.1", "port": free_port()}}, "model": {"name": MODEL}}
+    )
+    manager = GatewayManager(config, mode="thread")
+    manager._start_thread()
+    manager.client.add_worker(url=BASE_URL.removesuffix("/v1"))
+    yield manager
+    manager.stop()
+
+
+def test_with_our_settings_a_failed_session_enters_no_group(adapter: Any, gateway: Any, tmp_path: Path) -> None:
+    """Its reward of 0 would count in the group's mean, and its tokens would be trained on."""
+    rows = [{"prompt": "a", "rewards": 1}, {"prompt": "a", "rewards": 0.5}, {"prompt": "a", "seconds": 60}]
+    engine = RemoteAgentFlowEngine(adapter, gateway, session_timeout=5.0)
+    episodes = asyncio.run(engine.execute_tasks(rows, task_ids=["t", "t", "t"]))
+    assert [episode.trajectories[0].reward for episode in episodes] == [1.0, 0.5, 0.0]
+    assert all(len(step.response_ids) == 8 for episode in episodes for step in episode.trajectories[0].steps)
+    config, _ = composed(tmp_path, trainer="tinker", model=MODEL)
+    filtering = CompactFilteringConfig.from_config(config.rllm.compact_filtering)
+    (group,), _ = transform_episodes_to_trajectory_groups(episodes, TransformConfig(), filtering)
+    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 0.5]
+
+
+def test_verls_own_checks_accept_our_overrides(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="needs verl beside rLLM")
+    from omegaconf import OmegaConf
+    from rllm.trainer.verl.utils import sync_config
+    from verl.utils.config import validate_config
+
+    config, texts = composed(tmp_path, trainer="verl", rows_per_step=4, n=2)
+    sync_config(config, hydra_overrides=texts)
+    OmegaConf.resolve(config)
+    validate_config(config=config, use_reference_policy=False, use_critic=False)
+    assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, config.trainer.total_training_steps) == (
+        4,
+        2,
+        50,
+    )
+
+
+def test_one_command_trains(tmp_path: Path) -> None:
+    """rLLM's trainer, gateway and adapter, Tinker's SDK, our client, runtime and agent. The service is scripted."""
+    rows = write(tmp_path / "rows.jsonl", 4)
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_path()))
+    replies = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in ("yes", "nope")]
+    with FakeTinker(replies, context_length=4096).serving() as service:
+        options = {
+            "tinker_base_url": service.url,
+            "rollout_engine.renderer_name": "role_colon",
+            "rllm.gateway.port": free_port(),
+            "rllm.data.max_response_length": 64,
+            "training.learning_rate": 0.5,
+        }
+        command = [
+            *(sys.executable, "-m", "agentcore_rl_toolkit.cli", "train", "--backend", "rllm", "--trainer", "tinker"),
+            *(str(AGENT), "--data", rows, "--eval-data", rows, "--output", str(tmp_path / "run")),
+            *("--steps", "3", "--rows-per-step", "2", "--n", "4"),
+            *(part for name, value in options.items() for part in ("--options", f"{name}={value}")),
+        ]
+        environment = os.environ | {"TINKER_API_KEY": "tml-none", "RLLM_HOME": str(tmp_path / "home")}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert [len(batch) for batch in service.data] == [8, 8, 8]
+        assert service.trained.steps == 3
+        odd, even = service.trained.numbers  # the agent rewards answers of an odd number of letters
+        assert odd > even
+    assert json.loads(done.stdout.splitlines()[-1])["interrupted"] is False
+    assert len(list((tmp_path / "run" / "results").glob("*/*/*.json"))) == 3 * 8 + 2 * 4
+    registered = json.loads((tmp_path / "home" / "datasets" / "registry.json").read_text())["datasets"]
+    assert registered["agentcore_rows"]["splits"].keys() == {"train", "test"}
+
+
+def composed(folder: Path, **settings: Any) -> tuple[Any, list[str]]:
+    """rLLM's configuration for a run, and the overrides that make it so."""
+    from hydra import compose, initialize_config_module
+
+    rows = write(folder / "rows.jsonl", 8)
+    plan = BACKEND.plan(RllmSettings(agent=ARN, store="bucket", data=rows, output=str(folder / "run"), **settings))
+    texts = list(plan.command[plan.command.index("--") + 1 :])
+    with initialize_config_module(config_module="rllm.trainer.config", version_base=None):
+        return compose("unified", overrides=texts), texts
+
+
+def write(path: Path, count: int) -> str:
+    path.write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(count)))
+    return str(path)
