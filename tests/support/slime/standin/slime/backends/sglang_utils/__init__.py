@@ -1,0 +1,1 @@
+"""No flags of its own."""

@@ -1,0 +1,3 @@
+"""The router's flags."""
+
+FLAGS = ["--sglang-router-ip", "--prefill-num-servers"]

@@ -1,0 +1,1 @@
+"""Not started by any test."""
