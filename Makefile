@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm test-rllm lint format bench tiny-model clean
+.PHONY: help demo test test-vllm test-rllm test-slime lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,11 @@ test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite aga
 # rLLM is not on PyPI; of its trainers only Tinker's SDK runs without GPUs. verl is there for its configuration.
 test-rllm: .venv-rllm/.rllm  ## run rLLM's adapter and its tests against the local runtime (RLLM_DIR=<a checkout>)
 	.venv-rllm/bin/python tests/real_rllm/run.py $(RLLM_DIR)
+
+# slime is not on PyPI. What it imports without a GPU is run as it is: its types, data source, schedule and conversion.
+test-slime: $(VENV)/.dev  ## run slime's tests against a checkout (SLIME_DIR=<a checkout>)
+	@test -f '$(SLIME_DIR)/train.py' || { echo 'SLIME_DIR is no checkout of slime: $(SLIME_DIR)'; exit 2; }
+	SLIME_DIR='$(abspath $(SLIME_DIR))' $(BIN)/python -m pytest -k slime tests/contract/test_backends.py tests/unit/backends tests/e2e/test_slime.py
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
