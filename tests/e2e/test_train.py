@@ -17,13 +17,14 @@ import pytest
 
 pytest.importorskip("trl")
 
+from agentcore_rl_toolkit.backends.report import Report
 from agentcore_rl_toolkit.backends.trl import train
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
 from support.agent import PROLOGUE
-from support.process import clean_env
+from support.process import clean_env, free_port
 from support.runtime import eventually
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
@@ -263,3 +264,58 @@ def test_failures_that_the_table_trains_on(parts: Path, tmp_path: Path) -> None:
 def test_too_few_rows_are_refused(parts: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has 4 rows, and a step takes 5"):
         train(settings(parts, tmp_path / "run", rows_per_step=5))
+
+
+def test_an_adapter_is_trained_and_sampled_from(parts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    given = settings(parts, tmp_path / "run", lora_rank=4, learning_rate=0.05, max_staleness=0, steps=2)
+    summary = train(given, report=Report(given, quiet=True))
+    checkpoint = Path(summary["checkpoint"])
+    assert (checkpoint / "adapter_model.safetensors").exists()
+    assert not (checkpoint / "model.safetensors").exists()
+    assert (summary["steps"], summary["fidelity"], summary["failures"]) == (2, 1.0, {})
+    assert lines(tmp_path / "run" / "metrics.jsonl")[-1]["grad_norm"] > 0
+
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    def logprobs(model: Any, ids: list[int]) -> Any:
+        with torch.no_grad():
+            return (
+                model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0]
+            )
+
+    base = AutoModelForCausalLM.from_pretrained(parts / "model")
+    (row,) = next(iter(read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.jsonl"))).rows
+    sampled = torch.tensor(row.logprobs[1:]), torch.tensor(row.loss_mask[1:]).bool()
+    without = logprobs(base, row.token_ids.tolist())
+    adapted = logprobs(PeftModel.from_pretrained(base, checkpoint.with_name("checkpoint-1")), row.token_ids.tolist())
+    # The second step was sampled with the adapter that the first one left.
+    assert (adapted - sampled[0])[sampled[1]].abs().max() < 1e-4
+    assert (without - sampled[0])[sampled[1]].abs().max() > 1e-3
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_share_a_run(parts: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    config = tmp_path / "run.toml"
+    given = settings(parts, output, steps=1, eval_data=str(parts / "vary.jsonl"))
+    changed = {spec.name: getattr(given, spec.name) for spec in dataclasses.fields(given)}
+    known = {name: value for name, value in changed.items() if isinstance(value, (str, int, float))}
+    config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in known.items()))
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    command = [sys.executable, *launch, "-m", "agentcore_rl_toolkit.cli", "train", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_env(OMP_NUM_THREADS="1"), timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    summary = json.loads(done.stdout)  # one of them tells
+    assert (summary["steps"], summary["rollouts"], summary["fidelity"]) == (1, 4, 1.0)
+    groups = []
+    for name in ("step-000000.jsonl", "step-000000.process-1.jsonl"):
+        rollouts = list(read_rollouts(output / "rollouts" / name))
+        groups.append({rollout.input_id for rollout in rollouts})
+        assert (len(rollouts), len(groups[-1])) == (2, 1)  # whole groups, one in each
+    assert groups[0] != groups[1]
+    held_out = [len(list(read_rollouts(path))) for path in sorted((output / "evaluations").glob("step-000001*"))]
+    assert held_out == [2, 2]
+    assert summary["after"] is not None

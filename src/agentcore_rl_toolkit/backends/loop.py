@@ -107,7 +107,7 @@ class Loop:
     def finish(self, step: int, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
         """The run in figures, written to its folder and told."""
         settings, latest = self.settings, self.folder.latest()
-        summary = {
+        summary: dict[str, Any] = {
             "model": settings.model,
             "agent": settings.agent,
             "seed": settings.seed,
@@ -122,7 +122,8 @@ class Loop:
         if self._process == 0:
             (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             self.report.finished(summary)
-        return summary
+        first: dict[str, Any] = self._gather(summary)[0]
+        return first
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

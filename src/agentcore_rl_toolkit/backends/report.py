@@ -99,8 +99,8 @@ class Report:
 
     def evaluated(self, step: int, summary: Summary) -> None:
         self._held_out[step] = summary.reward
-        interval = "" if summary.interval is None else " [{:.1%}, {:.1%}]".format(*summary.interval)
-        reward = "-" if summary.reward is None else f"{summary.reward:.1%}"
+        interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
+        reward = _number(summary.reward)
         self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {summary.rollouts} rollouts")
 
     # --- at the end --------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ class Report:
         held_out = self._held_out.get(line["step"])
         return [
             str(line["step"]),
-            _percent(line.get("reward")),
-            _percent(held_out),
+            _number(line.get("reward")),
+            _number(held_out),
             f"{line.get('tokens_per_second', 0):.0f}",
             str(int(line.get("rollouts/failed", 0))),
             _percent(line.get("fidelity")),
@@ -181,6 +181,10 @@ class Report:
         for line in self._steps[-15:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _percent(value: float | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         summary = backend.train(settings)
     except ImportError as error:
         raise ConfigError(str(error)) from error
-    print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
+        print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
     return 130 if summary.get("interrupted") else int(summary.get("exit_code", 0))
 
 

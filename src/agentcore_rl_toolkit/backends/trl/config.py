@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from trl import GRPOConfig
@@ -13,6 +14,7 @@ _DEFAULTS = {
     "lr_scheduler_type": "constant",
     "beta": 0.0,
     "log_completions": False,
+    "ddp_find_unused_parameters": False,
     "vllm_importance_sampling_correction": False,  # the ratio is taken to the sampler's logprobs in the first place
 }
 
@@ -48,6 +50,9 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         "disable_tqdm": True,
     }
     if settings.vllm is not None:
+        if importlib.util.find_spec("vllm") is None:
+            hint = "pip install vllm; for a server too, because TRL sends it weights through it"
+            raise ConfigError("sampling with vLLM needs it installed here", hint=hint)
         ours |= {"use_vllm": True, "vllm_mode": "colocate" if settings.vllm == "colocate" else "server"}
         if settings.vllm != "colocate":
             ours["vllm_server_base_url"] = settings.vllm

@@ -193,7 +193,9 @@ def _with_hints() -> Iterator[None]:
     """Failures that have a setting to turn, with its name."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
         hint = "lower batch_size or concurrency, or set gradient_checkpointing"
         raise AgentCoreRLError(f"out of memory: {str(error).splitlines()[0]}", hint=hint) from error
     except OSError as error:

@@ -1,0 +1,71 @@
+"""What a run shows: a live table on a terminal, and lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+from support.process import clean_env
+
+SCRIPT = """
+import sys
+from agentcore_rl_toolkit.backends.report import Report
+from agentcore_rl_toolkit.backends.settings import LoopSettings
+from agentcore_rl_toolkit.evaluation import Outcome, summarize
+from agentcore_rl_toolkit.types import Status
+
+report = Report(LoopSettings(agent="rl_app.py", model="tiny", output=sys.argv[1], steps=3))
+held_out = summarize([Outcome(str(i), str(i), Status.COMPLETED, float(i % 2), 1.0) for i in range(8)])
+with report:
+    report.evaluated(0, held_out)
+    for step in (1, 2):
+        known = {"loss": 0.1, "reward": step / 4, "step_time": 2.0, "fidelity": 1.0, "tokens_per_second": 70.4}
+        report.stepped(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
+    report.evaluated(2, held_out)
+"""
+HEAD = ["step", "reward", "held-out", "tokens/s", "failed", "fidelity", "seconds", "left"]
+
+
+def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, env=clean_env())
+    assert (done.returncode, done.stdout) == (0, "")
+    head, before, first, second, after = done.stderr.splitlines()
+    assert head.split() == HEAD
+    assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts"
+    assert first.split() == ["1", "0.250", "-", "70", "1", "100.0%", "2.0", "0:04"]
+    assert second.split() == ["2", "0.500", "-", "70", "2", "100.0%", "2.0", "0:02"]
+    assert after.startswith("held-out rows at step 2")
+
+
+def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = clean_env(TERM="xterm", COLUMNS="100", LINES="40")
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # how a terminal says that nobody is left
+                break
+            shown += piece
+            if not piece:
+                break
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    last = text[text.rindex("tiny · rl_app.py") :]
+    cells = [re.findall(r"[^\s│┃┡━╇┩┏┳┓└┴┘├┼┤─]+", line) for line in last.splitlines()]
+    assert HEAD in cells
+    assert ["1", "0.250", "-", "70", "1", "100.0%", "2.0", "0:04"] in cells
+    assert ["2", "0.500", "-", "70", "2", "100.0%", "2.0", "0:02"] in cells
+    assert "held-out rows at step 0: mean reward 0.500" in text
+    assert b"\x1b[" in shown  # drawn in place, not scrolled
