@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("tinker")
 
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
+from agentcore_rl_toolkit.backends.tinker.run import held_back
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.rollout import read_rollouts
@@ -204,6 +206,15 @@ def test_ctrl_c_ends_with_a_checkpoint(
     assert summary["steps"] >= 1
     assert summary["checkpoint"] == str(output / "checkpoints" / f"checkpoint-{summary['steps']}")
     assert "interrupted; saving a checkpoint" in capsys.readouterr().err
+
+
+def test_ctrl_c_waits_for_the_end_of_an_update(interruptible: None) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_back():  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(True)
+    assert done == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_service_that_fails_ends_the_run_with_its_words(parts: Path, tmp_path: Path, fake: FakeTinker) -> None:

@@ -38,6 +38,8 @@ class TinkerSettings(LoopSettings):
             raise ConfigError(f"loss is one of {', '.join(LOSSES)}, not {self.loss!r}")
         if self.per not in ("token", "rollout"):
             raise ConfigError(f"per is token or rollout, not {self.per!r}")
+        if self.report_to != "none":
+            raise ConfigError("report_to is for TRL", hint="figures are in metrics.jsonl, one line a step")
         if self.ttl_days is not None and self.ttl_days < 1 / 24:
             raise ConfigError(f"ttl_days is at least an hour, not {self.ttl_days}")
         for name, value in self.options.items():
@@ -67,7 +69,7 @@ class TinkerBackend:
     def plan(self, settings: TinkerSettings) -> Plan:
         """Everything is checked but what only the service knows: the model, and whether the key is good."""
         notes = [*check(settings), *_check_service(settings)]
-        require("agentcore_rl_toolkit.backends.tinker.run", self.extra, "training with Tinker")
+        require("agentcore_rl_toolkit.backends.tinker.weights", self.extra, "training with Tinker").adam(settings)
         if settings.temperature != 1.0:
             notes.append(
                 f"temperature {settings.temperature}: logprobs are the service's, and its loss is of temperature 1"
