@@ -24,7 +24,8 @@ from agentcore_rl_toolkit.backends.slime.plug import close_plugs
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
 from support.runtime import local_runtime
-from support.slime import Source, arguments, source_group
+from support.slime import CHECKOUT, Source, arguments, source_group
+from support.slime.absent import stand_in
 from support.slime.router import EXPERTS, LAYERS, FakeRouter, routes
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
@@ -293,6 +294,41 @@ def test_one_sample_at_a_time(args: Arguments, router: FakeRouter) -> None:
     assert advantages[2] == 0.0
     assert advantages[3] == pytest.approx(-advantages[0])
     assert asked.global_batch_size == 3
+
+
+@pytest.mark.skipif(CHECKOUT is None, reason="SLIME_DIR names no checkout")
+@pytest.mark.filterwarnings("ignore")  # slime's and its dependencies'
+def test_slimes_own_rollout_function(args: Arguments, router: FakeRouter) -> None:
+    stand_in()
+    from slime.rollout import sglang_rollout
+    from slime.utils.http_utils import init_http_client
+
+    router.script = Told(a=["sub"], b=["raise", "0.5"])
+    asked = args(
+        rollout_global_dataset=True,
+        custom_generate_function_path="agentcore_rl_toolkit.backends.slime.generate.generate",
+        sglang_server_concurrency=4,
+        rollout_num_gpus=1,
+        rollout_num_gpus_per_engine=1,
+        sglang_dp_size=1,
+        rollout_external=False,
+        use_distributed_post=False,
+        over_sampling_batch_size=2,
+        **dict.fromkeys(["rollout_skip_special_tokens", "partial_rollout", "mask_offpolicy_in_partial_rollout"], False),
+        **dict.fromkeys(["dynamic_sampling_filter_path", "rollout_sample_filter_path", "custom_rm_path"]),
+        group_rm=False,
+        rollout_sample_hook_path=[],
+        rollout_all_samples_process_path=None,
+    )
+    init_http_client(asked)
+    output = sglang_rollout.generate_rollout(asked, 0, Source(rows("a", "b"), 2))
+    assert [sorted(len(rollout) for rollout in group) for group in output.samples] == [[1, 2], [1, 1]]
+    samples = flat(output.samples)
+    assert sorted({sample.rollout_id for sample in samples}) == [0, 1, 2, 3]
+    assert [sample.metadata["agentcore"]["why"] for sample in samples if sample.remove_sample] == ["agent_error"]
+    _, advantages = post_process(asked, samples)
+    assert [a for a, sample in zip(advantages, samples, strict=True) if sample.group_index == 1] == [0.0, 0.0]
+    assert asked.global_batch_size == 4
 
 
 @pytest.mark.parametrize(
