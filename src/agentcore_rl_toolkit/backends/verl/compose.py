@@ -1,0 +1,117 @@
+"""verl's own configuration, composed from overrides and checked as `main_ppo` does, and what of it rollouts go by.
+
+Needs verl, but no GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ...errors import ConfigError
+from .backend import VERLS, VerlSettings
+from .overrides import CUSTOM, NEEDED, ROLLOUT
+
+ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
+"""Those that count a rollout of several rows once: verl's GRPO, and those without groups."""
+
+
+def composed(overrides: Sequence[str]) -> Any:
+    """verl's configuration."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        try:
+            return compose("ppo_trainer", list(overrides))
+        except (HydraException, OmegaConfBaseException) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(f"verl's configuration: {first}", hint="see options, and verl's documentation") from error
+
+
+def check(overrides: Sequence[str]) -> list[str]:
+    """Compose it, refuse what can't work, and say what was found."""
+    import verl
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = composed(overrides)
+    said = io.StringIO()  # verl prints
+    try:
+        with contextlib.redirect_stdout(said):
+            omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+            validate_config(config, need_reference_policy(config), need_critic(config))
+    except (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException) as error:
+        raise ConfigError(f"verl refuses its configuration: {error}") from error
+    Rollouts.read(config)
+    notes = [f"verl {verl.__version__}: its configuration is composed and in order"]
+    if config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean":
+        notes.append("loss_agg_mode=seq-mean-token-mean: the rows of a rollout count as sequences of their own")
+    return notes
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """What verl's configuration says of rollouts."""
+
+    settings: VerlSettings
+    context: int
+    """Most tokens of prompt and reply."""
+    routes: bool
+    """Whether expert routes are replayed."""
+
+    @classmethod
+    def read(cls, config: Any) -> Rollouts:
+        """From the whole configuration; refuses what would get a group's statistics wrong."""
+        rollout = config.actor_rollout_ref.rollout
+        given = OmegaConf.select(config, CUSTOM)
+        if given is None:
+            hint = "write actor_rollout_ref.rollout.name=agentcore, and …rollout.agentcore.agent_runtime_arn=…"
+            raise ConfigError("verl's configuration doesn't say which agent to run", hint=hint)
+        _check_algorithm(config)
+        settings = _settings(OmegaConf.to_container(given, resolve=True), rollout)
+        if not settings.agent and settings.image is None:
+            hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
+            raise ConfigError("there is no agent to run", hint=hint)
+        lengths = [rollout.prompt_length + rollout.response_length, rollout.max_model_len, settings.context_limit]
+        context = min(length for length in lengths if length is not None)
+        return cls(settings, context, bool(rollout.enable_rollout_routing_replay))
+
+    def of_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
+        """One worker's share: limits are split, and each has a gateway of its own."""
+        settings = self.settings
+        port = settings.gateway_port + number if settings.gateway_port else 0
+        url = settings.gateway_url and settings.gateway_url.replace("{port}", str(port)).replace("{host}", host)
+        return replace(
+            settings,
+            agent=agent,
+            workers=1,
+            concurrency=max(1, settings.concurrency // count),
+            tps_limit=settings.tps_limit / count,
+            gateway_port=port,
+            gateway_url=url,
+        )
+
+
+def _settings(given: Any, rollout: Any) -> VerlSettings:
+    for name in given:
+        if name in VERLS:
+            raise ConfigError(f"agentcore.{name} is verl's own setting", hint=f"set {VERLS[name]}")
+    verls = {"n": max(2, rollout.n), "temperature": float(rollout.temperature), "workers": rollout.agent.num_workers}
+    return VerlSettings.from_mapping({**given, **verls})
+
+
+def _check_algorithm(config: Any) -> None:
+    if not config.trainer.use_v1:
+        raise ConfigError("agents need verl's V1 trainer", hint="leave trainer.use_v1 as it is")
+    estimator = str(config.algorithm.adv_estimator)
+    if estimator not in ESTIMATORS:
+        hint = f"algorithm.adv_estimator={NEEDED['algorithm.adv_estimator']}"
+        raise ConfigError(f"verl's {estimator} counts a rollout of several rows several times", hint=hint)
+    if config.actor_rollout_ref.rollout.n < 2 and estimator == "grpo":
+        raise ConfigError("GRPO compares the rollouts of a row", hint=f"{ROLLOUT}.n=8")

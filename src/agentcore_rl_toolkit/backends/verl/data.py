@@ -1,0 +1,63 @@
+"""Plain JSONL as verl's data set (`data.custom_cls`): one row, one payload, handed to the agent as it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from ...rows import read_rows
+
+logger = logging.getLogger(__name__)
+
+
+class JsonlRows(Dataset):  # type: ignore[misc]
+    """The rows of one JSONL file, or of several.
+
+    verl's own fields are made from a row for its logs and dumps: `raw_prompt` from `prompt`, `reward_model` from
+    `answer`, `data_source` from the file's name.
+    """
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any = None,
+        config: Any = None,
+        processor: Any = None,
+        max_samples: int = -1,
+    ) -> None:
+        paths = [data_files] if isinstance(data_files, str) else list(data_files)
+        self._rows: list[tuple[str, dict[str, Any]]] = []
+        for path in paths:
+            rows, problems = read_rows(str(Path(path).expanduser()))
+            for problem in problems:
+                logger.warning("%s: %s; left out", path, problem)
+            self._rows += [(Path(path).stem, row) for row in rows]
+        if max_samples > 0:
+            self._rows = self._rows[:max_samples]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        source, row = self._rows[index]
+        return {
+            "raw_prompt": messages(row),
+            "payload": row,
+            "index": index,
+            "data_source": source,
+            "reward_model": {"ground_truth": row.get("answer")},
+        }
+
+
+def messages(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What verl shows of a row as its prompt; what the agent is told is the whole of it."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, list):
+        return prompt
+    text = prompt if isinstance(prompt, str) else json.dumps(row, default=repr)
+    return [{"role": "user", "content": text.encode(errors="replace").decode()}]

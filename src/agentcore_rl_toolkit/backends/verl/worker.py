@@ -1,0 +1,140 @@
+"""verl's agent loop worker, with a gateway and a runner of rollouts in it.
+
+    prompt of verl → n rollouts (rollout/) → agent → gateway → VerlEngine → verl's servers
+                     group, judged         → outputs → TransferQueue → verl
+
+A group that is not trained on is a failure to verl, with no outputs: the sampler takes another prompt for it. What ends
+the run (too many failures, a setting that can't work) is raised from the next call, for verl has no other ear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import ray
+import transfer_queue as tq
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+
+from ...client import RolloutClient
+from ...gateway.serve import Gateway
+from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter
+from ...types import Status
+from .compose import Rollouts
+from .convert import measured, outputs, trained, validated
+from .engine import VerlEngine
+
+logger = logging.getLogger(__name__)
+
+_NOT_STORED = ("payload", "agent_name", "__rollout_n__", "__do_sample__")
+
+
+class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]
+    """Runs the groups of the prompts it is given.
+
+    Ray copies inherited methods into the class it makes of this one, and a copy's `super()` is another: what is used
+    of verl's is called from methods of our own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    async def open(self, number: int, count: int, agent: str) -> None:
+        """Get ready, as worker `number` of `count`."""
+        rollouts = Rollouts.read(self.config)
+        self._settings = settings = rollouts.of_worker(number, count, agent, ray.util.get_node_ip_address())
+        self._routes = rollouts.routes
+        self._stopped: Exception | None = None
+        self._engine = VerlEngine(
+            self.llm_client,
+            model=str(self.config.actor_rollout_ref.model.path),
+            context_length=rollouts.context,
+            server=self.config.actor_rollout_ref.rollout.name,
+            stop_ids=[] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id],
+        )
+        gateway = Gateway(self._engine, tokenizer=self.tokenizer, routes=self._routes, **settings.gateway)
+        self._open = stack = AsyncExitStack()
+        await stack.enter_async_context(gateway)
+        client: RolloutClient = await asyncio.to_thread(settings.client().__enter__)
+        stack.push(client.__exit__)
+        folder = settings.folder / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = stack.enter_context(RolloutWriter(folder / f"worker-{number}.jsonl"))
+        options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
+        self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options, on_rollout=writer.write)))
+        self._groups = asyncio.Semaphore(max(1, settings.concurrency // (settings.n + settings.oversample)))
+
+    async def close(self) -> None:
+        """Give up what runs, and end the gateway and the sessions."""
+        for task in list(self.background_tasks):
+            task.cancel()
+        await asyncio.gather(*self.background_tasks, return_exceptions=True)
+        await self._open.aclose()
+
+    async def generate_sequences(self, batch: Any) -> None:
+        """verl's call: start a group for each prompt, and wait for none."""
+        if self._stopped is not None:
+            raise self._stopped
+        await super().generate_sequences(batch)
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        """verl's hook: all samples of one prompt."""
+        validate = trajectory["validate"]
+        place = {"key": prompt["uid"], "partition_id": "val" if validate else "train"}
+        await tq.async_kv_put(**place, tag={"status": "running"})
+        status = "failure"
+        try:
+            async with self._groups:
+                group = await self._group(prompt, sampling_params, validate)
+            if await self._hand_over(group, prompt, validate):
+                status = "finished"
+        except Exception as error:
+            logger.exception("the rollouts of %s ended the run", prompt["uid"])
+            self._stopped = self._stopped or error
+        finally:
+            await tq.async_kv_put(**place, tag={"status": status})
+
+    async def _group(self, prompt: dict[str, Any], sampling: dict[str, Any], validate: bool) -> Group:
+        rollout = self.config.actor_rollout_ref.rollout
+        n = prompt.get("__rollout_n__") or (rollout.val_kwargs.n if validate else rollout.n)
+        changes: dict[str, Any] = {"n": int(n), "enforced": self._enforced(sampling)}
+        if validate:
+            changes["oversample"] = 0
+        running = self._runner.run_async([dict(prompt["payload"])], **changes)
+        return await anext(running)
+
+    def _enforced(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        """verl's sampling settings, whatever the agent asks for."""
+        known = {"temperature": float(sampling["temperature"]), "max_tokens": self._settings.max_tokens}
+        known["top_p"] = sampling["top_p"] if sampling["top_p"] < 1 else None
+        known["top_k"] = sampling["top_k"] if sampling["top_k"] > 0 else None
+        return {name: value for name, value in known.items() if value is not None}
+
+    async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> bool:
+        """Give a group's outputs to verl; False if there are none."""
+        routes = self._engine.route_shape or (0, 0) if self._routes else None
+        chosen = measured(group) if validate else trained(group, routes)
+        if not chosen:
+            _tell(group)
+        stored = {name: value for name, value in prompt.items() if name not in _NOT_STORED}
+        for number, rollout in enumerate(chosen):
+            made = self._validated(rollout) if validate else outputs(rollout, routes=routes)
+            given = [AgentLoopOutput(**fields) for fields in made]
+            await super()._agent_loop_postprocess(given, validate, session_id=number, **stored)
+        return bool(chosen)
+
+    def _validated(self, rollout: Rollout) -> list[dict[str, Any]]:
+        padding = self.tokenizer.pad_token_id or 0
+        return validated(rollout, self._settings.failed_reward, padding)
+
+
+def _tell(group: Group) -> None:
+    failed = [rollout for rollout in group.rollouts if rollout.status is not Status.COMPLETED]
+    last = f"; {failed[-1].status.value}: {failed[-1].error}" if failed else ""
+    logger.warning("%s is not trained on: %s%s", group.input_id, group.dropped or "nothing to train on", last)

@@ -1,0 +1,132 @@
+"""verl's own configuration: what its program makes of the seeds' spelling, and of a plan."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.import_utils import load_class_from_fqn
+
+from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
+from agentcore_rl_toolkit.backends.verl.compose import Rollouts, check, composed
+from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, translate
+from agentcore_rl_toolkit.errors import ConfigError
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math-AbCdEf1234"
+IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/agents/math:dev"
+SEEDS = [
+    f"{ROLLOUT}.name=agentcore",
+    f"{ROLLOUT}.agentcore.agent_name=math_agent",
+    f"{ROLLOUT}.agentcore.container_uri={IMAGE}",
+    f"{ROLLOUT}.agentcore.s3_bucket=my-bucket",
+]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "1 + 1", "answer": "2"}\n' * 16)
+    return path
+
+
+def spelled(*more: str) -> Any:
+    start = [f"{ROLLOUT}.name=agentcore", f"{ROLLOUT}.agentcore.agent_runtime_arn={ARN}", f"{ROLLOUT}.n=4"]
+    return composed(translate([*start, *more]))
+
+
+def test_stock_verl_takes_the_seeds_spelling() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "verl.trainer.main_ppo", *SEEDS, "--cfg", "job"]
+    told = {**os.environ, "VERL_LOGGING_LEVEL": "ERROR"}
+    shown = subprocess.run(command, capture_output=True, text=True, env=told)
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    config = OmegaConf.create(shown.stdout)
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.name == "vllm"
+    assert rollout.custom.agentcore == {"agent_name": "math_agent", "container_uri": IMAGE, "s3_bucket": "my-bucket"}
+    assert load_class_from_fqn(OmegaConf.select(config, MANAGER)).__name__ == "AgentCoreManager"
+    assert config.algorithm.adv_estimator == "grpo"
+
+
+def test_verls_own_types_take_it() -> None:
+    config = spelled(f"{ROLLOUT}.agentcore.failures.timeout=train", f"{ROLLOUT}.agentcore.engine=sglang")
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert (rollout.name, rollout.agent.num_workers) == ("sglang", 1)
+    assert rollout.custom["agentcore"]["failures"] == {"timeout": "train"}
+    found = Rollouts.read(config)
+    assert (found.settings.agent, found.settings.n, found.context) == (ARN, 4, 1024)
+    assert found.settings.failures == {"timeout": "train"}
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        (f"{ROLLOUT}.agentcore.n=3", "agentcore.n is verl's own setting"),
+        (f"{ROLLOUT}.agentcore.s3_buckt=b", "unknown setting 's3_buckt'"),
+        ("algorithm.adv_estimator=rloo", "rloo counts a rollout of several rows several times"),
+        ("trainer.use_v1=false", "V1 trainer"),
+        (f"{ROLLOUT}.n=1", "GRPO compares"),
+        (f"{ROLLOUT}.agentcore.agent_runtime_arn=''", "no agent to run"),
+    ],
+)
+def test_what_would_not_work_is_refused(override: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Rollouts.read(spelled(override))
+
+
+def test_without_an_agent_verl_is_told_what_is_missing() -> None:
+    with pytest.raises(ConfigError, match="which agent to run"):
+        Rollouts.read(composed([f"{ROLLOUT}.name=vllm"]))
+
+
+def test_the_context_is_the_shortest_that_is_set() -> None:
+    assert Rollouts.read(spelled(f"{ROLLOUT}.max_model_len=900")).context == 900
+    assert Rollouts.read(spelled(f"{ROLLOUT}.agentcore.context_limit=800")).context == 800
+
+
+def test_workers_share_the_limits() -> None:
+    url = f"{ROLLOUT}.agentcore.gateway_url='http://{{host}}:{{port}}'"
+    more = ["agentcore.gateway_port=9000", "agentcore.concurrency=9", "agentcore.tps_limit=20", "agent.num_workers=4"]
+    found = Rollouts.read(spelled(url, *(f"{ROLLOUT}.{one}" for one in more)))
+    mine = found.of_worker(2, 4, "agent.py", "10.0.0.7")
+    assert (mine.concurrency, mine.tps_limit, mine.gateway_port) == (2, 5.0, 9002)
+    assert (mine.gateway_url, mine.agent) == ("http://10.0.0.7:9002", "agent.py")
+
+
+def test_a_plan_is_composed_and_checked(agent: Path, rows: Path) -> None:
+    settings = VerlSettings(agent=str(agent), data=str(rows), n=4, context_limit=4096, output="runs/it's")
+    plan = BACKEND.plan(settings)
+    assert plan.command[:3] == (sys.executable, "-m", "verl.trainer.main_ppo")
+    assert any("composed and in order" in note for note in plan.notes)
+    config = composed(plan.command[3:])
+    assert config.data.train_batch_size == settings.rows_per_step
+    assert config.trainer.default_local_dir.endswith("runs/it's/checkpoints")
+    assert config.actor_rollout_ref.rollout.prompt_length + config.actor_rollout_ref.rollout.response_length == 4096
+    read = Rollouts.read(config).settings
+    assert (read.agent, read.n, read.context_limit) == (str(agent), 4, 4096)
+    data = create_rl_dataset(config.data.train_files, config.data, None, None)
+    assert (len(data), data[3]["payload"]) == (16, {"prompt": "1 + 1", "answer": "2"})
+
+
+def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Path) -> None:
+    settings = VerlSettings(agent=str(agent), data=str(rows), options={"trainer.logger": ["console", "wandb"]})
+    assert composed(BACKEND.plan(settings).command[3:]).trainer.logger == ["console", "wandb"]
+    with pytest.raises(ConfigError, match="loger"):
+        BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows), options={"trainer.loger": "wandb"}))
+    odd = {"data.train_batch_size": 3, "trainer.n_gpus_per_node": 2, "actor_rollout_ref.actor.use_dynamic_bsz": False}
+    with pytest.raises(ConfigError, match="verl refuses its configuration"):
+        BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows), n=3, options=odd))
+
+
+def test_losses_by_row_are_noted() -> None:
+    start = [f"{ROLLOUT}.name=agentcore", f"{ROLLOUT}.agentcore.agent_runtime_arn={ARN}", f"{ROLLOUT}.n=4"]
+    more = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]
+    notes = check(translate([*start, *more]))
+    assert any("sequences of their own" in note for note in notes)

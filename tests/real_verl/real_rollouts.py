@@ -1,0 +1,221 @@
+"""verl from its prompts to its advantages: manager, worker, queue, replay buffer, all but engines."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import transfer_queue as tq
+from scripted import ScriptedClient
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import collate_fn
+
+from agentcore_rl_toolkit.backends.verl.compose import composed
+from agentcore_rl_toolkit.backends.verl.data import JsonlRows
+from agentcore_rl_toolkit.backends.verl.manager import AgentCoreManager
+from agentcore_rl_toolkit.backends.verl.overrides import translate
+from agentcore_rl_toolkit.errors import RolloutsStopped
+from agentcore_rl_toolkit.rollout import read_rollouts
+from agentcore_rl_toolkit.tiny import path as tiny
+from support.runtime import eventually
+
+pytestmark = pytest.mark.usefixtures("queue")
+
+STEP = 5
+
+
+def config_of(agent: Path, folder: Path) -> Any:
+    return composed(
+        translate(
+            [
+                "actor_rollout_ref.rollout.name=agentcore",
+                f"actor_rollout_ref.rollout.agentcore.agent_runtime_arn={agent}",
+                f"actor_rollout_ref.rollout.agentcore.s3_bucket={folder / 'results'}",
+                f"actor_rollout_ref.rollout.agentcore.output={folder}",
+                f"actor_rollout_ref.model.path={tiny()}",
+                "actor_rollout_ref.rollout.n=3",
+                "actor_rollout_ref.rollout.temperature=0.7",
+                "actor_rollout_ref.rollout.val_kwargs.n=2",
+                "actor_rollout_ref.rollout.enable_rollout_routing_replay=true",
+            ]
+        )
+    )
+
+
+class Run:
+    """A manager with one worker, and what verl's trainer does around it."""
+
+    def __init__(self, config: Any, client: ScriptedClient) -> None:
+        self.config = config
+        self.manager = AgentCoreManager.create(
+            config=config, llm_client=client, teacher_client=None, reward_loop_worker_handles=None
+        )
+        self.buffer = ReplayBuffer("sync", {}, 8, "drop", {}, poll_interval=0.1)
+
+    @property
+    def worker(self) -> Any:
+        return self.manager.agent_loop_workers[0]
+
+    def submit(self, rows: list[dict[str, Any]], *, validate: bool = False) -> dict[str, str]:
+        """As the trainer submits prompts; gives the rows' names by uid."""
+        batch = collate_fn(rows)
+        batch["uid"] = np.array([str(uuid.uuid4()) for _ in rows], dtype=object)
+        made = tu.get_tensordict(batch)
+        tu.assign_non_tensor_data(made, "global_steps", STEP)
+        if validate:
+            tu.assign_non_tensor_data(made, "validate", True)
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": STEP} for _ in rows]
+        partition = "val" if validate else "train"
+        tq.kv_batch_put(keys=list(made["uid"]), partition_id=partition, tags=tags)
+        self.manager.generate_sequences(made)
+        return {str(uid): row["payload"]["id"] for uid, row in zip(batch["uid"], rows, strict=True)}
+
+    def sample(self, count: int, *, validate: bool = False) -> Any:
+        batch, _ = self.buffer.sample(STEP, "val" if validate else "train", count)
+        return batch
+
+    def advantages(self, batch: Any) -> dict[str, list[float]]:
+        """verl's, by key, as its trainer computes them."""
+        data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
+        data["old_log_probs"] = data.pop("rollout_log_probs")
+        tq.kv_batch_put(batch.keys, batch.partition_id, fields=data)
+        PPOTrainer._compute_advantage(SimpleNamespace(config=self.config), batch, {})
+        found = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages"])["advantages"]
+        return {key: row.tolist() for key, row in zip(batch.keys, found, strict=True)}
+
+    def statuses(self, partition: str = "train") -> dict[str, str]:
+        """Of the prompts, by uid."""
+        known = (tq.kv_list(partition) or {}).get(partition, {})
+        return {key: tag["status"] for key, tag in known.items() if tag.get("is_prompt")}
+
+    def close(self) -> None:
+        ray.get(self.worker.close.remote())
+        ray.kill(self.worker)
+
+
+LINES = {
+    "row-a": ["1", "over", "0", "0.5"],  # a rollout of two rows
+    "row-b": ["raise", "2", "0"],  # one fails
+    "row-c": ["raise", "raise", "1"],  # too few to compare
+    "row-d": ["vanish", "1", "go on", "0", "0"],  # one is run again; one of two turns
+    "row-e": ["1", "raise"],  # held out
+    "row-g": ["1", "over", "0", "0.5"],
+    **{f"row-f{i}": ["raise"] * 3 for i in range(6)},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def run(agent: Path, folder: Path) -> Iterator[Run]:
+    run = Run(config_of(agent, folder), ScriptedClient(str(tiny()), LINES, experts=True))
+    yield run
+    run.close()
+
+
+def rows(folder: Path, *names: str) -> list[dict[str, Any]]:
+    """As verl's data loader takes them from a file."""
+    file = folder / "rows.jsonl"
+    file.write_text("".join(f'{{"id": "{name}", "prompt": "row-{name}", "answer": "4"}}\n' for name in names))
+    data = JsonlRows([str(file)])
+    return [data[i] for i in range(len(data))]
+
+
+def by_session(batch: Any, names: dict[str, str]) -> dict[str, dict[int, list[str]]]:
+    """The batch's keys by the names of rows, and by session."""
+    found: dict[str, dict[int, list[str]]] = {}
+    for key in sorted(batch.keys):
+        uid, session, _ = key.rsplit("_", 2)
+        found.setdefault(names[uid], {}).setdefault(int(session), []).append(key)
+    return found
+
+
+def fields(batch: Any, *names: str) -> dict[str, dict[str, Any]]:
+    """What verl's queue holds of a batch: by key, and by field."""
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=list(names))
+    values = {name: [getattr(value, "data", value) for value in data.get(name)] for name in names}
+    return {key: {name: values[name][i] for name in names} for i, key in enumerate(batch.keys)}
+
+
+def test_groups_reach_verls_advantages(run: Run, folder: Path) -> None:
+    names = run.submit(rows(folder, "a", "b", "c", "d"))
+    batch = run.sample(4)
+    found = by_session(batch, names)
+    sessions = {name: sorted(len(keys) for keys in found[name].values()) for name in found}
+    assert sessions == {"a": [1, 1, 2], "b": [1, 1], "d": [1, 1, 1]}  # nothing of c, nor of what failed
+
+    known = fields(batch, "rm_scores", "response_mask", "loss_mask", "responses", "rollout_log_probs")
+    rewards = {key: float(one["rm_scores"].sum()) for key, one in known.items()}
+    advantages = run.advantages(batch)
+    assert sorted(rewards[keys[0]] for keys in found["a"].values()) == [0.0, 0.5, 1.0]
+    for of_row in found.values():
+        scores = [rewards[keys[0]] for keys in of_row.values()]  # each rollout once
+        for keys in of_row.values():
+            above = (rewards[keys[0]] - np.mean(scores)) / (np.std(scores, ddof=1) + 1e-6)
+            for key in keys:
+                mask = known[key]["response_mask"].tolist()
+                assert advantages[key] == pytest.approx([above * bit for bit in mask], abs=1e-4)
+    for one in known.values():
+        ids, mask = one["responses"].tolist(), one["response_mask"].tolist()
+        expected = [-0.01 * (token % 97 + 1) if bit else 0.0 for token, bit in zip(ids, mask, strict=True)]
+        assert one["rollout_log_probs"].tolist() == pytest.approx(expected)
+        assert one["loss_mask"].tolist() == mask
+    assert len([one for one in known.values() if 0 in one["response_mask"]]) == 1  # a message between two replies
+
+
+def test_versions_turn_rewards_and_routes_are_passed_on(run: Run, folder: Path) -> None:
+    run.submit(rows(folder, "g"))
+    batch = run.sample(1)
+    known = fields(batch, "extra_fields", "routed_experts", "input_ids")
+    extra = [one["extra_fields"] for one in known.values()]
+    assert {(one["min_global_steps"], one["max_global_steps"]) for one in extra} == {(4, 4)}
+    assert [one["turn_scores"] for one in extra if one["turn_scores"]] == [[0.0, 0.5]] * 2
+    assert all(tag["min_global_steps"] == tag["max_global_steps"] == 4 for tag in batch.tags)
+    for one in known.values():
+        length = len(one["input_ids"])
+        expected = np.arange((length - 1) * 6).reshape(length - 1, 3, 2) % 8
+        assert one["routed_experts"][:-1].tolist() == expected.tolist()
+
+
+def test_a_validation_counts_the_agents_failures(run: Run, folder: Path) -> None:
+    names = run.submit(rows(folder, "e"), validate=True)
+    batch = run.sample(1, validate=True)
+    assert [len(keys) for keys in by_session(batch, names)["e"].values()] == [1, 1]
+    known = fields(batch, "rm_scores", "num_turns", "data_source", "reward_model", "extra_fields")
+    assert sorted(float(one["rm_scores"].sum()) for one in known.values()) == [0.0, 1.0]
+    assert sorted(one["extra_fields"]["status"] for one in known.values()) == ["agent_error", "completed"]
+    assert {one["data_source"] for one in known.values()} == {"rows"}
+    assert [one["reward_model"]["ground_truth"] for one in known.values()] == ["4", "4"]
+
+
+def test_verl_says_how_to_sample(run: Run) -> None:
+    asked = ray.get(run.worker.__ray_call__.remote(lambda worker: worker.llm_client.asked))
+    trained = [params for _, params in asked if params["temperature"] == 0.7]  # and not the agent's 0.25
+    held_out = [params for _, params in asked if params["temperature"] == 0.0]
+    assert (len(held_out), len(trained)) == (2, len(asked) - 2)
+    assert all(params["logprobs"] is True and params["max_tokens"] < 1024 for params in trained)
+    assert max(Counter(session for session, _ in asked).values()) == 2  # calls of one session go to one server
+
+
+def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
+    kept = Counter(rollout.status.value for rollout in read_rollouts(folder / "rollouts" / "worker-0.jsonl"))
+    assert kept == {"completed": 13, "agent_error": 4, "session_lost": 1}
+
+
+def test_too_many_failures_end_the_run(run: Run, folder: Path) -> None:  # the last one: the worker takes no more
+    run.submit(rows(folder, *(f"f{i}" for i in range(6))))
+    eventually(lambda: set(run.statuses().values()) == {"failure"}, seconds=60)
+    with pytest.raises(RolloutsStopped, match="rollouts in a row could not be trained on"):
+        run.submit(rows(folder, "a"))

@@ -1,0 +1,66 @@
+"""Groups of rollouts through verl's types and its advantages, as its trainer computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch.nn.utils.rnn import pad_sequence
+from verl import DataProto
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from agentcore_rl_toolkit.backends.verl.convert import outputs, trained
+from agentcore_rl_toolkit.rollout import Group
+from support.backends import Seen
+
+PASSES_ON: frozenset[str] = frozenset({"several rows", "logprobs", "routes", "versions", "step rewards"})
+
+_SHAPE = (1, 2)  # layers and experts of the suite's routes
+
+
+def seen(groups: Sequence[Group], n: int) -> list[Seen]:
+    """What reaches verl's loss."""
+    keys, made = [], []
+    for group in groups:
+        for session, rollout in enumerate(trained(group)):
+            for index, fields in enumerate(outputs(rollout, routes=_SHAPE)):
+                keys.append(f"uid{group.index}_{session}_{index}")
+                made.append(AgentLoopOutput(**fields).as_dict())
+    advantages = _advantages(keys, made)
+    return [_seen(row, advantage) for row, advantage in zip(made, advantages, strict=True)]
+
+
+def _advantages(keys: list[str], made: list[dict[str, Any]]) -> list[list[float]]:
+    padded = {
+        name: pad_sequence([row[name] for row in made], batch_first=True) for name in ("response_mask", "rm_scores")
+    }
+    batch = TensorDict(
+        {"response_mask": padded["response_mask"], "token_level_rewards": padded["rm_scores"]}, batch_size=len(keys)
+    )
+    uids = np.array([key.split("_")[0] for key in keys], dtype=object)
+    data = compute_advantage_for_multi_trajectories(
+        DataProto(batch=batch, non_tensor_batch={"uid": uids}), batch_keys=keys, adv_estimator="grpo"
+    )
+    rows: list[list[float]] = data.batch["advantages"].tolist()
+    return rows
+
+
+def _seen(row: dict[str, Any], advantages: list[float]) -> Seen:
+    prompt = len(row["prompts"])
+    places = torch.nonzero(row["response_mask"]).flatten().tolist()
+    (advantage,) = {round(advantages[place], 6) for place in places}
+    assert all(value == 0 for place, value in enumerate(advantages) if place not in places)
+    extra = row["extra_fields"]
+    steps = [extra[f"{end}_global_steps"] for end in ("min", "max")]
+    return Seen(
+        ids=(*row["prompts"].tolist(), *row["responses"].tolist()),
+        trained=tuple(prompt + place for place in places),
+        logprobs=tuple(row["rollout_log_probs"][place].item() for place in places),
+        advantage=advantage,
+        routes=row["routed_experts"].tolist() if "routed_experts" in row else None,
+        versions=tuple(str(step) for step in steps if step is not None),
+    )
