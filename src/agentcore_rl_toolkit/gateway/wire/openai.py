@@ -84,7 +84,16 @@ def read_messages(messages: Any) -> list[Message]:
     """Messages in canonical form."""
     if not isinstance(messages, list) or not messages:
         raise invalid("messages is not a list with at least one message", param="messages")
-    return with_user_turn([_message(message, place) for place, message in enumerate(messages)])
+    return with_user_turn([_plain(message) or _message(message, place) for place, message in enumerate(messages)])
+
+
+def _plain(message: Any) -> Message | None:
+    """A message that is a role and a text, as most are; conversations have hundreds of them, sent again every turn."""
+    if type(message) is dict and len(message) == 2:
+        role, content = message.get("role"), message.get("content")
+        if type(content) is str and (role == "user" or role == "assistant"):
+            return {"role": role, "content": content}
+    return None
 
 
 def _message(message: Any, place: int) -> Message:

@@ -1,0 +1,40 @@
+"""Bodies as they are read: what is refused, long or short."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.gateway.faults import Fault
+from agentcore_rl_toolkit.gateway.wire.body import DEEPEST, depth, read_json
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """An object of so many levels, lists and objects by turns."""
+    value: Any = {} if levels % 2 else []
+    for level in range(levels - 1, 0, -1):
+        value = {"a": value} if level % 2 else [value]
+    return dict(value)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 30_000])
+def test_how_deep_a_body_may_be(text: str) -> None:
+    for levels in (1, 2, DEEPEST):
+        body = nested(levels) | {"text": text}
+        assert depth(body) == levels
+        assert read_json(json.dumps(body).encode()) == body
+    with pytest.raises(Fault, match="nested more than 100 deep"):
+        read_json(json.dumps(nested(DEEPEST + 1) | {"text": text}).encode())
+
+
+def test_many_brackets_are_not_depth() -> None:
+    body = {"messages": [{"content": [{"text": "[" * 200}]}] * 60}
+    assert read_json(json.dumps(body).encode()) == body
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"3", b"", b"{", b'{"a": NaN}', b'{"a": 1e999}'])
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(Fault, match="not a JSON object|not valid JSON"):
+        read_json(body)
