@@ -223,6 +223,13 @@ def test_what_is_given_up_is_not_sampled_on(args: Arguments, router: FakeRouter)
     assert router.running == 0
 
 
+def test_a_router_that_lists_no_models(args: Arguments, router: FakeRouter, place: Path) -> None:
+    router.missing.add("/v1/models")
+    output = generate_rollout(args(rollout_batch_size=1), 0, Source(rows("a"), 2))
+    assert len(output.samples) == 1
+    assert not [body for path, body in router.requests if path == "/generate" and "lora_path" in body]
+
+
 def test_one_gateway_for_all_steps(args: Arguments, router: FakeRouter) -> None:
     asked = args(rollout_batch_size=1)
     source = Source(rows("a"), 2)

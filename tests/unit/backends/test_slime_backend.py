@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +21,8 @@ from agentcore_rl_toolkit.backends.base import Plan
 from agentcore_rl_toolkit.backends.slime import SlimeRunner
 from agentcore_rl_toolkit.backends.slime.backend import BACKEND, SlimeSettings
 from agentcore_rl_toolkit.backends.slime.checkout import Checkout
+from agentcore_rl_toolkit.backends.slime.command import SETTINGS
+from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 from support.runtime import eventually
@@ -305,6 +309,37 @@ def test_an_interrupted_run_on_a_cluster_of_its_own(told: dict[str, Any], ran: P
     host, port = json.loads(ran.read_text())["cluster"].rsplit(":", 1)
     with pytest.raises(OSError), socket.create_connection((host, int(port)), 5):
         pass
+
+
+def test_the_guide_tells_the_truth(told: dict[str, Any], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "slime.md").read_text()
+    table = page.split("<!-- slime settings -->")[1].split("\n\n")[1].splitlines()[2:]
+    shown = {cells[1].strip("` -"): cells[2].replace("`", "").strip() for cells in (line.split("|") for line in table)}
+    assert shown == SETTINGS
+    (run, section) = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    here = {name: told[name] for name in ("model_dir", "data_path", "slime_dir", "output")}
+    here |= {"eval_data": told["data_path"], "rows_per_step": 8, "model_type": told["model_type"]}
+    flags = flags_of(SlimeRunner.from_yaml(tmp_path / "run.yaml").plan(**here))
+    assert (flags["--eval-interval"], flags["--tensor-model-parallel-size"]) == ("20", "2")
+    assert SlimeSettings.from_mapping(section["agentcore"]).agent == run["agent_runtime_arn"]
+    told_by_hand = re.findall(r"^--\S+-path (agentcore\S+)$", page, re.MULTILINE)
+    assert len(told_by_hand) == 3
+    for path in told_by_hand:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_a_dry_run_on_the_command_line(
+    told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(told))
+    code = main(["train", "--backend", "slime", "--config", str(tmp_path / "run.yaml"), "--steps", "3", "--dry-run"])
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert "--num-rollout" in shown
+    assert f"#     agent: {ARN}" in shown
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in shown
 
 
 def test_the_backend_is_one() -> None:
