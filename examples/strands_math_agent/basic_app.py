@@ -4,6 +4,7 @@ from typing import Any
 
 from bedrock_agentcore.runtime import BedrockAgentCoreApp
 from calculator import calculator
+from question import Question
 from strands import Agent
 from strands.models import BedrockModel
 
@@ -12,6 +13,7 @@ app = BedrockAgentCoreApp()
 
 @app.entrypoint
 def invoke_agent(payload: dict[str, Any]) -> str:
+    question = Question.read(payload)
     model = BedrockModel(model_id="us.anthropic.claude-sonnet-4-20250514-v1:0")
     agent = Agent(
         model=model,
@@ -19,7 +21,7 @@ def invoke_agent(payload: dict[str, Any]) -> str:
         system_prompt="Solve the math problem step by step.",
         callback_handler=None,
     )
-    response = agent(payload["prompt"])
+    response = agent(question.prompt)
     return str(response)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from calculator import calculator
+from question import Question
 from reward import MathReward
 from strands import Agent
 from strands.models.openai import OpenAIModel
@@ -15,6 +16,7 @@ reward_fn = MathReward()
 
 @app.rollout_entrypoint
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
+    question = Question.read(payload)
     cfg = payload["_rollout"]
     model = OpenAIModel(
         client_args={"api_key": "EMPTY", "base_url": cfg["base_url"]},
@@ -27,7 +29,7 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         system_prompt="Solve the math problem step by step.",
         callback_handler=None,
     )
-    response = agent(payload["prompt"])
+    response = agent(question.prompt)
     rewards = reward_fn(response_text=str(response), ground_truth=payload["answer"])
     return {"response": str(response), "rewards": rewards}
 

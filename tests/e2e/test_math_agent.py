@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from support.example import MATH_AGENT
@@ -34,12 +35,20 @@ def writes_nonsense(request: SampleRequest) -> Sequence[int]:
     return ids("I don't know." if "error" in said else call_text("calculator", expression="6 boxes"))
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutClient]:
+    with RolloutClient(MATH_AGENT, tmp_path_factory.mktemp("store"), "exp") as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("policy", "reward", "turns"), [(asks_the_calculator, 1.0, 2), (guesses, 0.0, 1), (writes_nonsense, 0.0, 2)]
 )
-def test_a_rollout(policy: Callable[[SampleRequest], Sequence[int]], reward: float, turns: int, tmp_path: Path) -> None:
+def test_a_rollout(
+    policy: Callable[[SampleRequest], Sequence[int]], reward: float, turns: int, client: RolloutClient
+) -> None:
     engine = ScriptedEngine(policy)
-    with gateway(engine) as running, RolloutClient(MATH_AGENT / "rl_app.py", tmp_path, "exp") as client:
+    with gateway(engine) as running:
         session = running.open_session()
         settings = {"base_url": session["base_url"], "model_id": MODEL, "sampling_params": {"max_tokens": 99}}
         result = client.invoke(ROW, **settings).result(timeout=60)
@@ -48,3 +57,22 @@ def test_a_rollout(policy: Callable[[SampleRequest], Sequence[int]], reward: flo
         assert (known.turns, known.rows, known.bridges, known.renders) == (turns, 1, turns - 1, 0)
         assert known.trained == known.sampled
         assert {request.sampling.max_tokens for request in engine.requests} == {99}
+
+
+@pytest.mark.parametrize(
+    "prompt", [7, [{"toolUse": {"toolUseId": "1", "name": "calculator", "input": {"expression": "6*7"}}}]]
+)
+def test_a_prompt_that_is_no_string_is_refused(prompt: object, client: RolloutClient) -> None:
+    row = {"prompt": prompt, "answer": "42"}
+    result = client.invoke(row, base_url="http://127.0.0.1:9/v1", model_id="never-called").result(timeout=60)
+    assert result["status_code"] == 500
+    assert "the payload is refused: prompt: Input should be a valid string" in result["stop_reason"]
+
+
+def test_eval_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with gateway(ScriptedEngine(guesses)) as running:
+        policy = ["--base-url", running.open_session()["base_url"], "--model-id", MODEL]
+        assert main(["eval", str(MATH_AGENT), *policy, "--limit", "2", "--store", str(tmp_path), "--quiet"]) == 0
+    figures = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["completed", "2"] in figures
+    assert ["mean", "reward", "0"] in figures

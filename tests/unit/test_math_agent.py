@@ -8,14 +8,16 @@ import json
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from support.example import MATH_AGENT, example
 from support.process import clean_env
 
 
-@pytest.mark.parametrize("name", ["calculator", "problems", "reward"])
+@pytest.mark.parametrize("name", ["calculator", "prepare_gsm8k", "problems", "question", "reward"])
 def test_examples_in_docstrings_run(name: str) -> None:
     assert doctest.testmod(example(f"strands_math_agent/{name}.py")).failed == 0
 
@@ -87,6 +89,51 @@ def test_problems_as_a_data_file() -> None:
     assert out[0] == out[1]
     rows = [json.loads(line) for line in out[0].splitlines()]
     assert [set(row) for row in rows] == [{"prompt", "answer"}] * 5
+
+
+def test_the_rows_that_come_with_the_agent() -> None:
+    command = [sys.executable, str(MATH_AGENT / "problems.py"), "held-out", "64"]
+    made = subprocess.run(command, capture_output=True, check=True, env=clean_env())
+    assert made.stdout == (MATH_AGENT / "rows.jsonl").read_bytes()
+
+
+def gsm8k(*args: str, home: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(MATH_AGENT / "prepare_gsm8k.py"), *args]
+    env = clean_env() | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=env)
+
+
+def test_gsm8k_as_rows(tmp_path: Path) -> None:
+    """A folder as GSM8K's is on the hub: a configuration by name, a Parquet file for each split."""
+    folder = tmp_path / "gsm8k"
+    (folder / "main").mkdir(parents=True)
+    files = [{"split": split, "path": f"main/{split}-*"} for split in ("train", "test")]
+    about = {"configs": [{"config_name": "main", "data_files": files}]}
+    (folder / "README.md").write_text(f"---\n{json.dumps(about)}\n---\n")
+    for split, number in (("train", "1,024"), ("test", "-7.5")):
+        entries = [
+            {"question": f" How many in {split}? ", "answer": f"It is <<1+1=2>>2, #### no,\n#### {number}"},
+            {"question": "And then?", "answer": "#### 3"},
+        ]
+        table = pyarrow.Table.from_pylist(entries)
+        pyarrow.parquet.write_table(table, folder / f"main/{split}-00000-of-00001.parquet")
+    made = gsm8k("train", "--dataset", str(folder), home=tmp_path)
+    assert [json.loads(line) for line in made.stdout.splitlines()] == [
+        {"idx": 0, "prompt": "How many in train?", "answer": "1024", "data_source": "gsm8k"},
+        {"idx": 1, "prompt": "And then?", "answer": "3", "data_source": "gsm8k"},
+    ], made.stderr
+    made = gsm8k("test", "--dataset", str(folder), "--limit", "1", home=tmp_path)
+    (row,) = [json.loads(line) for line in made.stdout.splitlines()]
+    reward_fn = example("strands_math_agent/reward.py").MathReward()
+    assert reward_fn(response_text="So it is -7.5.", ground_truth=row["answer"]) == 1.0
+
+
+def test_gsm8k_that_is_not_there(tmp_path: Path) -> None:
+    made = gsm8k("train", "--dataset", str(tmp_path / "nothing"), home=tmp_path)
+    assert (made.returncode, made.stdout) == (1, "")
+    assert "hint: --dataset takes a folder, too" in made.stderr
+    with pytest.raises(ValueError, match="an answer without ####"):
+        example("strands_math_agent/prepare_gsm8k.py").final_answer("42")
 
 
 def test_the_readme_shows_the_diff_of_the_apps() -> None:
