@@ -42,6 +42,7 @@ class FakeAgentCoreControl:
         self.account, self.region, self.moving = account, region, moving
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.runtimes: dict[str, dict[str, Any]] = {}
+        self.tags: dict[str, dict[str, str]] = {}
         self.refuse: dict[str, list[tuple[str, str]]] = {}
         """By operation: (code, message) of the answers to come."""
         self.fail: str | None = None
@@ -60,6 +61,8 @@ class FakeAgentCoreControl:
         return {"AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL": self.url}
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if path.startswith("/tags/"):
+            return self._tags(unquote(path.removeprefix("/tags/")))
         runtime_id = unquote(path.removeprefix("/runtimes/").strip("/"))
         operation = {
             ("PUT", False): "CreateAgentRuntime",
@@ -89,6 +92,7 @@ class FakeAgentCoreControl:
         arn = f"arn:aws:bedrock-agentcore:{self.region}:{self.account}:runtime/{runtime_id}"
         known = {"agentRuntimeArn": arn, "agentRuntimeId": runtime_id, "agentRuntimeVersion": "1", "createdAt": _now()}
         self.runtimes[runtime_id] = known
+        self.tags[runtime_id] = members.get("tags", {})
         self._set(runtime_id, members, "CREATING")
         return known
 
@@ -148,6 +152,13 @@ class FakeAgentCoreControl:
         if since + self.page < len(self.runtimes):
             answer["nextToken"] = str(since + self.page)
         return answer
+
+    def _tags(self, arn: str) -> dict[str, Any]:
+        self.calls.append(("ListTagsForResource", {"resourceArn": arn}))
+        for known in self.runtimes.values():
+            if known["agentRuntimeArn"] == arn:
+                return {"tags": self.tags.get(known["agentRuntimeId"], {})}
+        raise Refused("ResourceNotFoundException", f"{arn} not found")
 
     @contextmanager
     def serving(self) -> Iterator[FakeAgentCoreControl]:

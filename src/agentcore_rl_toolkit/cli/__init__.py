@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AgentCoreRLError
-from . import eval, gateway, init, rescore, results, rollout, runtime, train
+from . import build, deploy, destroy, doctor, eval, gateway, init, rescore, results, rollout, runtime, train
 
-VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results)
+VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results, build, deploy, destroy, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -45,6 +45,8 @@ class RuntimeSpec:
     """How long a session may be idle (the service's default: 900)."""
     lifetime_seconds: int | None = None
     """How long a session may live (the service's default: 28800)."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Given to a runtime that is created; later, they are its owner's."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -120,11 +122,17 @@ class RuntimeControl:
                 return None
             raise
 
+    def tags(self, arn: str) -> dict[str, str]:
+        """A runtime's tags."""
+        found: dict[str, str] = self._call("list_tags_for_resource", resourceArn=arn).get("tags", {})
+        return found
+
     def plan(self, spec: RuntimeSpec, known: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]] | None:
         """The call that makes `known` what `spec` says, and its parameters; None if nothing differs."""
         wanted = spec.request()
         if known is None:
-            return "create_agent_runtime", {"agentRuntimeName": spec.name, **wanted}
+            tags = {"tags": dict(spec.tags)} if spec.tags else {}
+            return "create_agent_runtime", {"agentRuntimeName": spec.name, **wanted, **tags}
         same_environment = wanted["environmentVariables"] == known.get("environmentVariables", {})
         if known["status"] != "UPDATE_FAILED" and same_environment and _same(_without_empty(wanted), known):
             return None
@@ -217,7 +225,8 @@ class RuntimeControl:
         if self._client is None:
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
             try:
-                self._client = boto3.client(_SERVICE, region_name=self._region, config=config)
+                session = boto3.session.Session()  # boto3's own keeps the credentials it once found
+                self._client = session.client(_SERVICE, region_name=self._region, config=config)
             except (BotoCoreError, ValueError) as error:
                 raise ConfigError(f"{_SERVICE} can't be used: {error}", hint="set AWS_REGION or --region") from error
         return self._client

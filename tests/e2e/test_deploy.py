@@ -1,0 +1,424 @@
+"""`agentcore-rl build`, `deploy` and `destroy`: moto for AWS, a scripted control plane, and the agent's own image."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.deploy.image import add_toolkit, content_tag
+from agentcore_rl_toolkit.store import open_store
+from conftest import AwsServers
+from support.agent import AgentProcess, rollout
+from support.container import Image, build, data_plane, write_engine
+from support.fake_agentcore_control import FakeAgentCoreControl
+from support.scripted_model import ScriptedModel
+
+REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+
+
+def manifest(text: str) -> str:
+    return json.dumps({"mediaType": MANIFEST, "config": {"digest": text}})
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An agent's folder with the toolkit's wheel in it."""
+    folder = tmp_path_factory.mktemp("template") / "my-agent"
+    assert main(["init", str(folder), "--framework", "openai"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in OFFLINE.items():
+            patch.setenv(name, value)
+        add_toolkit(folder, lambda line: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def image(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return build(template, tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def agent(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, under a name of its own; it is the working directory."""
+    folder = tmp_path / f"agent_{tmp_path.name.rpartition('_')[2]}{abs(hash(str(tmp_path))) % 10**8}"
+    shutil.copytree(template, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@dataclass
+class World:
+    """AWS as the command line finds it."""
+
+    aws: AwsServers
+    control: FakeAgentCoreControl
+    agent: Path
+    engine_calls: Path
+    asked: list[str] = field(default_factory=list)
+
+    def client(self, service: str) -> Any:
+        return boto3.client(service, endpoint_url=self.aws.sqs_url, region_name="us-west-2")
+
+    def commands(self) -> list[list[str]]:
+        text = self.engine_calls.read_text() if self.engine_calls.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    def roles(self) -> set[str]:
+        return {role["RoleName"] for role in self.client("iam").list_roles()["Roles"]}
+
+    def repositories(self) -> set[str]:
+        return {found["repositoryName"] for found in self.client("ecr").describe_repositories()["repositories"]}
+
+    def buckets(self) -> set[str]:
+        return {found["Name"] for found in self.client("s3").list_buckets()["Buckets"]}
+
+    def queues(self) -> set[str]:
+        return {url.rpartition("/")[2] for url in self.client("sqs").list_queues().get("QueueUrls", [])}
+
+
+@pytest.fixture(scope="module")
+def container(
+    image: Image, aws_servers: AwsServers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AgentProcess]:
+    """The agent's container, running with S3 at hand."""
+    env = aws_servers.env | {"AWS_ENDPOINT_URL_S3": aws_servers.sqs_url}
+    with image.running(tmp_path_factory.mktemp("container") / "log", **env) as running:
+        yield running
+
+
+@pytest.fixture
+def world(
+    aws_env: AwsServers, agent: Path, container: AgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    calls = write_engine(tmp_path / "bin", "docker")
+    with FakeAgentCoreControl().serving() as control, data_plane(container) as (url, asked):
+        services = ("S3", "ECR", "IAM", "STS", "SQS", "CODEBUILD")
+        endpoints = {f"AWS_ENDPOINT_URL_{service}": aws_env.sqs_url for service in services}
+        env = OFFLINE | endpoints | control.env | {"AWS_ENDPOINT_URL_BEDROCK_AGENTCORE": url}
+        for name, value in (env | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}).items():
+            monkeypatch.setenv(name, value)
+        yield World(aws_env, control, agent, calls, asked)
+
+
+def test_the_image_runs_the_agent(image: Image, tmp_path: Path) -> None:
+    """The recipe's own filesystem, and CMD in it: /ping, a rollout with a scripted model, a bad request."""
+    assert (image.command, image.ports, image.user) == (["python", "rl_app.py"], [8080], "1000")
+    assert sorted(path.name for path in image.folder.iterdir() if path.name.startswith(".")) == [
+        ".dockerignore",
+        ".gitignore",
+    ]
+    installed = next(image.root.glob("venv/lib/*/site-packages/my_agent-*.dist-info")).joinpath("METADATA").read_text()
+    assert "Requires-Dist: agentcore-rl-toolkit" in installed
+
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        if body["messages"][-1]["role"] == "tool":
+            return {"content": f"The answer is {body['messages'][-1]['content']}."}
+        return {"tool_calls": [("calculator", {"expression": "6*7"})]}
+
+    with ScriptedModel(script).serving() as model, image.running(tmp_path / "log") as running:
+        assert running.ping() == "Healthy"
+        given = rollout(tmp_path / "store", base_url=model.base_url, model_id="m")
+        status, answer = running.invoke({"prompt": "6 times 7?", "answer": "42", "_rollout": given})
+        assert (status, answer["status"]) == (200, "processing")
+        running.wait_healthy()
+        stored = json.loads(open_store(str(tmp_path / "store")).get(answer["result_key"]))
+        assert (stored["rewards"], stored["response"]) == (1.0, "The answer is 42.")
+        assert [body["model"] for body in model.requests] == ["m", "m"]
+        assert running.invoke({"prompt": "x", "_rollout": {"exp_id": "e"}})[0] == 400
+
+
+def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (world.roles(), world.repositories(), world.buckets(), world.queues())
+    name = world.agent.name
+    given = ["--bucket", f"results-{name[6:]}", "--queue", f"{name}-queue", "--timeout", "60"]
+    assert main(["deploy", *given, "--env", "STAGE=test"]) == 0
+    said = capsys.readouterr()
+    (runtime,) = world.control.runtimes.values()
+    assert said.out == f"{runtime['agentRuntimeArn']}\n"
+    assert runtime["status"] == "READY"
+    image = f"{REGISTRY}/{name.replace('_', '-')}:{content_tag(world.agent)}"
+    assert runtime["agentRuntimeArtifact"] == {"containerConfiguration": {"containerUri": image}}
+    store = f"s3://results-{name[6:]}/{name}"
+    environment = dict(runtime["environmentVariables"])
+    assert environment.pop("AGENTCORE_RL_SQS_URL").endswith(f"/{name}-queue")
+    assert environment == {"STAGE": "test", "AGENTCORE_RL_S3_BUCKET": store, "AGENTCORE_RL_ALLOWED_STORES": store}
+    commands = world.commands()
+    assert [command[1] for command in commands] == ["info", "buildx", "image", "login", "push"]
+    folder = str(world.agent)
+    assert commands[1][2:] == [
+        *["build", "--provenance=false", "--load", "--platform", "linux/arm64"],
+        *["--tag", image, "--file", f"{folder}/Dockerfile", folder],
+    ]
+    assert commands[3][2:6] == ["--username", "AWS", "--password-stdin", REGISTRY]
+    assert commands[3][6] == "123456789012-auth-token"
+    assert world.asked[0].endswith("/invocations")
+    assert "engine_error, as expected without a model" in said.err
+    assert world.client("s3").list_objects_v2(Bucket=f"results-{name[6:]}")["KeyCount"] == 0
+    for snippet in (
+        f"agentcore-rl train {runtime['agentRuntimeArn']}",
+        "SlimeRunner(",
+        "rllm.remote_runtime.enabled=true",
+    ):
+        assert snippet in said.err
+    for line in ("actor_rollout_ref.rollout.agentcore.container_uri=" + image, "--backend tinker"):
+        assert line in said.err
+
+    assert main(["deploy"]) == 0  # the same again: nothing differs
+    assert world.control.changes == ["CreateAgentRuntime"]
+    assert len(world.commands()) == 5
+    (world.agent / "rl_app.py").write_text((world.agent / "rl_app.py").read_text() + "\n# changed\n")
+    assert main(["deploy", "--no-trial"]) == 0
+    assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
+    (runtime,) = world.control.runtimes.values()
+    assert runtime["agentRuntimeVersion"] == "2"
+    assert runtime["environmentVariables"]["STAGE"] == "test"
+
+    assert main(["destroy", "--dry-run"]) == 0
+    assert len(world.control.runtimes) == 1
+    assert main(["destroy", "--timeout", "60"]) == 0
+    assert world.control.runtimes == {}
+    assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
+    assert not (world.agent / ".agentcore-rl.json").exists()
+    assert main(["destroy"]) == 0
+
+
+def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
+    name = world.agent.name
+    (world.agent / "more.json").write_text(
+        '{"Statement": {"Effect": "Allow", "Action": "bedrock:InvokeModel", "Resource": "*"}}'
+    )
+    given = ["--bucket", f"results-{name[6:]}", "--queue", "announced", "--policy", "more.json", "--no-trial"]
+    assert main(["deploy", *given, "--timeout", "60"]) == 0
+    iam = world.client("iam")
+    role = iam.get_role(RoleName=f"agentcore-rl-{name}")["Role"]
+    (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+    assert trust["Principal"] == {"Service": "bedrock-agentcore.amazonaws.com"}
+    assert trust["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+    policy = iam.get_role_policy(RoleName=role["RoleName"], PolicyName="agentcore-rl-toolkit")["PolicyDocument"]
+    allowed = {
+        tuple(s["Action"]) if isinstance(s["Action"], list) else s["Action"]: s["Resource"] for s in policy["Statement"]
+    }
+    repository = f"arn:aws:ecr:us-west-2:123456789012:repository/{name.replace('_', '-')}"
+    logs = f"arn:aws:logs:us-west-2:123456789012:log-group:/aws/bedrock-agentcore/runtimes/{name}-*"
+    assert allowed == {
+        ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"): repository,
+        ("ecr:GetAuthorizationToken",): "*",
+        ("logs:CreateLogGroup", "logs:DescribeLogStreams"): logs,
+        ("logs:CreateLogStream", "logs:PutLogEvents"): f"{logs}:log-stream:*",
+        ("s3:GetObject", "s3:PutObject"): f"arn:aws:s3:::results-{name[6:]}/{name}/*",
+        ("sqs:SendMessage",): "arn:aws:sqs:us-west-2:123456789012:announced",
+        "bedrock:InvokeModel": "*",
+    }
+    named = {"RoleName": role["RoleName"], "PolicyName": "agentcore-rl-toolkit"}
+    iam.put_role_policy(**named, PolicyDocument=json.dumps(policy | {"Statement": policy["Statement"][:1]}))
+    assert main(["deploy", "--no-trial"]) == 0  # what somebody changed is put right
+    assert iam.get_role_policy(**named)["PolicyDocument"] == policy
+    assert main(["destroy"]) == 0
+
+
+def test_destroy_leaves_what_others_made_or_put_there(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name = world.agent.name
+    bucket, repository = f"results-{name[6:]}", name.replace("_", "-")
+    world.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    assert main(["deploy", "--bucket", bucket, "--no-trial"]) == 0
+    ecr = world.client("ecr")
+    ecr.put_image(repositoryName=repository, imageManifest=manifest("other"), imageTag="other")
+    capsys.readouterr()
+    assert main(["destroy"]) == 1
+    assert (
+        f"✗ the repository {repository} is left: it has images that were not pushed from here"
+        in capsys.readouterr().err
+    )
+    (left,) = ecr.list_images(repositoryName=repository)["imageIds"]
+    assert left["imageTag"] == "other"
+    assert bucket in world.buckets()
+    assert world.control.runtimes == {}
+    ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageTag": "other"}])
+    assert main(["destroy"]) == 0
+    assert repository not in world.repositories()
+    assert bucket in world.buckets()
+    assert not (world.agent / ".agentcore-rl.json").exists()
+
+
+def test_a_bucket_with_results_is_kept(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "--bucket", f"results-{world.agent.name[6:]}", "--no-trial"]) == 0
+    world.client("s3").put_object(Bucket=f"results-{world.agent.name[6:]}", Key="x/y.json", Body=b"{}")
+    assert main(["destroy"]) == 1
+    assert "it has results; remove it with: aws s3 rb --force" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_every_call_and_changes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (world.roles(), world.repositories(), world.buckets(), world.queues())
+    assert main(["deploy", "--dry-run", "--queue", "announced-dry"]) == 0
+    said = capsys.readouterr().err
+    assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
+    assert world.control.changes == []
+    assert [command[1:] for command in world.commands()] == [["info"]]
+    assert not (world.agent / ".agentcore-rl.json").exists()
+    for call in (
+        *["s3 CreateBucket", "s3 PutPublicAccessBlock", "sqs CreateQueue", "ecr CreateRepository", "iam CreateRole"],
+        *[
+            "iam PutRolePolicy",
+            "bedrock-agentcore-control CreateAgentRuntime",
+            "$ docker buildx build",
+            "$ docker push",
+        ],
+    ):
+        assert call in said
+    assert '"s3:PutObject"' in said
+
+
+def test_a_dry_run_without_credentials(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    assert main(["deploy", "--dry-run"]) == 1
+    assert "there is no region\nhint: set AWS_REGION" in capsys.readouterr().err
+    (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nECR_REPO_NAME=mine\n")
+    assert main(["deploy", "--dry-run"]) == 1
+    assert "there are no AWS credentials\nhint: run `aws configure`" in capsys.readouterr().err
+    (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nAWS_ACCOUNT=210987654321\nECR_REPO_NAME=mine\n")
+    assert main(["deploy", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert f"--tag 210987654321.dkr.ecr.eu-west-1.amazonaws.com/mine:{content_tag(world.agent)}" in said
+    assert "agentcore-rl-210987654321-eu-west-1" in said
+    assert world.control.calls == []
+
+
+def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    (world.engine_calls.parent / "down").touch()
+    name, bucket = world.agent.name, f"results-{world.agent.name[6:]}"
+    assert main(["deploy", "--bucket", bucket, "--no-trial", "--timeout", "30"]) == 1
+    said = capsys.readouterr().err
+    assert "building on AWS CodeBuild" in said
+    assert "was pushed, and is not there" in said  # moto builds nothing
+    codebuild = world.client("codebuild")
+    (project,) = codebuild.batch_get_projects(names=[f"agentcore-rl-{name}"])["projects"]
+    assert (project["environment"]["type"], project["environment"]["privilegedMode"]) == ("ARM_CONTAINER", True)
+    assert project["source"]["location"] == f"{bucket}/{name}/.build/source.zip"
+    assert len(codebuild.list_builds_for_project(projectName=project["name"])["ids"]) == 1
+    role = project["serviceRole"].rpartition("/")[2]
+    policy = world.client("iam").get_role_policy(RoleName=role, PolicyName="agentcore-rl-toolkit")["PolicyDocument"]
+    resources = {statement["Sid"]: statement["Resource"] for statement in policy["Statement"]}
+    assert resources["Source"] == f"arn:aws:s3:::{bucket}/{name}/.build/source.zip"
+    assert resources["Push"].endswith(f":repository/{name.replace('_', '-')}")
+    tag = content_tag(world.agent)
+    world.client("ecr").put_image(repositoryName=name.replace("_", "-"), imageManifest=manifest(tag), imageTag=tag)
+    assert main(["build", "--engine", "codebuild"]) == 0  # it is there: nothing is built
+    assert capsys.readouterr().out == f"{REGISTRY}/{name.replace('_', '-')}:{tag}\n"
+    assert len(codebuild.list_builds_for_project(projectName=project["name"])["ids"]) == 1
+    world.client("ecr").batch_delete_image(repositoryName=name.replace("_", "-"), imageIds=[{"imageTag": tag}])
+    assert main(["destroy"]) == 0
+    assert codebuild.batch_get_projects(names=[project["name"]])["projects"] == []
+    assert not {role, f"agentcore-rl-{name}"} & world.roles()
+    assert bucket not in world.buckets()
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_building_for_here_and_for_aws(
+    name: str, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = write_engine(tmp_path / "bin", name)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for key, value in OFFLINE.items():
+        monkeypatch.setenv(key, value)
+    assert main(["build", ".", "--tag", "mine:1", "--local"]) == 0
+    assert main(["build"]) == 0
+    assert capsys.readouterr().out == f"mine:1\n{agent.name.replace('_', '-')}:{content_tag(agent)}\n"
+    built = [json.loads(line) for line in calls.read_text().splitlines() if '"build"' in line]
+    assert [command[0] for command in built] == [name, name]
+    assert ["--platform" in command for command in built] == [False, True]
+    assert main(["build", "--dry-run"]) == 0
+    assert f"$ {name} " in capsys.readouterr().err
+    assert len([line for line in calls.read_text().splitlines() if '"build"' in line]) == 2
+    monkeypatch.setenv("BUILT_FOR", "linux/amd64")
+    assert main(["build"]) == 1
+    assert "was built for linux/amd64, not for linux/arm64\nhint: " in capsys.readouterr().err
+    monkeypatch.setenv("BUILD_EXIT", "3")
+    assert main(["build", "--engine", name]) == 1
+    assert "failed with 3" in capsys.readouterr().err
+    other = {"docker": "podman", "podman": "docker"}[name]
+    assert main(["build", "--engine", other]) == 1
+    assert f"{other} does not answer" in capsys.readouterr().err
+    assert main(["build", "--engine", "codebuild", "--local"]) == 1
+    assert "nothing can be built here" in capsys.readouterr().err
+
+
+def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name = world.agent.name
+    world.client("iam").create_role(
+        RoleName=f"agentcore-rl-{name}", AssumeRolePolicyDocument='{"Version": "2012-10-17"}'
+    )
+    assert main(["deploy", "--no-trial"]) == 1
+    arn = f"arn:aws:iam::123456789012:role/agentcore-rl-{name}"
+    assert f"didn't make\nhint: use it as it is with --role {arn}" in capsys.readouterr().err
+    assert main(["deploy", "--no-trial", "--role", arn, "--timeout", "30"]) == 0
+    (runtime_id,) = world.control.runtimes
+    assert world.control.runtimes[runtime_id]["roleArn"] == arn
+    (world.agent / ".agentcore-rl.json").unlink()  # another copy of the folder: the tag says whose it is
+    assert main(["deploy", "--no-trial", "--role", arn]) == 0
+    assert json.loads((world.agent / ".agentcore-rl.json").read_text())["made"][-1]["name"] == runtime_id
+    (world.agent / ".agentcore-rl.json").unlink()
+    world.control.tags.clear()
+    assert main(["deploy", "--no-trial", "--role", arn, "--env", "A=1"]) == 1
+    assert f"there is a runtime {name} that this toolkit didn't make" in capsys.readouterr().err
+    assert main(["deploy", "--no-trial", "--role", arn, "--env", "A=1", "--adopt"]) == 0
+    assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
+    main(["destroy"])
+    assert runtime_id in world.control.runtimes
+    assert f"agentcore-rl-{name}" in world.roles()
+
+
+def test_every_failure_says_what_was_missing(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, container: AgentProcess
+) -> None:
+    world.control.refuse["CreateAgentRuntime"] = [("AccessDeniedException", "User is not authorized")]
+    assert main(["deploy", "--no-trial", "--timeout", "30"]) == 1
+    said = capsys.readouterr().err
+    role = f"arn:aws:iam::123456789012:role/agentcore-rl-{world.agent.name}"
+    assert f"hint: allow your credentials bedrock-agentcore:CreateAgentRuntime, and iam:PassRole on {role}" in said
+    assert [item["kind"] for item in json.loads((world.agent / ".agentcore-rl.json").read_text())["made"]][-1] == "role"
+    with data_plane(container, status=403) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", url)
+        assert main(["deploy", "--timeout", "30"]) == 1  # goes on where it broke off
+    (runtime,) = world.control.runtimes.values()
+    expected = f"hint: allow your credentials bedrock-agentcore:InvokeAgentRuntime on {runtime['agentRuntimeArn']}"
+    assert expected in capsys.readouterr().err
+    monkeypatch.setenv("AWS_ACCOUNT", "999999999999")
+    assert main(["deploy"]) == 1
+    assert "the credentials are for account 123456789012, not 999999999999" in capsys.readouterr().err
+    monkeypatch.delenv("AWS_ACCOUNT")
+    assert main(["deploy", "--region", "eu-west-1"]) == 1
+    assert "is deployed in us-west-2, account 123456789012; not in eu-west-1" in capsys.readouterr().err
+    assert main(["destroy"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["deploy", "/nowhere"], "there is no Dockerfile in /nowhere"),
+        (["deploy", "--name", "my-agent"], "'my-agent' can't be the name of a runtime"),
+        (["deploy", "--repository", "Mine"], "'Mine' can't be the name of an ECR repository"),
+        (["deploy", "--bucket", "No_Bucket"], "'No_Bucket' can't be the name of a bucket"),
+        (["deploy", "--env", "A"], "--env A: no value"),
+        (["deploy", "--policy", "nowhere.json", "--dry-run"], "hint: expected JSON with"),
+        (["deploy", "--subnet", "subnet-1", "--dry-run"], "a VPC needs both"),
+    ],
+)
+def test_bad_arguments(world: World, args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 1
+    assert says in capsys.readouterr().err
+    assert world.control.changes == []
