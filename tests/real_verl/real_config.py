@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +20,15 @@ from agentcore_rl_toolkit.backends.verl.compose import Rollouts, check, composed
 from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, translate
 from agentcore_rl_toolkit.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"
 ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math-AbCdEf1234"
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/agents/math:dev"
-SEEDS = [
+START = [
     f"{ROLLOUT}.name=agentcore",
-    f"{ROLLOUT}.agentcore.agent_name=math_agent",
-    f"{ROLLOUT}.agentcore.container_uri={IMAGE}",
+    f"{ROLLOUT}.agentcore.agent_runtime_arn={ARN}",
     f"{ROLLOUT}.agentcore.s3_bucket=my-bucket",
+    f"{ROLLOUT}.n=4",
 ]
 
 
@@ -38,21 +40,31 @@ def rows(tmp_path: Path) -> Path:
 
 
 def spelled(*more: str) -> Any:
-    start = [f"{ROLLOUT}.name=agentcore", f"{ROLLOUT}.agentcore.agent_runtime_arn={ARN}", f"{ROLLOUT}.n=4"]
-    return composed(translate([*start, *more]))
+    return composed(translate([*START, *more]))
 
 
-def test_stock_verl_takes_the_seeds_spelling() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "verl.trainer.main_ppo", *SEEDS, "--cfg", "job"]
-    told = {**os.environ, "VERL_LOGGING_LEVEL": "ERROR"}
-    shown = subprocess.run(command, capture_output=True, text=True, env=told)
+def test_the_example_is_understood_by_stock_verl() -> None:
+    """Its program reads the seeds' spelling, with our plugin, and shows what it makes of it."""
+    script = ROOT / "examples" / "strands_math_agent" / "train_verl.sh"
+    told = {"PYTHON": sys.executable, "IMAGE": IMAGE, "BUCKET": "my-bucket", "PYTHONWARNINGS": "ignore"}
+    shown = subprocess.run([script, "--cfg", "job"], capture_output=True, text=True, env={**os.environ, **told})
     assert shown.returncode == 0, shown.stderr[-2000:]
     config = OmegaConf.create(shown.stdout)
     rollout = config.actor_rollout_ref.rollout
     assert rollout.name == "vllm"
-    assert rollout.custom.agentcore == {"agent_name": "math_agent", "container_uri": IMAGE, "s3_bucket": "my-bucket"}
+    ours = rollout.custom.agentcore
+    assert (ours.agent_name, ours.container_uri, ours.s3_bucket) == ("strands_math_agent", IMAGE, "my-bucket")
     assert load_class_from_fqn(OmegaConf.select(config, MANAGER)).__name__ == "AgentCoreManager"
+    assert Rollouts.read(config).settings.image is not None
     assert config.algorithm.adv_estimator == "grpo"
+
+
+def test_the_guides_command_is_understood_by_verl() -> None:
+    guide = (ROOT / "docs" / "guides" / "verl.md").read_text()
+    block = guide.split("<!-- verl command -->")[1].split("```bash")[1].split("```")[0]
+    python, module, name, *overrides = shlex.split(block.replace("\\\n", ""))
+    assert (python, module, name) == ("python", "-m", "verl.trainer.main_ppo")
+    assert any("composed and in order" in note for note in check(translate(overrides)))
 
 
 def test_verls_own_types_take_it() -> None:
@@ -74,6 +86,7 @@ def test_verls_own_types_take_it() -> None:
         ("trainer.use_v1=false", "V1 trainer"),
         (f"{ROLLOUT}.n=1", "GRPO compares"),
         (f"{ROLLOUT}.agentcore.agent_runtime_arn=''", "no agent to run"),
+        (f"{ROLLOUT}.agentcore.s3_bucket=./results", "can't store results in a folder"),
     ],
 )
 def test_what_would_not_work_is_refused(override: str, problem: str) -> None:
@@ -100,6 +113,14 @@ def test_workers_share_the_limits() -> None:
     assert (mine.gateway_url, mine.agent) == ("http://10.0.0.7:9002", "agent.py")
 
 
+def test_the_gateway_is_where_its_agents_are() -> None:
+    aws, local = (Rollouts.read(spelled(*more)) for more in ([], [f"{ROLLOUT}.agentcore.agent_runtime_arn=agent.py"]))
+    assert aws.of_worker(0, 1, ARN, "10.0.0.7").gateway_host == "10.0.0.7"
+    assert local.of_worker(0, 1, "agent.py", "10.0.0.7").gateway_host == "127.0.0.1"
+    told = Rollouts.read(spelled(f"{ROLLOUT}.agentcore.gateway_host=0.0.0.0"))
+    assert told.of_worker(0, 1, ARN, "10.0.0.7").gateway_host == "0.0.0.0"
+
+
 def test_a_plan_is_composed_and_checked(agent: Path, rows: Path) -> None:
     settings = VerlSettings(agent=str(agent), data=str(rows), n=4, context_limit=4096, output="runs/it's")
     plan = BACKEND.plan(settings)
@@ -116,8 +137,8 @@ def test_a_plan_is_composed_and_checked(agent: Path, rows: Path) -> None:
 
 
 def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Path) -> None:
-    settings = VerlSettings(agent=str(agent), data=str(rows), options={"trainer.logger": ["console", "wandb"]})
-    assert composed(BACKEND.plan(settings).command[3:]).trainer.logger == ["console", "wandb"]
+    settings = VerlSettings(agent=str(agent), data=str(rows), options={"trainer.logger": "[a, b]"})
+    assert composed(BACKEND.plan(settings).command[3:]).trainer.logger == ["a", "b"]
     with pytest.raises(ConfigError, match="loger"):
         BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows), options={"trainer.loger": "wandb"}))
     odd = {"data.train_batch_size": 3, "trainer.n_gpus_per_node": 2, "actor_rollout_ref.actor.use_dynamic_bsz": False}
@@ -126,7 +147,6 @@ def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Pat
 
 
 def test_losses_by_row_are_noted() -> None:
-    start = [f"{ROLLOUT}.name=agentcore", f"{ROLLOUT}.agentcore.agent_runtime_arn={ARN}", f"{ROLLOUT}.n=4"]
     more = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]
-    notes = check(translate([*start, *more]))
+    notes = check(translate([*START, *more]))
     assert any("sequences of their own" in note for note in notes)

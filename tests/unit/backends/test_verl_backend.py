@@ -28,8 +28,12 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {name: str(tmp_path / value) for name, value in known.items()}
 
 
-def overrides(settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return VerlSettings(**settings | changes).overrides()
+def overrides(settings: dict[str, Any], **changes: Any) -> dict[str, str]:
+    """By key, as Hydra reads them."""
+    pairs = [override.partition("=") for override in VerlSettings(**settings | changes).overrides()]
+    found = {key.lstrip("+"): value for key, _, value in pairs}
+    assert len(found) == len(pairs)
+    return found
 
 
 def test_it_is_found_by_its_name() -> None:
@@ -38,11 +42,11 @@ def test_it_is_found_by_its_name() -> None:
 
 def test_our_settings_are_verls_where_it_has_them(settings: dict[str, Any], tmp_path: Path) -> None:
     told = overrides(settings, n=4, steps=7, gpus=2, temperature=0.5, eval_data=settings["data"], eval_every=3)
-    assert told["actor_rollout_ref.rollout.n"] == 4
-    assert told["trainer.total_training_steps"] == 7
-    assert told["trainer.n_gpus_per_node"] == 2
-    assert told["actor_rollout_ref.rollout.temperature"] == 0.5
-    assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == (3, True)
+    assert told["actor_rollout_ref.rollout.n"] == "4"
+    assert told["trainer.total_training_steps"] == "7"
+    assert told["trainer.n_gpus_per_node"] == "2"
+    assert told["actor_rollout_ref.rollout.temperature"] == "0.5"
+    assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == ("3", "true")
     ours = {name for name in told if ".custom.agentcore." in name}
     assert {name.rpartition(".")[2] for name in ours} == {"agent", "output"}
 
@@ -56,22 +60,22 @@ def test_the_rest_goes_to_the_workers(
     assert ours == {
         "agent": str(tmp_path / "rl_app.py"),
         "output": str(tmp_path / "runs" / "math"),
-        "concurrency": 64,
-        "timeout": 60.0,
-        "failures": {"timeout": "train"},
+        "concurrency": "64",
+        "timeout": "60.0",
+        "failures": "{timeout:train}",
     }
 
 
 def test_without_rows_held_out_nothing_is_validated(settings: dict[str, Any]) -> None:
     told = overrides(settings)
-    assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == (-1, False)
+    assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == ("-1", "false")
     assert told["data.val_files"] == told["data.train_files"] == settings["data"]
 
 
 def test_options_replace_ours(settings: dict[str, Any]) -> None:
-    told = overrides(settings, options={"++trainer.logger": ["wandb"], "actor_rollout_ref.rollout.n": 2})
-    assert "trainer.logger" not in told
-    assert (told["++trainer.logger"], told["actor_rollout_ref.rollout.n"]) == (["wandb"], 2)
+    told = overrides(settings, options={"++trainer.logger": ["wandb"], "actor_rollout_ref.rollout.n": 2, "+a": "[b,c]"})
+    assert told["trainer.logger"] == '["wandb"]'
+    assert (told["actor_rollout_ref.rollout.n"], told["a"]) == ("2", "[b,c]")
 
 
 def test_a_plan_without_verl_says_what_it_could_not_check(settings: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from ..base import Plan, launch, require
 from ..checks import check
 from ..settings import RolloutSettings, option
 from .agent import Image
-from .overrides import CUSTOM, ENGINE, NAME, NEEDED, ROLLOUT, key_of, spelled
+from .overrides import CUSTOM, ENGINE, NAME, NEEDED, ROLLOUT, as_written, key_of, spelled
 
 VERLS = {
     "data": "data.train_files",
@@ -87,11 +87,12 @@ class VerlSettings(RolloutSettings):
             changed["agent"] = str(Path(self.agent).resolve())  # the workers may be at home elsewhere
         return changed | {"output": str(self.folder.resolve())}
 
-    def overrides(self) -> dict[str, Any]:
-        """verl's configuration for this run, by key; `options` have the last word."""
+    def overrides(self) -> list[str]:
+        """verl's configuration for this run; `options` have the last word, in Hydra's own words where they are text."""
         told = {key_of(name) for name in self.options}
         kept = {key: value for key, value in self._overrides().items() if key not in told}
-        return kept | {f"{CUSTOM}.{name}": value for name, value in self.ours().items()} | dict(self.options)
+        ours = {f"{CUSTOM}.{name}": value for name, value in self.ours().items()}
+        return [*spelled(kept | ours), *as_written(self.options)]
 
     def _overrides(self) -> dict[str, Any]:
         data = str(Path(self.data).resolve())
@@ -130,7 +131,7 @@ class VerlBackend:
         """Where verl is installed, its own configuration is composed and checked."""
         overrides = settings.overrides()
         notes = [*_checked(settings), *_composed(overrides)]
-        command = (sys.executable, "-m", "verl.trainer.main_ppo", *spelled(overrides))
+        command = (sys.executable, "-m", "verl.trainer.main_ppo", *overrides)
         shown = dataclasses.asdict(settings)
         return Plan(backend=self.name, settings=shown, command=command, notes=tuple(notes))
 
@@ -154,9 +155,9 @@ def _checked(settings: VerlSettings) -> tuple[str, ...]:
     return (f"agent: the runtime {spec.name}, made or updated from {spec.container_uri} when verl starts", *notes)
 
 
-def _composed(overrides: Mapping[str, Any]) -> list[str]:
+def _composed(overrides: Sequence[str]) -> list[str]:
     if importlib.util.find_spec("verl") is None:
         return ["verl is not installed here, so its configuration was not composed"]
     module = require("agentcore_rl_toolkit.backends.verl.compose", "verl", "checking verl's configuration")
-    notes: list[str] = module.check(spelled(overrides))
+    notes: list[str] = module.check(overrides)
     return notes

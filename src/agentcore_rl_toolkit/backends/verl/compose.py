@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import ConfigError
+from ..checks import on_aws
 from .backend import VERLS, VerlSettings
 from .overrides import CUSTOM, NEEDED, ROLLOUT
 
@@ -78,13 +79,17 @@ class Rollouts:
         if not settings.agent and settings.image is None:
             hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
             raise ConfigError("there is no agent to run", hint=hint)
+        if _on_aws(settings) and (settings.store is None or settings.store.startswith((".", "/"))):
+            hint = "give agentcore.s3_bucket: a bucket that the agent's role may write to"
+            raise ConfigError("sessions on AWS can't store results in a folder", hint=hint)
         lengths = [rollout.prompt_length + rollout.response_length, rollout.max_model_len, settings.context_limit]
         context = min(length for length in lengths if length is not None)
         return cls(settings, context, bool(rollout.enable_rollout_routing_replay))
 
     def of_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
-        """One worker's share: limits are split, and each has a gateway of its own."""
+        """One worker's share: limits are split, and each has a gateway of its own, on its node's address for AWS."""
         settings = self.settings
+        alone = settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
         port = settings.gateway_port + number if settings.gateway_port else 0
         url = settings.gateway_url and settings.gateway_url.replace("{port}", str(port)).replace("{host}", host)
         return replace(
@@ -93,9 +98,14 @@ class Rollouts:
             workers=1,
             concurrency=max(1, settings.concurrency // count),
             tps_limit=settings.tps_limit / count,
+            gateway_host=host if alone and _on_aws(settings) else settings.gateway_host,
             gateway_port=port,
             gateway_url=url,
         )
+
+
+def _on_aws(settings: VerlSettings) -> bool:
+    return on_aws("arn:" if settings.image is not None else settings.agent)
 
 
 def _settings(given: Any, rollout: Any) -> VerlSettings:

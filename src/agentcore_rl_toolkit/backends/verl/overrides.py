@@ -24,9 +24,14 @@ NEEDED = {
     "data.custom_cls.path": "pkg://agentcore_rl_toolkit.backends.verl.data",
     "data.custom_cls.name": "JsonlRows",
     "algorithm.adv_estimator": "grpo",
+    "actor_rollout_ref.actor.shuffle": True,
     "trainer.v1.sampler.sync_refill_failed_groups": True,
 }
-"""What verl has to be told for agents' rollouts, unless somebody has told it otherwise."""
+"""What verl has to be told for agents' rollouts, unless somebody has told it otherwise.
+
+`shuffle`: rollouts of several rows make a batch of more rows than were asked for. verl fills it up with masked ones to
+a further update, which without it would be of the last few rows alone.
+"""
 
 
 def translate(overrides: Sequence[str]) -> list[str]:
@@ -61,6 +66,15 @@ def spelled(values: Mapping[str, Any]) -> list[str]:
     """
     added = (MANAGER, f"{CUSTOM}.")
     return [f"{'++' if key.startswith(added) else ''}{key}={_value(value)}" for key, value in values.items()]
+
+
+def as_written(options: Mapping[str, Any]) -> list[str]:
+    """Overrides for options of the user's: text is Hydra's to read, as on verl's own command line.
+
+    >>> as_written({"actor_rollout_ref.actor.optim.lr": "1e-6", "trainer.logger": ["console"]})
+    ['actor_rollout_ref.actor.optim.lr=1e-6', 'trainer.logger=["console"]']
+    """
+    return [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in options.items()]
 
 
 def key_of(override: str) -> str:
