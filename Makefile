@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker lint format bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld lint format bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ TINKER_PYTHON ?= python3.12
 
 test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's API on this CPU (needs Python 3.12)
 	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
+
+test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
+	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -98,6 +101,14 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps -r tests/real_verl/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$(.venv-verl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	@touch $@
+
+# AppWorld needs pydantic 1, so it lives on its own, where sandboxed sessions can see it. Its apps come with it, its data doesn't.
+$(VENV)/appworld/.appworld: | $(VENV)/bin/python
+	@echo "installing AppWorld into $(VENV)/appworld …"
+	@$(PYTHON) -m venv $(VENV)/appworld
+	@$(VENV)/appworld/bin/python -m pip --disable-pip-version-check -qq install appworld==0.1.3.post1
+	@HOME=$(abspath $(VENV))/appworld $(VENV)/appworld/bin/appworld install >/dev/null
 	@touch $@
 
 # vLLM pins what it likes, so it lives on its own. Of torch's companions only the CUDA builds are on PyPI.
