@@ -154,28 +154,17 @@ def test_an_app_of_production_and_one_that_can_not_be_imported(
     assert (code, list(checks)) == (1, ["agent"])
 
 
-def test_templates_that_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_that_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = agent(tmp_path / "agent")
     (tmp_path / "said.json").write_text(json.dumps({"messages": conversation(), "tools": [TOOL]}))
-    (tmp_path / "no_tools.jinja").write_text(TEMPLATE.replace("if tools", "if false"))
-    given = ["--model", "tiny", "--context", "900", "--conversation", "said.json"]
-    code, checks = doctor(capsys, str(folder), *given, "--chat-template", "no_tools.jinja")
-    assert code == 1
-    assert checks["tools"]["text"] == "the model's chat template leaves out the tool 'add'"
-    assert "with 1024 for a reply" in checks["context"]["text"]
-    assert (checks["context"]["state"], checks["context"]["fix"][:15]) == ("failed", "shorten prompts")
     (tmp_path / "counting.jinja").write_text("{{ messages | length }} messages\n" + TEMPLATE)
-    code, checks = doctor(capsys, str(folder), *given, "--chat-template", "counting.jinja", "--context", "9000")
+    given = ["--model", "tiny", "--context", "900", "--conversation", "said.json", "--chat-template", "counting.jinja"]
+    code, checks = doctor(capsys, str(folder), *given)
     assert code == 1
     assert checks["template"]["text"] == "1 of 1 later prompts would be rendered anew, so a rollout is 2 rows"
     assert checks["conversation"]["text"] == checks["template"]["text"]
-    assert checks["context"]["state"] == "ok"
-    (tmp_path / "odd.jinja").write_text(
-        TEMPLATE.replace("<tool_call>", "<invoke>").replace("</tool_call>", "</invoke>")
-    )
-    code, checks = doctor(capsys, str(folder), "--model", "tiny", "--chat-template", "odd.jinja")
-    assert code == 1
-    assert checks["tools"]["text"].startswith("a call of 'add' in this model's format is not parsed: ")
+    assert "with 1024 for a reply" in checks["context"]["text"]
+    assert (checks["context"]["state"], checks["context"]["fix"][:15]) == ("failed", "shorten prompts")
 
 
 def test_rows_and_conversations_that_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,8 @@ def ensure_role(aws: Aws, state: State, name: str, trust: Policy, policy: Policy
 
 def remove(aws: Aws, item: dict[str, str]) -> str | None:
     """Remove something that was made; None, or why it was left."""
-    return _REMOVERS[item["kind"]](aws, item["name"])
+    left: str | None = _REMOVERS[item["kind"]](aws, item["name"])
+    return left
 
 
 def remove_image(aws: Aws, name: str) -> None:

@@ -67,10 +67,10 @@ def try_rollout(
         raise ConfigError(f"the test invoke's result could not be read: {error}") from error
     _remove(aws, document)
     result = Result(document)
-    error = None if result.status is Status.COMPLETED else str(document.get("stop_reason"))
-    if base_url and result.status is not Status.COMPLETED:
-        raise ConfigError(f"the test rollout ended as {result.status.value}: {error}")
-    return Trial(result.status, error, time.monotonic() - started, base_url is not None)
+    reason = None if result.status is Status.COMPLETED else str(document.get("stop_reason"))
+    if base_url and reason is not None:
+        raise ConfigError(f"the test rollout ended as {result.status.value}: {reason}")
+    return Trial(result.status, reason, time.monotonic() - started, base_url is not None)
 
 
 def first_row(folder: Path) -> dict[str, Any]:

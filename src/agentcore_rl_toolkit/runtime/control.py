@@ -140,7 +140,7 @@ class RuntimeControl:
         kept = {name: known[name] for name in members if name in known}
         return "update_agent_runtime", kept | wanted | {"agentRuntimeId": known["agentRuntimeId"]}
 
-    def apply(self, spec: RuntimeSpec, *, say: Callable[[str], None] = lambda line: None) -> Applied:
+    def apply(self, spec: RuntimeSpec, *, say: Callable[[str], object] = lambda line: None) -> Applied:
         """Create or update the runtime, and wait until it is ready."""
         known = self._settled(self.find(spec.name))
         if known is not None and known["status"] == "CREATE_FAILED":  # it can't be updated, and never served

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.train import read
 from agentcore_rl_toolkit.deploy.aws import Aws
 from agentcore_rl_toolkit.deploy.image import content_tag
@@ -70,7 +73,7 @@ def test_the_notes_are_whole_and_end_with_what_they_are_about(folder: Path) -> N
     assert (again.account, again.region) == ("1", "us-west-2")
     with pytest.raises(ConfigError, match="is deployed in us-west-2, account 1; not in us-west-2, account 2"):
         again.check_place("2", "us-west-2")
-    assert os.listdir(folder) == ["Dockerfile", ".agentcore-rl.json"] or len(os.listdir(folder)) == 2
+    assert set(os.listdir(folder)) == {"Dockerfile", ".agentcore-rl.json"}
     again.forget("role", "a")
     again.forget("bucket", "b")
     assert os.listdir(folder) == ["Dockerfile"]
@@ -137,3 +140,18 @@ def test_the_commands_for_trainers_are_commands(trainer: str, folder: Path) -> N
     assert words[:3] == ["agentcore-rl", "train", arn]
     backend, known, _ = read(words[words.index("--backend") + 1], None, words[2:])
     assert (backend.name, known.agent, known.store, known.sqs_url) == (trainer, arn, "s3://b/math", "https://sqs/q")
+
+
+def test_the_guides_commands_are_commands() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "deploy.md").read_text()
+    lines = [line.partition("#")[0].split() for line in page.splitlines() if line.startswith("agentcore-rl ")]
+    assert len(lines) >= 6
+    for words in lines:
+        assert build_parser().parse_args(words[1:]).verb == words[1]
+    for option in re.findall(r"`(--[a-z-]+)", page):
+        assert any(option in verb.format_help() for verb in _verbs()), option
+
+
+def _verbs() -> list[argparse.ArgumentParser]:
+    (subparsers,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return list(subparsers.choices.values())

@@ -157,7 +157,7 @@ def read_conversation(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, 
 def _canonical(message: dict[str, Any]) -> dict[str, Any]:
     """An assistant's message with its tool arguments as objects."""
     calls = [
-        {"type": "function", "function": call["function"] | {"arguments": _object(call["function"]["arguments"])}}
+        call | {"function": call["function"] | {"arguments": _object(call["function"]["arguments"])}}
         for call in message.get("tool_calls") or []
     ]
     known = {"role": "assistant", "content": message.get("content") or ""}

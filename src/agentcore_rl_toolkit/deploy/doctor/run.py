@@ -49,7 +49,8 @@ def doctor(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]:
         yield refused("agent", error)
         return
     source = options.data or str(Path(folder) / "rows.jsonl")
-    check, rows = skipped("data", "no rows are known; give --data FILE"), []
+    rows: list[dict[str, Any]] = []
+    check = skipped("data", "no rows are known; give --data FILE")
     if options.data or os.path.isfile(source):
         check, rows = check_rows(source)
     if "data" in options.only:

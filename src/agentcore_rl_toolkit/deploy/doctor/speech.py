@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...gateway.chat import ChatCall, Message
@@ -45,20 +45,22 @@ def call_message(tool: dict[str, Any]) -> Message:
     """The assistant calling a tool, as a canonical message."""
     function = tool["function"]
     arguments = example(function.get("parameters") or {"type": "object", "properties": {}})
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "function": {"name": function["name"], "arguments": arguments}}],
-    }
+    called = {"name": function["name"], "arguments": arguments}
+    call = {"id": f"functions.{function['name']}:0", "type": "function", "function": called}  # some formats say it
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def speak(renderer: ChatRenderer, before: Sequence[Message], said: Message, tools: list[dict[str, Any]]) -> list[int]:
-    """The ids a model samples to say `said` after `before`: what its template makes of it, to the end of the turn."""
+    """The ids a model samples to say `said` after `before`: what its template makes of it, to the end of the turn.
+
+    In some formats a turn ends where the next one begins, so there has to be one.
+    """
     decode = renderer.tokenizer.decode
-    start = decode(list(renderer.render(ChatCall(list(before), tools))))
-    whole = decode(list(renderer.render(ChatCall([*before, said], tools))))
+    start = list(renderer.render(ChatCall(list(before), tools)))
+    whole = list(renderer.render(ChatCall([*before, said, _next(said)], tools)))
     stops = {decode([stop]): stop for stop in renderer.stop_ids}
-    rest, opened = _after(start, whole, list(stops))
+    begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
+    opened = "<think>" in begun and "</think>" not in begun
     ends = [(rest.find(text), text) for text in stops if text in rest]
     if not ends:
         raise RenderFault("the model's chat template doesn't end an assistant's turn with a token that stops the model")
@@ -67,19 +69,30 @@ def speak(renderer: ChatRenderer, before: Sequence[Message], said: Message, tool
     return [*renderer.tokenizer.encode(thought + rest[:place]), stops[end]]
 
 
-def _after(start: str, whole: str, ends: list[str]) -> tuple[str, bool]:
-    """What `whole` says in reply to `start`, and whether the prompt has begun a thought.
+def _next(said: Message) -> Message:
+    calls = said.get("tool_calls")
+    if not calls:
+        return {"role": "user", "content": "Go on."}
+    return {
+        "role": "tool",
+        "tool_call_id": calls[0].get("id", "0"),
+        "name": calls[0]["function"]["name"],
+        "content": "1",
+    }
 
-    A reply comes after the same words that end every prompt; where a template writes it in another way, after what the
-    two have in common.
-    """
+
+def _after(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
+    """The words that end every prompt, and what `whole` says after them; None if it has written them otherwise."""
     prompt = start[max((start.rfind(end) + len(end) for end in ends if end in start), default=0) :]
     body = whole.removesuffix(prompt)
-    if prompt.strip() and prompt in body:
-        return body.rpartition(prompt)[2], "<think>" in prompt and "</think>" not in prompt
+    return (prompt, body.rpartition(prompt)[2]) if prompt.strip() and prompt in body else None
+
+
+def _parted(decode: Callable[[list[int]], str], start: list[int], whole: list[int]) -> tuple[str, str]:
+    """What each of the two says after what they have in common."""
     pairs = zip(start, whole, strict=False)
     common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(start), len(whole)))
-    return whole[common:], "<think>" in start[common:] and "</think>" not in start[common:]
+    return decode(start[common:]), decode(whole[common:])
 
 
 def seen_tools(prompt: str) -> list[dict[str, Any]]:
