@@ -37,13 +37,13 @@ def settings(rows: Path, output: Path, **more: object) -> TinkerSettings:
         "data": str(rows / "train.jsonl"),
         "model": "tiny",
         "output": str(output),
-        "steps": 12,
-        "rows_per_step": 8,
+        "steps": 9,
+        "rows_per_step": 4,
         "n": 8,
-        "learning_rate": 2e-3,
+        "learning_rate": 3e-3,
         "max_tokens": 64,
         "concurrency": 32,
-        "save_every": 4,
+        "save_every": 3,
     }
     return TinkerSettings.from_mapping(known | more)
 
@@ -61,21 +61,23 @@ async def _sample(weights: str, **sampling: object) -> Sampled:
 
 def test_the_reward_moves_and_a_run_goes_on(rows: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    first = train(settings(rows, output, steps=4, eval_data=str(rows / "held-out.jsonl"), eval_samples=2))
+    held_out = {"eval_data": str(rows / "held-out.jsonl"), "eval_samples": 2}
+    first = train(settings(rows, output, steps=3, **held_out))
     assert first["fidelity"] == 1.0
-    again = train(settings(rows, output, resume=True, eval_data=str(rows / "held-out.jsonl"), eval_samples=2))
+    again = train(settings(rows, output, resume=True, **held_out))
     rewards = [round(reward, 3) for reward in again["reward"]]
     print("\nreward", rewards, "held-out", again["before"], again["after"])  # noqa: T201
-    assert again["steps"] == len(again["reward"]) == 12
+    assert again["steps"] == len(again["reward"]) == 9
     assert again["after"] > again["before"] + 0.2
     assert sum(again["reward"][-3:]) / 3 > sum(again["reward"][:3]) / 3 + 0.2
 
-    for step in range(12):
+    for step in range(9):
         rollouts = list(read_rollouts(output / "rollouts" / f"step-{step:06d}.jsonl"))
         assert {v for r in rollouts for row in r.rows for v, _, _ in row.versions} == {str(step)}
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert max(line["sampler/logprob_gap_max"] for line in lines) < 1e-3  # what samples is what is trained
 
+    assert {path.name for path in (output / "checkpoints").iterdir()} == {"checkpoint-6", "checkpoint-9"}
     checkpoint = json.loads((Path(again["checkpoint"]) / "tinker.json").read_text())
     sampled = asyncio.run(_sample(checkpoint["sampler"], max_tokens=4, ignore_eos=True))
     assert (len(sampled.token_ids), sampled.finish) == (4, "length")

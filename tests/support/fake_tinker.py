@@ -89,6 +89,7 @@ class FakeTinker(FakeServer):
         self.saved: dict[str, Weights] = {}
         self.data: list[list[Seen]] = []
         self.losses: list[str] = []
+        self.loss_configs: list[dict[str, float]] = []
         self.optimizer: list[dict[str, Any]] = []
         self.finished: list[dict[str, Any]] = []
         self.failing: dict[str, Any] = {}
@@ -214,6 +215,7 @@ class FakeTinker(FakeServer):
         seen = [_seen(datum) for datum in message.data]
         self.data.append(seen)
         self.losses.append(message.loss_fn)
+        self.loss_configs.append(dict(message.loss_fn_config))
         loss = sum(self._learn(model, datum) for datum in seen) if self.replies else 0.0
         output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
         output.metrics["loss:sum"] = loss

@@ -50,7 +50,7 @@ def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
         figures = weights.update(examples(1.0, 0.0, 1.0))
     assert len(fake.data) == 1
     assert len(fake.data[0]) == 3
-    assert fake.losses == ["ppo"]
+    assert (fake.losses, fake.loss_configs) == (["ppo"], [{"clip_low_threshold": 0.8}])
     assert [(step["learning_rate"], step["beta2"]) for step in fake.optimizer] == [(0.5, 0.99)]
     assert fake.trained.numbers[0] > 0 > fake.trained.numbers[1]
     assert figures["rows/trained"] == 3

@@ -90,10 +90,11 @@ class Weights:
             with contextlib.suppress(tinker.TinkerError, ValueError):  # it can't, or names them in a way of its own
                 self._rest().delete_checkpoint_from_tinker_path(known[name]).result()
 
-    def _rest(self) -> tinker.RestClient:
-        if "base_url" in inspect.signature(tinker.RestClient).parameters:
-            return tinker.RestClient(base_url=self._settings.base_url)
-        return self._service.create_rest_client()  # of older SDKs
+    def _rest(self) -> Any:
+        own = getattr(tinker, "RestClient", None)
+        if own is None or "base_url" not in inspect.signature(own).parameters:  # in older SDKs
+            return self._service.create_rest_client()
+        return own(base_url=self._settings.base_url)
 
     def __enter__(self) -> Weights:
         return self
