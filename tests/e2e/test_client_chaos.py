@@ -29,8 +29,8 @@ def invoke_agent(payload):
 """
 )
 # The whole rehearsal, 2000 rollouts and an outage of 30 s, takes minutes: CHAOS=2000 runs it.
-ROLLOUTS = int(os.environ.get("CHAOS", "300"))
-OUTAGE_SECONDS = 30 if ROLLOUTS >= 2000 else 5
+ROLLOUTS = int(os.environ.get("CHAOS", "150"))
+OUTAGE_SECONDS, AT_ONCE = (30, 48) if ROLLOUTS >= 2000 else (5, 24)
 
 
 @pytest.mark.timeout(600)
@@ -42,7 +42,7 @@ def test_rollouts_through_failing_proxies(tmp_path: Path, monkeypatch: pytest.Mo
     with (
         runtime,
         FaultProxy(
-            f"http://127.0.0.1:{runtime.port}", rate=0.1, seed=1, faults=MORE_FAULTS, hang=3, throttled=5
+            f"http://127.0.0.1:{runtime.port}", rate=0.2, seed=1, faults=MORE_FAULTS, hang=2, throttled=3
         ).serving() as way,
         FaultProxy(f"http://127.0.0.1:{runtime.port}", rate=0.1, seed=2, faults=MORE_FAULTS).serving() as store,
     ):
@@ -63,7 +63,7 @@ def test_rollouts_through_failing_proxies(tmp_path: Path, monkeypatch: pytest.Mo
 
         with RolloutClient(runtime.arn, "results", "exp", max_pool_connections=64) as client:
             items = []
-            for item in client.run_batch([{"n": n} for n in range(ROLLOUTS)], 48, timeout=120, max_retries=5):
+            for item in client.run_batch([{"n": n} for n in range(ROLLOUTS)], AT_ONCE, timeout=120, max_retries=5):
                 items.append(item)
                 if len(items) == ROLLOUTS // 4:
                     threading.Thread(target=outage, daemon=True).start()
@@ -80,6 +80,6 @@ def test_rollouts_through_failing_proxies(tmp_path: Path, monkeypatch: pytest.Mo
             assert item.error, item
     assert by_status[Status.COMPLETED] >= 0.98 * ROLLOUTS * 49 / 50, by_status
     for fault in MORE_FAULTS:
-        assert way.counts[fault] > 2, way.counts
-    assert (way.counts["hang"], way.counts["throttled"]) == (3, 5)
+        assert way.counts[fault] > 0, way.counts
+    assert (way.counts["hang"], way.counts["throttled"]) == (2, 3)
     assert way.counts["down"] > 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.client import delivery
 from agentcore_rl_toolkit.client.delivery import Delivery
 from agentcore_rl_toolkit.errors import StoreError
 from agentcore_rl_toolkit.store import Store, open_store
@@ -70,10 +71,10 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
         name = aws.new_bucket()
         queue = aws.new_queue() if request.param == "s3 and sqs" else None
     with loop_thread() as threads:
-        delivery = threads.run(make(open_store(name, sqs_url=queue)))
+        made = threads.run(make(open_store(name, sqs_url=queue)))
         writer = open_store(name, sqs_url=queue)
-        yield Setup(threads, delivery, writer, Inbox())
-        threads.run(delivery.close())
+        yield Setup(threads, made, writer, Inbox())
+        threads.run(made.close())
         writer.close()
 
 
@@ -89,7 +90,8 @@ def test_results_are_delivered_once(setup: Setup) -> None:
     assert all(setup.inbox.documents[key] == {"key": key} for key in keys)
 
 
-def test_what_was_there_before_is_found(setup: Setup) -> None:
+def test_what_was_there_before_is_found(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.5)  # nothing announces it: it is found by looking
     setup.put("exp/row/early.json", announce=False)
     setup.expect("exp/row/early.json")
     eventually(lambda: setup.inbox.delivered["exp/row/early.json"] == 1)
@@ -111,8 +113,9 @@ async def forget(delivery: Delivery, key: str) -> None:
 
 def test_a_result_that_cannot_be_read_is_an_error_not_a_silence(setup: Setup) -> None:
     setup.expect("exp/row/bad.json", "exp/row/list.json")
-    setup.writer.put_if_absent("exp/row/bad.json", b"{half")
-    setup.writer.put_if_absent("exp/row/list.json", b"[1]")
+    for key, data in (("exp/row/bad.json", b"{half"), ("exp/row/list.json", b"[1]")):
+        setup.writer.put_if_absent(key, data)
+        setup.writer.announce(key)
     eventually(lambda: len(setup.inbox.errors) == 2)
     assert all(isinstance(error, StoreError) for error in setup.inbox.errors.values())
 

@@ -352,8 +352,9 @@ def test_garbage_may_be_collected_at_any_moment() -> None:
 
     class Collecting(Environ):
         def __setitem__(self, name: str, value: str) -> None:
-            held.clear()
-            gc.collect()
+            if held:
+                held.clear()
+                gc.collect()
             super().__setitem__(name, value)
 
     environment._environ = environ = Collecting()
