@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld lint format bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld lint format docs test-docs reference bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,17 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.dev  ## build the site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+reference: $(VENV)/.dev  ## write the pages of docs/reference that follow from the code
+	$(BIN)/python scripts/docs/reference.py
+
+# Needs Chromium or Chrome.
+test-docs: docs  ## open the site's main pages in a browser
+	$(PIP) playwright
+	$(BIN)/python scripts/docs/look.py site
+
 bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/install.py
 	$(BIN)/python benchmarks/runtime.py
@@ -62,7 +73,7 @@ tiny-model: $(VENV)/.dev  ## make the built-in policy anew (minutes on a CPU)
 	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/tiny/model
 
 clean:  ## remove the virtual environment and build leftovers
-	rm -rf $(VENV) build dist src/*.egg-info runs
+	rm -rf $(VENV) build dist site src/*.egg-info runs
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -14,6 +14,7 @@ from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
 from agentcore_rl_toolkit.gateway.openapi import openapi
 from agentcore_rl_toolkit.result import RESERVED
 from agentcore_rl_toolkit.types import Status
+from support.backends import adapter, adapters
 from support.process import clean_env
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,38 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_snippets_run(page: Path, tmp_path: Path) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=clean_env())
+
+
+def test_the_reference_says_what_the_code_says() -> None:
+    script = ROOT / "scripts" / "docs" / "reference.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, env=clean_env())
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = clean_env(NO_MKDOCS_2_WARNING="1")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (tmp_path / "site" / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
+    said = (tmp_path / "site" / "guides" / "train.html").read_text()
+    assert 'href="../benchmarks/results/training.json.code.html"' in said  # what is outside of docs comes along
+    assert "https://fonts" not in said
+
+
+def test_what_each_trainer_gets() -> None:
+    """Of the adapters in this environment; the others' are checked in theirs."""
+    words = {"several rows": "rollouts of several rows", "logprobs": "the sampler's logprobs"}
+    words |= {"routes": "expert routes", "versions": "weight versions"}
+    rows = table_after("docs/guides/backends.md", "capabilities")
+    header = (ROOT / "docs/guides/backends.md").read_text().split("capabilities")[1].splitlines()[2]
+    names = [cell.strip() for cell in header.strip("|").split("|")][1:]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names, start=1)}
+    for name in adapters():
+        said = {what for what, word in words.items() for row, mark in zip(rows, columns[name], strict=True)
+                if row[0].startswith(word) and mark == "✓"}  # fmt: skip
+        assert said == adapter(name).PASSES_ON & words.keys(), name
 
 
 def test_the_readme_is_short() -> None:

@@ -1,0 +1,66 @@
+"""Opens the main pages of the site in a browser: each has a title and text, and fetches nothing from elsewhere.
+
+python scripts/docs/look.py site [folder for pictures]
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+PAGES = ["index", "quick-start", "guides/prepare-your-agent", "guides/gateway", "guides/backends", "guides/train"]
+PAGES += ["guides/deploy", "troubleshooting", "reference/cli", "reference/train", "concepts/architecture"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def look(page: Page, url: str, name: str, pictures: Path | None) -> list[str]:
+    """What is wrong with a page."""
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(f"script: {error}"))
+    page.on("requestfailed", lambda request: problems.append(f"not loaded: {request.url}"))
+    page.on("request", lambda request: None if request.url.startswith((url, "data:")) else problems.append(request.url))
+    answer = page.goto(f"{url}/{name}.html", wait_until="load")
+    if answer is None or not answer.ok:
+        problems.append(f"answered {answer and answer.status}")
+    if not page.locator("h1").first.inner_text().strip() or len(page.locator("article").inner_text()) < 300:
+        problems.append("has no title or no text")
+    if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+        problems.append("is wider than the window")
+    if pictures is not None:
+        page.screenshot(path=pictures / f"{name.replace('/', '-')}.png")
+    return problems
+
+
+def main(site: str, pictures: str | None = None) -> int:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        print("no Chromium or Chrome on PATH\nhint: apt-get install chromium", file=sys.stderr)
+        return 2
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url, failed = f"http://127.0.0.1:{server.server_port}", 0
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for name in PAGES:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            problems = look(page, url, name, Path(pictures) if pictures else None)
+            print("✗" if problems else "✓", name, *problems)
+            failed += bool(problems)
+            page.close()
+        browser.close()
+    server.shutdown()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
