@@ -193,6 +193,8 @@ def test_failed_rollouts_are_left_out_and_the_batch_is_smaller(args: Arguments, 
     assert sorted(raw[:2]) == [0.0, 1.0]
     assert sum(advantages[:2]) == pytest.approx(0.0)
     assert max(advantages[:2]) == pytest.approx(0.5 / (0.5**0.5), rel=1e-4)
+    generate_rollout(asked, 1, source)
+    assert asked.global_batch_size == 6, "as configured, until the next rewards are known"
 
 
 def test_sessions_that_vanish_are_run_again(args: Arguments, router: FakeRouter) -> None:
