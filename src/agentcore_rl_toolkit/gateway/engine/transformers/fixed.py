@@ -26,7 +26,7 @@ ROOM = 256
 KEPT = 1 / 16
 """Of the device's memory: an empty batch's rows are kept up to this."""
 SCRATCH = 16_448
-"""Tokens of keys and values of a prefill of fixed shape."""
+"""Tokens of keys and values of a prefill of fixed shape, at most."""
 LARGE = 2048
 """Ids of a prefill from which rounding up costs more than launching kernels."""
 
@@ -169,6 +169,8 @@ class Scratch:
 
     def __init__(self, runner: Runner, graphs: Graphs, cell: Cell) -> None:
         self._runner, self._graphs, self._cell = runner, graphs, cell
+        memory = _memory(cell.device)
+        self._room = min(SCRATCH, int(memory * KEPT / 4 / cell.nbytes)) if memory else SCRATCH
         self.clear()
 
     def clear(self) -> None:
@@ -179,7 +181,7 @@ class Scratch:
     def prefill(self, chunks: list[Chunk]) -> list[KV]:
         """Keys and values of each sequence with those of its new ids."""
         shape = rows, count, columns = _shape(chunks)
-        if rows * count > LARGE or rows * (columns + 1) > SCRATCH:
+        if rows * count > LARGE or rows * (columns + 1) > self._room:
             half = len(chunks) // 2
             return self.prefill(chunks[:half]) + self.prefill(chunks[half:]) if half else self._plainly(chunks)
         buffer, feed = self._buffer(rows, columns), self._feed(rows, count)
@@ -205,7 +207,7 @@ class Scratch:
     def _buffer(self, rows: int, columns: int) -> Tensor:
         each = self._cell.nbytes // self._cell.dtype.itemsize
         if not len(self._memory):
-            self._memory = torch.empty(SCRATCH * each, dtype=self._cell.dtype, device=self._cell.device)
+            self._memory = torch.empty(self._room * each, dtype=self._cell.dtype, device=self._cell.device)
         cell, tokens = self._cell, rows * (columns + 1)
         return self._memory[: tokens * each].view(cell.layers, 2, rows, cell.heads, columns + 1, cell.width)
 
