@@ -25,8 +25,8 @@ ROWS: list[dict[str, Any]] = [
     {"id": 1, "prompt": "one", "rewards": [0.25, 0.5]},
     {"id": 2, "prompt": "two", "rewards": 1},
     {"id": 3, "prompt": "three", "fail": "no such luck"},
-    {"id": 4, "prompt": "four", "seconds": 60},
 ]
+SLOW = [{"prompt": "four", "seconds": 600}]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_one_command(tmp_path: Path, model: Any) -> None:
-    more = ["--timeout", "5", "--eval-data", str(tmp_path / "rows.jsonl"), "--exp-id", "exp-1", "--store", "my-bucket"]
+    more = ["--eval-data", str(tmp_path / "rows.jsonl"), "--exp-id", "exp-1", "--store", "my-bucket"]
     line = command(tmp_path, model, ROWS, *more)
     done = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
@@ -60,19 +60,18 @@ def test_one_command(tmp_path: Path, model: Any) -> None:
 
     seen = json.loads((tmp_path / "run" / "checkpoints" / "seen.json").read_text())
     results = seen["train"]
-    assert (seen["trainer"], seen["held_out"], len(results)) == ("tinker", 4, 8)
+    assert (seen["trainer"], seen["held_out"], len(results)) == ("tinker", 3, 6)
     assert [r["rewards"] for r in results[:4]] == [[0.25, 0.5], [0.25, 0.5], 1.0, 1.0]
     assert [r["got"] for r in results[:4]] == [ROWS[0], ROWS[0], ROWS[1], ROWS[1]]  # nothing added, nothing lost
-    assert [r["status_code"] for r in results[4:6]] == [500, 500]
-    assert all("no such luck" in r["stop_reason"] for r in results[4:6])
-    assert results[6:] == ["timeout", "timeout"]
+    assert [r["status_code"] for r in results[4:]] == [500, 500]
+    assert all("no such luck" in r["stop_reason"] for r in results[4:])
     assert len(list((tmp_path / "run" / "buckets" / "my-bucket" / "exp-1" / "1").glob("*.json"))) == 2
     assert "no table can hold these rows" in done.stderr
     assert "agentcore_rl_toolkit.backends.rllm.main" in (tmp_path / "run" / "command.sh").read_text()
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path, model: Any) -> None:
-    line, before = command(tmp_path, model, ROWS[3:]), len(model.requests)
+    line, before = command(tmp_path, model, SLOW), len(model.requests)
     process = subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
     try:
         eventually(lambda: len(model.requests) == before + 2, seconds=60)  # both sessions are at work

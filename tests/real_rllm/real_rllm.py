@@ -48,8 +48,9 @@ def submission(**row: Any) -> TaskSubmission:
 
 
 def test_rewards_failures_and_timeouts_come_back(adapter: Any, tmp_path: Path) -> None:
-    asked = [submission(rewards=[0.25, 0.5]), submission(rewards=1), submission(fail="no luck"), submission(seconds=60)]
-    several, one, failed, late = asyncio.run(adapter.execute_tasks(asked, timeout=5.0))
+    asked = [submission(rewards=[0.25, 0.5]), submission(rewards=1), submission(fail="no luck")]
+    several, one, failed = asyncio.run(adapter.execute_tasks(asked, timeout=100.0))
+    (late,) = asyncio.run(adapter.execute_tasks([submission(seconds=600)], timeout=2.0))
     assert (several.finished, several.reward, one.reward) == (True, 0.5, 1.0)
     assert (several.termination_reason, several.raw_result["metrics"].keys()) == (
         TerminationReason.ENV_DONE,
@@ -58,7 +59,7 @@ def test_rewards_failures_and_timeouts_come_back(adapter: Any, tmp_path: Path) -
     assert (failed.finished, failed.termination_reason) == (False, TerminationReason.ERROR)
     assert "no luck" in failed.error
     assert (late.finished, late.termination_reason) == (False, TerminationReason.TIMEOUT)
-    assert len(list((tmp_path / "exp-1" / "t").glob("*.json"))) >= 3
+    assert len(list((tmp_path / "exp-1" / "t").glob("*.json"))) >= 3  # of the late one too, if its end was stored
 
 
 @pytest.fixture
@@ -77,8 +78,8 @@ def gateway() -> Iterator[Any]:
 
 def test_with_our_settings_a_failed_session_enters_no_group(adapter: Any, gateway: Any, tmp_path: Path) -> None:
     """Its reward of 0 would count in the group's mean, and its tokens would be trained on."""
-    rows = [{"prompt": "a", "rewards": 1}, {"prompt": "a", "rewards": 0.5}, {"prompt": "a", "seconds": 60}]
-    engine = RemoteAgentFlowEngine(adapter, gateway, session_timeout=5.0)
+    rows = [{"prompt": "a", "rewards": 1}, {"prompt": "a", "rewards": 0.5}, {"prompt": "a", "rewards": "none"}]
+    engine = RemoteAgentFlowEngine(adapter, gateway, session_timeout=100.0)
     episodes = asyncio.run(engine.execute_tasks(rows, task_ids=["t", "t", "t"]))
     assert [episode.trajectories[0].reward for episode in episodes] == [1.0, 0.5, 0.0]
     assert all(len(step.response_ids) == 8 for episode in episodes for step in episode.trajectories[0].steps)
