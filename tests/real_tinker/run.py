@@ -22,7 +22,7 @@ from support.process import clean_env, free_port, server  # noqa: E402
 
 MODEL = TESTS.parent / "src" / "agentcore_rl_toolkit" / "tiny" / "model"
 # Shapes are compiled once each: batches of one size, whatever comes together.
-SHAPES = {"max_lora_adapters": 3, "max_lora_rank": 32, "sample_max_num_sequences": 32, "train_micro_batch_size": 16}
+SHAPES = {"max_lora_adapters": 8, "max_lora_rank": 32, "sample_max_num_sequences": 32, "train_micro_batch_size": 16}
 
 
 def main(environment: Path) -> int:
