@@ -106,6 +106,16 @@ def test_refusals_name_the_permission(service: FakeAgentCoreControl, control: Ru
         control.apply(spec())
 
 
+def test_what_boto3_refuses_is_a_fault_of_the_request(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
+    with pytest.raises(RuntimeFault, match="create_agent_runtime: Parameter validation failed") as caught:
+        control.apply(spec(lifetime_seconds=1))
+    assert caught.value.status == 400
+    made = control.apply(spec())
+    service.runtimes[made.id]["hooksConfiguration"] = {}  # an empty one would be refused
+    assert control.apply(spec(environment={"A": "1"})).change == "updated"
+    assert "hooksConfiguration" not in service.runtimes[made.id]
+
+
 def test_deleting_waits_and_is_repeatable(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
     service.moving = 3
     made = control.apply(spec())

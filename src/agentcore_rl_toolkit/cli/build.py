@@ -40,6 +40,12 @@ def place_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in ("name", "region", "bucket", "prefix", "repository")}
 
 
+def agent_folder(agent: str) -> Path:
+    """The folder of an agent that is named by it, or by its file."""
+    path = Path(agent).resolve()
+    return path.parent if path.is_file() else path
+
+
 def say(line: str) -> None:
     """For people: stdout is for data."""
     print(line, file=sys.stderr, flush=True)
@@ -51,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.settings import read_settings
     from ..deploy.state import State
 
-    folder = Path(args.agent).resolve()
+    folder = agent_folder(args.agent)
     state = State.load(folder)
     settings = read_settings(folder, state, place_settings(args))
     engine = choose_engine(args.engine)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .build import add_place_arguments, place_settings, say
+from .build import add_place_arguments, agent_folder, place_settings, say
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.snippets import text
     from ..deploy.state import State
 
-    folder = Path(args.agent).resolve()
+    folder = agent_folder(args.agent)
     state = State.load(folder)
     settings = read_settings(folder, state, place_settings(args) | _more_settings(args))
     options = DeployOptions(

@@ -7,9 +7,8 @@ and a role with further policies are left, and it says so.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from .build import say
+from .build import agent_folder, say
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.deployment import destroy
     from ..deploy.state import State
 
-    state = State.load(Path(args.agent).resolve())
+    state = State.load(agent_folder(args.agent))
     if not state.made:
         say(f"nothing of {args.agent} is deployed from here")
     whole = destroy(state, dry_run=args.dry_run, say=say, timeout=args.timeout, pause=min(3.0, args.timeout / 100))

@@ -137,7 +137,7 @@ class RuntimeControl:
         if known["status"] != "UPDATE_FAILED" and same_environment and _same(_without_empty(wanted), known):
             return None
         members = self._connect().meta.service_model.operation_model("UpdateAgentRuntime").input_shape.members
-        kept = {name: known[name] for name in members if name in known}
+        kept = {name: known[name] for name in members if known.get(name)}  # what is empty was never set
         return "update_agent_runtime", kept | wanted | {"agentRuntimeId": known["agentRuntimeId"]}
 
     def apply(self, spec: RuntimeSpec, *, say: Callable[[str], object] = lambda line: None) -> Applied:
@@ -206,12 +206,14 @@ class RuntimeControl:
             time.sleep(self._pause)
 
     def _call(self, operation: str, **params: Any) -> dict[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         try:
             answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
         except ClientError as error:
             raise _fault(error, operation, params) from error
+        except ParamValidationError as error:
+            raise RuntimeFault(f"{operation}: {error}", code="ValidationException") from error
         except BotoCoreError as error:
             raise RuntimeFault(f"{_SERVICE} could not be used: {error}", hint="check credentials and region") from error
         answer.pop("ResponseMetadata", None)

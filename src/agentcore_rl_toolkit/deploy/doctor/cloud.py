@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 import urllib.request
 import uuid
 from typing import Any
@@ -164,9 +165,11 @@ def check_gateway(url: str | None, arn: str | None, vpc: bool) -> Check:
 
 
 def _from_session(arn: str, health: str) -> Check:
-    code = f"import urllib.request as r; print(r.urlopen({health!r}, timeout=20).status)"
+    code = shlex.quote(f"import urllib.request as r; print(r.urlopen({health!r}, timeout=20).status)")
     try:
-        status, said = asyncio.run(_command(arn, f'python3 -c "{code}" || python -c "{code}"'))
+        status, said = asyncio.run(
+            _command(arn, " || ".join(f"{python} -c {code}" for python in ("python3", "python")))
+        )
     except AgentCoreRLError as error:
         return failed("gateway", f"no session could try it: {error}", "deploy the agent, or leave --gateway out")
     if status == 0 and "200" in said:
