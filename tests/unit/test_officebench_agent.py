@@ -306,6 +306,7 @@ MAIL = {"from": "Ada", "to": "Ben", "subject": "s", "body": "the word"}
         (CELLS, {"t.xlsx": [["n"], [3.0]]}, ""),
         (CELLS, {"t.xlsx": [["n"], ["4"]]}, ""),
         (CELLS, {"t.xlsx": [["n"], [30]]}, "(2, 1) is 30, not 3 or 4"),
+        (CELLS | {"cells": [{"row": 2, "column": 1, "values": ["x"]}]}, {"t.xlsx": [["n"], [3]]}, "(2, 1) is 3, not x"),
         (CELLS, {"t.xlsx": [["n"]]}, "(2, 1) is None, not 3 or 4"),
         (CELLS, {"t.xlsx": [["n"], [True]]}, "(2, 1) is True, not 3 or 4"),
         (APART, {"calendar/Ada.ics": EVENTS((9, 10), (10, 11))}, ""),
@@ -488,6 +489,8 @@ def test_a_task_of_officebench_becomes_a_row_that_can_be_judged(tmp_path: Path) 
         ({"evaluation": [{"function": "evaluate_file_exist", "args": {"file": "../../x"}}]}, "leads out of the work"),
         ({"evaluation": [{"function": "evaluate_excel_cell_comparator", "args": {"file": "a.xlsx", "matches": [
             {"row": 1, "col": 1, "comparator": "lambda x: __import__('os').system('true')"}]}}]}, "not of the form"),
+        ({"evaluation": [{"function": "evaluate_excel_cell_comparator", "args": {"file": "a.xlsx", "matches": [
+            {"row": 1, "col": 1, "comparator": "lambda x: x not in ['1']"}]}}]}, "not of the form"),
         ({"evaluation": [{"function": "evaluate_exact_match", "args": {"doc_type": "xlsx", "result_file": "a.xlsx",
             "expected_file": "../../../../reference/none.xlsx"}}]}, "No such file"),
     ],
