@@ -129,6 +129,7 @@ def test_nothing_is_left_behind_by_a_world() -> None:
     world.execute(
         "import threading; threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()"
     )
+    world.execute("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     child = world._child
     folder, pid = child.folder, child._process.pid
     assert os.path.isdir(folder)
