@@ -14,6 +14,7 @@ import pytest
 
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.deploy.image import add_toolkit, content_tag
+from agentcore_rl_toolkit.runtime.control import RuntimeControl, RuntimeSpec
 from agentcore_rl_toolkit.store import open_store
 from conftest import AwsServers
 from support.agent import AgentProcess, rollout
@@ -173,7 +174,7 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     for line in ("actor_rollout_ref.rollout.agentcore.container_uri=" + image, "--backend tinker"):
         assert line in said.err
 
-    assert main(["deploy"]) == 0  # the same again: nothing differs
+    assert main(["deploy", "rl_app.py"]) == 0  # the same again: nothing differs
     assert world.control.changes == ["CreateAgentRuntime"]
     assert len(world.commands()) == 5
     (world.agent / "rl_app.py").write_text((world.agent / "rl_app.py").read_text() + "\n# changed\n")
@@ -190,6 +191,22 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
     assert not (world.agent / ".agentcore-rl.json").exists()
     assert main(["destroy"]) == 0
+
+
+def test_runtimes_on_motos_control_plane(aws_env: AwsServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reading of the same service than ours; its updates never end."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL", aws_env.sqs_url)
+    control = RuntimeControl(region="us-west-2", pause=0.01, timeout=10)
+    known = {
+        "name": "motos",
+        "container_uri": f"{REGISTRY}/motos:1",
+        "role_arn": "arn:aws:iam::123456789012:role/motos",
+    }
+    applied = [control.apply(RuntimeSpec(**known)) for _ in range(2)]
+    assert [one.change for one in applied] == ["created", "unchanged"]
+    assert control.delete(applied[0].id)
+    assert control.find("motos") is None
+    control.close()
 
 
 def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
