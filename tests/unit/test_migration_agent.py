@@ -96,6 +96,12 @@ def test_paths_outside_are_refused(session: Any, name: str) -> None:
             use(name)
 
 
+def test_absolute_paths_and_detours_are_refused_wherever_they_lead(session: Any) -> None:
+    for name in (f"{session.root}/javac.args", "src/../javac.args"):
+        with pytest.raises(workspace.Refused, match="inside the project"):
+            session.read(name)
+
+
 def test_links_that_lead_outside_are_refused(session: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret")
     (session.root / "file").symlink_to(tmp_path / "secret")
@@ -294,7 +300,7 @@ def test_tools_for_files(session: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "goals", ["-f ../pom.xml", "-f/etc/pom.xml", "test; id", "$(id)", "-s x", "--file=x", "..", "-Da=../b"]
+    "goals", ["-f ../pom.xml", "-f/etc/pom.xml", "test; id", "$(id)", "-s x", "--file=x", "..", "-Da=../b", "-Da=.."]
 )
 def test_maven_gets_goals_and_nothing_that_leads_elsewhere(session: Any, goals: str) -> None:
     with pytest.raises(workspace.Refused, match="only goals"):
