@@ -103,12 +103,12 @@ class Run:
 
 
 LINES = {
-    "row-a": ["1", "over", "0", "0.5"],  # a rollout of two rows
+    "row-a": ["1", "over", "0"],  # a rollout of two rows
     "row-b": ["raise", "2", "0"],  # one fails
     "row-c": ["raise", "raise", "1"],  # too few to compare
     "row-d": ["vanish", "1", "go on", "0", "0"],  # one is run again; one of two turns
     "row-e": ["1", "raise"],  # held out
-    "row-g": ["1", "over", "0", "0.5"],
+    "row-g": ["1", "over", "0"],
     **{f"row-f{i}": ["raise"] * 3 for i in range(6)},
 }
 

@@ -14,10 +14,11 @@ END = "<|im_end|>"
 
 
 class ScriptedClient:
-    """`lines` by row; what a row has no line for any more is answered with "1". It travels to workers by pickle."""
+    """`lines` by row; those who start over, or ask when there are none left, get `again`. It travels by pickle."""
 
     def __init__(self, model: str, lines: dict[str, list[str]], *, experts: bool = False, step: int = 4) -> None:
         self.model, self.lines, self.experts, self.step = model, lines, experts, step
+        self.again = "0.5"
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     @cached_property
@@ -26,9 +27,9 @@ class ScriptedClient:
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         self.asked.append((request_id, dict(sampling_params)))
-        name = re.findall(r"row-\w+", self.tokenizer.decode(prompt_ids))[-1]
-        waiting = self.lines.get(name)
-        said = waiting.pop(0) if waiting else "1"
+        prompt = self.tokenizer.decode(prompt_ids)
+        waiting = self.lines.get(re.findall(r"row-\w+", prompt)[-1])
+        said = waiting.pop(0) if waiting and "start over" not in prompt else self.again
         if said == "engine":
             raise RuntimeError("the server is gone")
         ids = self.tokenizer(said + END, add_special_tokens=False)["input_ids"]
