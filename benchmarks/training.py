@@ -104,7 +104,7 @@ def _settings(args: argparse.Namespace, folder: Path, template: str, steps: int)
     data = {}
     for split, count in (("train", 2048), ("held-out", args.held_out)):
         data[split] = folder / f"{split}.jsonl"
-        rows = [json.dumps(problem.row) + "\n" for problem in islice(problems(split, 0), count)]  # type: ignore[arg-type]
+        rows = [json.dumps(problem.row) + "\n" for problem in islice(problems(split, 0), count)]
         data[split].write_text("".join(rows))
     return TrlSettings(
         agent=str(AGENT / "rl_app.py"),

@@ -44,7 +44,8 @@ def training_settings() -> str:
     backends = {name: find(name).settings for name in names()}
     rows = ["| setting | also called | default | backends | what |", "|---|---|---|---|---|"]
     seen: dict[str, Any] = {}
-    for settings in (TrainSettings, LoopSettings, *backends.values()):
+    classes: list[type[TrainSettings]] = [TrainSettings, LoopSettings, *backends.values()]
+    for settings in classes:
         for spec in dataclasses.fields(settings):
             seen.setdefault(spec.name, spec)
     for name, spec in seen.items():

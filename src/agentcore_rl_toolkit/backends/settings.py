@@ -97,7 +97,7 @@ class TrainSettings:
 
         place = self.store or str((self.folder / "results").resolve())
         name = self.exp_id or f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        announced = {"sqs_url": self.sqs_url} if self.sqs_url else {}
+        announced: dict[str, Any] = {"sqs_url": self.sqs_url} if self.sqs_url else {}
         return RolloutClient(self.agent, place, name, tps_limit=self.tps_limit, **announced)
 
 
