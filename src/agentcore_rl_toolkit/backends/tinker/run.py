@@ -10,6 +10,7 @@ An update is never cut in two: Ctrl-C waits for it, and whatever else ends the r
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import signal
 import threading
@@ -130,9 +131,13 @@ def rows_of(rows: Sequence[dict[str, Any]], step: int, count: int, seed: int) ->
     chosen = []
     for place in range(step * count, (step + 1) * count):
         epoch, at = divmod(place, len(rows))
-        order = random.Random(f"{seed}/{epoch}").sample(range(len(rows)), len(rows))
-        chosen.append(rows[order[at]])
+        chosen.append(rows[_order(seed, epoch, len(rows))[at]])
     return chosen
+
+
+@functools.lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> list[int]:
+    return random.Random(f"{seed}/{epoch}").sample(range(count), count)
 
 
 @contextlib.contextmanager
