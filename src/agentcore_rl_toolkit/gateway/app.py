@@ -26,7 +26,8 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
-from .core import Core, engine_fault
+from .choice import engine_fault
+from .core import Core
 from .engine.base import EngineError
 from .faults import Fault, invalid
 from .listing import row_fields, send_list, turn_fields, wants_packed

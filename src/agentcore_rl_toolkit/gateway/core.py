@@ -9,50 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import logging
 import secrets
 import time
-from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
 
-from .chat import ChatCall, Reply, TextCall, after, exact
-from .engine.base import (
-    IDS,
-    ChatEngine,
-    Engine,
-    EngineError,
-    EngineInfo,
-    SampleRequest,
-)
+from .chat import ChatCall, TextCall
+from .choice import Choice, Piece, engine_fault
+from .engine.base import Engine, EngineError, EngineInfo
 from .faults import Fault
-from .history import remember
 from .log import Log
-from .plan import Plan, Planner, text_print
-from .proxy import Gathered, chat_body
+from .plan import Plan, Planner
 from .render import ChatRenderer
 from .session import Answer, Outcome, Session
 from .sessions import Sessions
-from .stream import ReplyStream
 from .trajectory import Trajectories, fold
-from .turn import ABORTED, ENGINE_ERROR, UNDELIVERED, Draft, Tokens, Turn, covered, new_routes
+from .turn import UNDELIVERED, Turn
 
-logger = logging.getLogger(__name__)
-
-_MOST_RESUMPTIONS = 64
 _LARGE = 200_000  # bytes
-_CROWD = 100  # with more calls than this at a time, each stream passes on its tokens …
-_PACE = 0.05  # … so many seconds apart, so that one core carries hundreds of them
-_PROMPT_END = 64  # ids of the prompt's end that parsing a reply may look at
-_GONE_REMEMBERED = 10_000
-_TEXTS_REMEMBERED = 8
-
-
-Piece = Callable[[int, str, str, Tokens], Awaitable[None]]
-"""Called with a choice's number, reasoning, text, and the tokens since the last piece."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +71,8 @@ class Core:
         self._going.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._sampling = 0
+        self.sampled_now = 0
+        """How many choices are being sampled."""
         self._still = asyncio.Event()
         self._still.set()
 
@@ -141,6 +117,23 @@ class Core:
     @property
     def paused(self) -> bool:
         return not self._going.is_set()
+
+    async def going(self) -> None:
+        """Wait while it is paused."""
+        while self.paused:
+            await self._going.wait()
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Something is being sampled."""
+        self.sampled_now += 1
+        self._still.clear()
+        try:
+            yield
+        finally:
+            self.sampled_now -= 1
+            if not self.sampled_now:
+                self._still.set()
 
     # Calls
 
@@ -213,7 +206,7 @@ class Core:
             if begin is not None:
                 begin(answer)
             if call.n == 1:
-                answer.outcomes = [await self._sample(session, plan, answer, 0, stream, piece)]
+                answer.outcomes = [await Choice(self, session, plan, answer, 0, stream, piece).run()]
             else:
                 answer.outcomes = await self._sample_all(session, plan, answer, stream, piece)
         finally:
@@ -255,8 +248,8 @@ class Core:
     ) -> list[Outcome]:
         """All choices of a call, at the same time; the first failure ends the others."""
         tasks = [
-            asyncio.ensure_future(self._sample(session, plan, answer, choice, stream, piece))
-            for choice in range(plan.call.n)
+            asyncio.ensure_future(Choice(self, session, plan, answer, number, stream, piece).run())
+            for number in range(plan.call.n)
         ]
         try:
             return list(await asyncio.gather(*tasks))
@@ -267,207 +260,3 @@ class Core:
                 if isinstance(ended, Outcome):
                     self._mask(session, ended.turn, UNDELIVERED)
             raise
-
-    async def _sample(
-        self, session: Session, plan: Plan, answer: Answer, choice: int, stream: bool, piece: Piece | None
-    ) -> Outcome:
-        """One choice: sampled, parsed, recorded."""
-        draft = Draft(time.time())
-        passed_on = isinstance(plan.call, ChatCall) and self.renders
-        reading = self.planner.watch(plan, streamed=piece is not None) if not passed_on else None
-        gathered = Gathered()
-        uid = answer.uid if choice == 0 else f"{answer.uid}{choice}"
-        try:
-            for _ in range(_MOST_RESUMPTIONS):
-                while self.paused:
-                    await self._going.wait()
-                if passed_on:
-                    finish = await self._pass_on(session, plan, draft, answer, choice, stream, gathered, piece)
-                    break
-                finish = await self._run(session, plan, draft, answer, choice, stream, reading, piece)
-                if finish != "abort":
-                    break
-            else:
-                raise EngineError("the engine gave up on this call again and again", status=503, sampled_any=True)
-        except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
-            if plan.prompt:  # a server that renders by itself may not have said yet what it was asked
-                self._record(session, plan, draft, Reply(), answer, uid, "abort", masked=ABORTED)
-            raise
-        except Exception as error:
-            self.faults["engine"] += 1
-            if draft.sampled:
-                self._record(session, plan, draft, Reply(), answer, uid, "error", masked=ENGINE_ERROR)
-            if isinstance(error, EngineError):
-                raise engine_fault(error) from error
-            raise
-        stopped = reading is not None and reading.stopped
-        reply = gathered.reply if passed_on else self.planner.parse(plan, draft.sampled, uid, stopped=stopped)
-        turn = self._record(session, plan, draft, reply, answer, uid, finish, masked=None)
-        outcome = Outcome(turn, reply, draft.tops)
-        if reading is not None and piece is not None:
-            outcome.rest = (*reading.finish(reply), draft.unsent())
-        elif passed_on:
-            outcome.rest = (*gathered.unsent(), draft.unsent())
-        return outcome
-
-    async def _pass_on(
-        self,
-        session: Session,
-        plan: Plan,
-        draft: Draft,
-        answer: Answer,
-        choice: int,
-        stream: bool,
-        gathered: Gathered,
-        piece: Piece | None,
-    ) -> str:
-        """Have the engine's server render, sample and parse."""
-        assert isinstance(plan.call, ChatCall)
-        body = chat_body(plan.call, plan.sampling, answer.model, stream)
-        chunks = cast(ChatEngine, self.engine).chat(body, session.id)
-        finish = None
-        self._sampling += 1
-        self._still.clear()
-        try:
-            async for chunk in chunks:
-                if chunk.prompt is not None and not plan.prompt:
-                    self.planner.place(session, plan, chunk.prompt)
-                sampled = chunk.sampled
-                draft.take(sampled, self.weight_version)
-                gathered.add(chunk.message)
-                finish = sampled.finish
-                if finish is not None:
-                    break
-                reasoning, content = gathered.unsent()
-                if piece is not None and (reasoning or content):
-                    await piece(choice, reasoning, content, draft.unsent())
-        finally:
-            self._sampling -= 1
-            if not self._sampling:
-                self._still.set()
-            await chunks.aclose()  # type: ignore[attr-defined]
-        if finish is None or finish == "abort" or not plan.prompt:
-            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
-        return finish
-
-    async def _run(
-        self,
-        session: Session,
-        plan: Plan,
-        draft: Draft,
-        answer: Answer,
-        choice: int,
-        stream: bool,
-        reading: ReplyStream | None,
-        piece: Piece | None,
-    ) -> str:
-        """Sample until the engine stops; `abort` if it gave up and should be asked to go on."""
-        sampling = plan.sampling
-        prompt = plan.prompt
-        if draft.sampled:
-            prompt = prompt + draft.sampled
-            if sampling.max_tokens is not None:
-                sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(draft.sampled))
-        routes_from = covered(plan.parent, plan.keep) if self.routes else None
-        stream = stream or bool(reading)
-        request = SampleRequest(prompt, sampling, answer.model or None, session.id, choice, stream, routes_from)
-        chunks = self.engine.sample(request)
-        finish = None
-        versions = [list(known) for known in draft.versions]
-        waiting: list[int] = []
-        passed_on = 0.0
-        self._sampling += 1
-        self._still.clear()
-        try:
-            async for chunk in chunks:
-                draft.take(chunk, self.weight_version)
-                if chunk.versions:  # the engine tells which tokens were sampled with which
-                    draft.versions = versions + [list(known) for known in chunk.versions]
-                finish = chunk.finish
-                # What comes with the end goes out with the end.
-                if reading is not None and (finish in (None, "abort") or sampling.stop):
-                    waiting.extend(chunk.token_ids)
-                    now = time.monotonic()
-                    if finish is not None or self._sampling <= _CROWD or now - passed_on >= _PACE:
-                        reasoning, content = reading.feed(waiting)
-                        passed_on = now
-                        waiting.clear()
-                        if piece is not None and (reasoning or content):
-                            await piece(choice, reasoning, content, draft.unsent())
-                        if reading.stopped and finish is None:
-                            finish = "stop"
-                if finish is not None:
-                    break
-        finally:
-            self._sampling -= 1
-            if not self._sampling:
-                self._still.set()
-            await chunks.aclose()  # type: ignore[attr-defined]
-        if finish is None:
-            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
-        longest = plan.sampling.max_tokens
-        if finish == "abort" and longest is not None and len(draft.sampled) >= longest:
-            return "length"
-        return finish
-
-    def _record(
-        self,
-        session: Session,
-        plan: Plan,
-        draft: Draft,
-        reply: Reply,
-        answer: Answer,
-        uid: str,
-        finish: str,
-        *,
-        masked: str | None,
-    ) -> Turn:
-        """Make the turn, and put it on record before anybody sees it."""
-        parent, keep, delta = plan.parent, plan.keep, plan.delta
-        if plan.sibling is not None:
-            parent, keep, delta = plan.sibling, plan.sibling.prompt_length, array(IDS)
-        turn = Turn(
-            index=len(session.tree.turns),
-            parent=parent,
-            keep=keep,
-            delta_ids=delta,
-            sampled_ids=draft.sampled,
-            logprobs=draft.logprobs,
-            finish=finish,
-            versions=draft.known_versions(),
-            masked=masked,
-            origin=plan.origin,
-            routes=new_routes(draft.routes, parent, keep),
-            parse_failures=reply.parse_failures,
-            tool_calls=len(reply.tool_calls),
-            started=draft.started,
-            seconds=time.time() - draft.started,
-            uid=uid,
-        )
-        plan.sibling = plan.sibling or turn
-        self.totals["turns"] += 1
-        self.totals["sampled_tokens"] += len(draft.sampled)
-        self.totals["prompt_tokens"] += turn.prompt_length
-        self.totals[f"turns_{turn.origin}"] += 1
-        self.totals["parse_failures"] += reply.parse_failures
-        message = reply.message()
-        end = ends = b""
-        text = None
-        if masked is None and plan.prints is not None:
-            end, ends = after(plan.prints.whole, message), exact(message)
-        elif masked is None and isinstance(plan.call, TextCall) and isinstance(plan.call.prompt, str):
-            whole = plan.call.prompt + reply.content
-            text = (len(whole), text_print(whole))
-            session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
-        kept = remember(session, plan, uid, reply) if masked is None else None
-        session.tree.add(turn, end, ends)
-        if self.log is not None and not session.gone:
-            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
-            self.log.write_turn(session, turn, reply, answer, **known)
-        return turn
-
-
-def engine_fault(error: EngineError) -> Fault:
-    """An engine's error as the agent sees it."""
-    code = {400: "invalid_request", 404: "model_not_found", 429: "overloaded", 503: "engine_unavailable"}
-    return Fault(error.status, code.get(error.status, "engine_error"), str(error), retry_after=error.retry_after)

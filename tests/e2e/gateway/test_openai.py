@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from agentcore_rl_toolkit.gateway import core
+from agentcore_rl_toolkit.gateway import choice as sampling
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
@@ -509,8 +509,8 @@ def test_an_error_after_a_keep_alive_is_an_event():
 def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch):
     said = "the answer is four, the weather in Paris is sunny and warm"
     for pace, more_than in ((3600.0, 0), (0.0, 5)):
-        monkeypatch.setattr(core, "_CROWD", 0)
-        monkeypatch.setattr(core, "_PACE", pace)
+        monkeypatch.setattr(sampling, "_CROWD", 0)
+        monkeypatch.setattr(sampling, "_PACE", pace)
         with gateway([ids(said)]) as running:
             pieces = [
                 chunk.choices[0].delta.content

@@ -1,0 +1,219 @@
+"""One choice of a model call: sampled, parsed, and recorded as a turn before anybody sees it.
+
+A choice that the engine gives up on, for a weight update, is asked for again from where it was. One that nobody is
+listening to any more, or that fails half-way, is recorded with what there was, and masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from array import array
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+from .chat import ChatCall, Reply, TextCall, after, exact
+from .engine.base import IDS, ChatEngine, EngineError, Sampled, SampleRequest, Sampling
+from .faults import Fault
+from .history import remember
+from .plan import Plan, text_print
+from .proxy import Gathered, chat_body
+from .session import Answer, Outcome, Session
+from .turn import ABORTED, ENGINE_ERROR, Draft, Tokens, Turn, covered, new_routes
+
+if TYPE_CHECKING:
+    from .core import Core
+
+_MOST_RESUMPTIONS = 64
+_CROWD = 100  # with more choices than this at a time, each stream passes on its tokens …
+_PACE = 0.05  # … so many seconds apart, so that one core carries hundreds of them
+_TEXTS_REMEMBERED = 8
+
+Piece = Callable[[int, str, str, Tokens], Awaitable[None]]
+"""Called with a choice's number, reasoning, text, and the tokens since the last piece."""
+
+
+class Choice:
+    """One of a call's `n`."""
+
+    def __init__(
+        self, core: Core, session: Session, plan: Plan, answer: Answer, number: int, stream: bool, piece: Piece | None
+    ) -> None:
+        self._core, self._session, self._plan, self._answer = core, session, plan, answer
+        self._number, self._stream, self._piece = number, stream, piece
+        self._passed_on = isinstance(plan.call, ChatCall) and core.renders
+        self._reading = None if self._passed_on else core.planner.watch(plan, streamed=piece is not None)
+        self._gathered = Gathered()
+        self._draft = Draft(time.time())
+        self._uid = answer.uid if number == 0 else f"{answer.uid}{number}"
+
+    async def run(self) -> Outcome:
+        core, plan, draft = self._core, self._plan, self._draft
+        try:
+            finish = await self._sample()
+        except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
+            if plan.prompt:  # a server that renders by itself may not have said yet what it was asked
+                self._record(Reply(), "abort", masked=ABORTED)
+            raise
+        except Exception as error:
+            core.faults["engine"] += 1
+            if draft.sampled:
+                self._record(Reply(), "error", masked=ENGINE_ERROR)
+            if isinstance(error, EngineError):
+                raise engine_fault(error) from error
+            raise
+        if self._passed_on:
+            reply = self._gathered.reply
+        else:
+            stopped = self._reading is not None and self._reading.stopped
+            reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped)
+        outcome = Outcome(self._record(reply, finish, masked=None), reply, draft.tops)
+        if self._passed_on:
+            outcome.rest = (*self._gathered.unsent(), draft.unsent())
+        elif self._reading is not None and self._piece is not None:
+            outcome.rest = (*self._reading.finish(reply), draft.unsent())
+        return outcome
+
+    async def _sample(self) -> str:
+        """Sample to the end; why it ended."""
+        for _ in range(_MOST_RESUMPTIONS):
+            await self._core.going()
+            if self._passed_on:
+                return await self._pass_on()
+            finish = await self._ask()
+            if finish != "abort":
+                return finish
+        raise EngineError("the engine gave up on this call again and again", status=503, sampled_any=True)
+
+    async def _pass_on(self) -> str:
+        """Have the engine's server render, sample and parse."""
+        core, plan, draft, gathered = self._core, self._plan, self._draft, self._gathered
+        body = chat_body(cast(ChatCall, plan.call), plan.sampling, self._answer.model, self._stream)
+        finish = None
+        with core.sampling():
+            async with aclosing(cast(Any, cast(ChatEngine, core.engine).chat(body, self._session.id))) as chunks:
+                async for chunk in chunks:
+                    if chunk.prompt is not None and not plan.prompt:
+                        core.planner.place(self._session, plan, chunk.prompt)
+                    draft.take(chunk.sampled, core.weight_version)
+                    gathered.add(chunk.message)
+                    finish = chunk.sampled.finish
+                    if finish is not None:
+                        break
+                    await self._tell(*gathered.unsent())
+        if finish is None or finish == "abort" or not plan.prompt:
+            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
+        return str(finish)
+
+    async def _ask(self) -> str:
+        """Sample until the engine stops; `abort` if it gave up and should be asked to go on."""
+        core, draft = self._core, self._draft
+        request = self._request()
+        versions = [list(known) for known in draft.versions]
+        waiting: list[int] = []
+        finish, told = None, 0.0
+        with core.sampling():
+            async with aclosing(cast(Any, core.engine.sample(request))) as chunks:
+                async for chunk in chunks:
+                    finish = self._take(chunk, versions)
+                    # What comes with the end goes out with the end.
+                    if self._reading is not None and (finish in (None, "abort") or request.sampling.stop):
+                        waiting.extend(chunk.token_ids)
+                        now = time.monotonic()
+                        if finish is not None or core.sampled_now <= _CROWD or now - told >= _PACE:
+                            piece, told = self._reading.feed(waiting), now
+                            waiting.clear()
+                            await self._tell(*piece)
+                            if self._reading.stopped and finish is None:
+                                finish = "stop"
+                    if finish is not None:
+                        break
+        if finish is None:
+            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
+        longest = self._plan.sampling.max_tokens
+        if finish == "abort" and longest is not None and len(draft.sampled) >= longest:
+            return "length"
+        return finish
+
+    def _request(self) -> SampleRequest:
+        """What the engine is asked for: all of it, or what is missing still."""
+        plan, draft = self._plan, self._draft
+        prompt, sampling = plan.prompt, plan.sampling
+        if draft.sampled:
+            prompt = prompt + draft.sampled
+            if sampling.max_tokens is not None:
+                left: Sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(draft.sampled))
+                sampling = left
+        routes_from = covered(plan.parent, plan.keep) if self._core.routes else None
+        stream = self._stream or bool(self._reading)
+        model = self._answer.model or None
+        return SampleRequest(prompt, sampling, model, self._session.id, self._number, stream, routes_from)
+
+    def _take(self, chunk: Sampled, versions: list[list[Any]]) -> str | None:
+        self._draft.take(chunk, self._core.weight_version)
+        if chunk.versions:  # the engine tells which tokens were sampled with which
+            self._draft.versions = versions + [list(known) for known in chunk.versions]
+        return chunk.finish
+
+    async def _tell(self, reasoning: str, content: str) -> None:
+        """Hand on what was said since the last time."""
+        if self._piece is not None and (reasoning or content):
+            await self._piece(self._number, reasoning, content, self._draft.unsent())
+
+    def _record(self, reply: Reply, finish: str, *, masked: str | None) -> Turn:
+        """Make the turn, and put it on record before anybody sees it."""
+        core, session, plan, draft = self._core, self._session, self._plan, self._draft
+        parent, keep, delta = plan.parent, plan.keep, plan.delta
+        if plan.sibling is not None:
+            parent, keep, delta = plan.sibling, plan.sibling.prompt_length, array(IDS)
+        turn = Turn(
+            index=len(session.tree.turns),
+            parent=parent,
+            keep=keep,
+            delta_ids=delta,
+            sampled_ids=draft.sampled,
+            logprobs=draft.logprobs,
+            finish=finish,
+            versions=draft.known_versions(),
+            masked=masked,
+            origin=plan.origin,
+            routes=new_routes(draft.routes, parent, keep),
+            parse_failures=reply.parse_failures,
+            tool_calls=len(reply.tool_calls),
+            started=draft.started,
+            seconds=time.time() - draft.started,
+            uid=self._uid,
+        )
+        plan.sibling = plan.sibling or turn
+        self._count(turn)
+        message = reply.message()
+        end = ends = b""
+        text = None
+        if masked is None and plan.prints is not None:
+            end, ends = after(plan.prints.whole, message), exact(message)
+        elif masked is None and isinstance(plan.call, TextCall) and isinstance(plan.call.prompt, str):
+            whole = plan.call.prompt + reply.content
+            text = (len(whole), text_print(whole))
+            session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
+        kept = remember(session, plan, self._uid, reply) if masked is None else None
+        session.tree.add(turn, end, ends)
+        if core.log is not None and not session.gone:
+            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
+            core.log.write_turn(session, turn, reply, self._answer, **known)
+        return turn
+
+    def _count(self, turn: Turn) -> None:
+        totals = self._core.totals
+        totals["turns"] += 1
+        totals["sampled_tokens"] += turn.length - turn.prompt_length
+        totals["prompt_tokens"] += turn.prompt_length
+        totals[f"turns_{turn.origin}"] += 1
+        totals["parse_failures"] += turn.parse_failures
+
+
+def engine_fault(error: EngineError) -> Fault:
+    """An engine's error as the agent sees it."""
+    code = {400: "invalid_request", 404: "model_not_found", 429: "overloaded", 503: "engine_unavailable"}
+    return Fault(error.status, code.get(error.status, "engine_error"), str(error), retry_after=error.retry_after)
