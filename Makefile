@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
 test: lint .venv-verl/.verl  ## lint, type-check and test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(TEST_VERL)
 
 # No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.
