@@ -72,7 +72,7 @@ def local(threads: LoopThread, tmp_path_factory: pytest.TempPathFactory) -> Iter
     threads.run(runtime.aclose())
 
 
-@pytest.fixture(params=["direct", "boto3", pytest.param("ray", marks=pytest.mark.xdist_group("ray"))])
+@pytest.fixture(params=["direct", "boto3", "ray"])
 def runtime(request: pytest.FixtureRequest, threads: LoopThread, tmp_path: Path) -> Iterator[Runtime]:
     if request.param == "ray":
         yield from on_ray(request, threads, tmp_path / "agent")

@@ -19,7 +19,7 @@ from support.gateway import MODEL, Control, gateway, ids
 from support.loop import LoopThread, loop_thread
 from support.runtime import eventually, new_id
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 AGENT = """
 @app.rollout_entrypoint

@@ -269,7 +269,6 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "told.json"
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_run_on_a_cluster_that_is_there(
     told: dict[str, Any], ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -133,7 +133,6 @@ def test_its_checks_take_our_samples() -> None:
         one._validate_response_metadata_lengths()
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("ray_cluster")
 def test_its_trainer_gets_every_rollout_once() -> None:
     import ray
