@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,15 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
     if not rows:
         raise ConfigError(f"{source} has no rows" + (f"; {problems[0]}" if problems else ""))
     return rows[:limit], problems
+
+
+def rows_of(agent: str) -> str:
+    """The data file in an agent's folder, for those who name none."""
+    rows = os.path.join(agent, "rows.jsonl")
+    if os.path.isfile(rows):
+        return rows
+    what = f"there is no {rows}" if os.path.isdir(agent) else f"{agent} brings no data"
+    raise ConfigError(f"--data is missing, and {what}", hint="name a JSONL file with --data")
 
 
 def parse_rows(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:

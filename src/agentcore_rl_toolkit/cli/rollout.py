@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import AgentCoreConfig
 from ..errors import ConfigError
-from ..rows import read_rows
+from ..rows import read_rows, rows_of
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
 
     if args.resume and not args.exp:
         raise ConfigError("--resume needs --exp", hint="name the experiment to go on with")
-    args.data = args.data or _rows_of(args.agent)
+    args.data = args.data or rows_of(args.agent)
     rows, problems = read_rows(args.data, args.limit)
     for problem in problems:
         print(f"{args.data}: {problem}; the other lines are used", file=sys.stderr)
@@ -123,15 +122,6 @@ def outcome(item: BatchItem) -> dict[str, Any]:
         "result_key": result.get("result_key"),
         "error": item.error,
     }
-
-
-def _rows_of(agent: str) -> str:
-    """The data file in an agent's folder."""
-    rows = os.path.join(agent, "rows.jsonl")
-    if os.path.isfile(rows):
-        return rows
-    what = f"there is no {rows}" if os.path.isdir(agent) else f"{agent} brings no data"
-    raise ConfigError(f"--data is missing, and {what}", hint="name a JSONL file with --data")
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -1,8 +1,8 @@
 """`agentcore-rl train AGENT --data rows.jsonl --model MODEL`: train an agent's policy with GRPO.
 
-AGENT is an ARN or a Python file, as for `rollout`. MODEL is a folder, a hub id, or `tiny`, the built-in policy.
-Settings may also come from a TOML or YAML file (`--config`), with the names of the options; the command line wins. The
-options are those of the backend that is chosen.
+AGENT is an ARN, a Python file or a folder, as for `rollout`. MODEL is a folder, a hub id, or `tiny`, the built-in
+policy. Settings may also come from a TOML or YAML file (`--config`), with the names of the options; the command line
+wins. The options are those of the backend that is chosen.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from ..backends.base import Backend, find, names
 from ..backends.settings import TrainSettings
 from ..errors import ConfigError
+from ..rows import rows_of
 
 DEFAULT = "trl"
 
@@ -60,9 +61,10 @@ def read(name: str | None, config: str | None, rest: Sequence[str]) -> tuple[Bac
         if table in given:
             given[table] = dict(known.get(table) or {}) | dict(_pair(table, text) for text in given[table])
     settings = backend.settings.from_mapping(known | _renamed(backend.settings, known, given))
-    for needed in ("agent", "data"):
-        if not getattr(settings, needed):
-            raise ConfigError(f"{needed} is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
+    if not settings.agent:
+        raise ConfigError("agent is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
+    if not settings.data:
+        settings = dataclasses.replace(settings, data=rows_of(settings.agent))
     return backend, settings, dry
 
 

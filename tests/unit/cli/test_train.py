@@ -109,11 +109,15 @@ def test_a_file_that_is_wrong_is_refused(
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["agent", "data"])
-def test_what_every_run_needs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    args = {"agent": ["--data", "rows.jsonl"], "data": ["rl_app.py"]}[name]
-    assert main(["train", *args]) == 1
-    assert f"error: {name} is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
+def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", "rows.jsonl"]) == 1
+    assert "error: agent is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
+    assert main(["train", "rl_app.py"]) == 1
+    assert "error: --data is missing, and rl_app.py brings no data\nhint: name a JSONL" in capsys.readouterr().err
+    assert main(["train", str(tmp_path)]) == 1
+    assert f"--data is missing, and there is no {tmp_path}/rows.jsonl" in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    assert settings(str(tmp_path)).data == str(tmp_path / "rows.jsonl")
 
 
 def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
