@@ -104,13 +104,15 @@ def test_a_program_that_is_not_there() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_program_and_what_it_started(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
-    child = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(60)"
+    child = (
+        "import pathlib, signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        f"pathlib.Path({str(ready)!r}).write_text('ready'); time.sleep(100)"
+    )
     program = (
-        "import pathlib, signal, subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "import signal, subprocess, sys\n"
         "for number in (signal.SIGINT, signal.SIGTERM):\n"
         "    signal.signal(number, lambda number, _: None)\n"
-        f"pathlib.Path({str(ready)!r}).write_text('ready')\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
         "sys.exit(40 - child.wait())\n"
     )
     code = (

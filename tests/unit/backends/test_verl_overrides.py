@@ -56,6 +56,7 @@ def test_the_server_that_samples_can_be_chosen() -> None:
 
 def test_the_plugin_rewrites_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["main_ppo.py", f"{ROLLOUT}.name=agentcore", f"{ROLLOUT}.agentcore.s3_bucket=b"])
+    monkeypatch.delitem(sys.modules, "agentcore_rl_toolkit.backends.verl.plugin", raising=False)
     runpy.run_module("agentcore_rl_toolkit.backends.verl.plugin")
     assert sys.argv[0] == "main_ppo.py"
     assert sys.argv[1] == f"{ROLLOUT}.name=vllm"
