@@ -56,7 +56,7 @@ def main(environment: Path) -> int:
 
 
 def colocated(python: str, model: Path, settings: dict[str, str]) -> int:
-    """The same suite against vLLM in the process that asks, as TRL's `colocate` has it."""
+    """The same suite against vLLM in the process that asks, as TRL's `colocate` has it; and training with it."""
     told = {
         "AGENTCORE_RL_TEST_COLOCATED": str(model),
         "PYTHONPATH": str(TESTS.parent / "src"),
@@ -64,7 +64,9 @@ def colocated(python: str, model: Path, settings: dict[str, str]) -> int:
     }
     suite = str(TESTS / "contract" / "test_engine.py")
     run = [python, "-m", "pytest", suite, "-k", "real-colocated", "-v", "-W", "ignore"]
-    return subprocess.run(run, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
+    code = subprocess.run(run, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
+    training = [python, "-W", "ignore", str(TESTS / "real_vllm" / "train_colocated.py")]
+    return code or subprocess.run(training, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
 
 
 if __name__ == "__main__":
