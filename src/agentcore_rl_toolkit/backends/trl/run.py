@@ -62,6 +62,9 @@ class _Run:
         settings = self.settings
         with self.state.main_process_first():
             start = self.folder.prepare()
+        if settings.vllm not in (None, "colocate") and (settings.device == "cpu" or not torch.cuda.is_available()):
+            hint = "set vllm=colocate, or leave it out"
+            raise ConfigError("TRL sends weights to a vLLM server from a GPU, and there is none here", hint=hint)
         transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
         model, tokenizer = load(settings)
@@ -86,7 +89,7 @@ class _Run:
             contextlib.closing(RolloutRunner(client, gateway, settings.rollout_options(None, self.version))) as runner,
             self.report,
         ):
-            self.loop.runner = runner
+            self.loop.runner, self.gateway = runner, gateway
             if start is None:
                 self.loop.evaluate(0)
             else:
@@ -107,6 +110,8 @@ class _Run:
         self.trainer.sync_sampler()
         if isinstance(self.engine, (TransformersEngine, ColocatedEngine)):
             self.engine.update(str(step))
+        else:  # a server doesn't know what TRL calls the weights that it was sent
+            self.gateway.resume(str(step))
 
     def run_groups(self, rows: list[dict[str, Any]], n: int, step: int) -> Sequence[Group]:
         """The trainer's rollouts of one step."""

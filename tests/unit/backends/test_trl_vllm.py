@@ -1,0 +1,62 @@
+"""Sampling with vLLM: what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from agentcore_rl_toolkit.backends.report import Report
+from agentcore_rl_toolkit.backends.trl import TrlSettings, train
+from agentcore_rl_toolkit.backends.trl.config import trl_config
+from agentcore_rl_toolkit.errors import ConfigError
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were installed; nothing here imports it."""
+    real = importlib.util.find_spec
+
+    def find_spec(name: str, *args: Any) -> Any:
+        return importlib.machinery.ModuleSpec(name, None) if name == "vllm" else real(name, *args)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+def test_where_it_may_be() -> None:
+    for place in ("colocate", "http://127.0.0.1:8000", "https://vllm.example.com"):
+        assert TrlSettings(vllm=place).vllm == place
+    with pytest.raises(ConfigError, match="vllm is `colocate` or the URL of a server, not 'server'"):
+        TrlSettings(vllm="server")
+
+
+def test_it_has_to_be_installed() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        with pytest.raises(ConfigError, match="sampling with vLLM needs it installed here\nhint: pip install vllm"):
+            trl_config(TrlSettings(vllm="colocate", device="cpu"))
+
+
+def test_what_trl_is_told(vllm: None) -> None:
+    config = trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_max_model_length": 99}))
+    assert (config.use_vllm, config.vllm_mode, config.vllm_max_model_length) == (True, "colocate", 99)
+    assert not config.vllm_importance_sampling_correction  # the ratio is to the sampler's logprobs already
+    config = trl_config(TrlSettings(vllm="http://h:1", device="cpu"))
+    assert (config.vllm_mode, config.vllm_server_base_url) == ("server", "http://h:1")
+    with pytest.raises(ConfigError, match=r"options\.vllm_mode can't be given"):
+        trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_mode": "server"}))
+    assert not trl_config(TrlSettings(device="cpu")).use_vllm
+
+
+def test_a_server_gets_its_weights_from_a_gpu(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n" * 8)
+    settings = TrlSettings(
+        agent="a.py", data=str(rows), output=str(tmp_path / "run"), vllm="http://127.0.0.1:1", device="cpu"
+    )
+    with pytest.raises(ConfigError, match="from a GPU, and there is none here"):
+        train(settings, report=Report(settings, quiet=True))
