@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import shlex
 import signal
@@ -42,14 +43,16 @@ class Plan:
     """What was checked, and what could not be."""
 
     def text(self) -> str:
-        """The plan for people: as a shell would be told it."""
+        """The plan for people: as a shell would be told it, or as a file of settings."""
         lines = [f"# {note}" for note in self.notes]
         for path, content in self.files.items():
             lines += [f"# {path}", *(f"#   {line}" for line in content.splitlines())]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
         if self.command:
             lines.append(" \\\n    ".join(shlex.quote(part) for part in self.command))
-        return "\n".join(lines)
+        else:
+            lines += ["# in this process, with", *map(_toml, self.settings, self.settings.values())]
+        return "\n".join(line for line in lines if line)
 
 
 @runtime_checkable
@@ -122,6 +125,15 @@ def launch(plan: Plan) -> int:
     finally:
         for number, handler in known.items():
             signal.signal(number, handler)
+
+
+def _toml(name: str, value: Any) -> str:
+    """A setting as a line of TOML; none for what is not set."""
+    if isinstance(value, Mapping):
+        value = {key: known for key, known in value.items() if known is not None}
+        inner = ", ".join(f"{json.dumps(key)} = {json.dumps(known)}" for key, known in value.items())
+        return f"{name} = {{ {inner} }}" if inner else ""
+    return "" if value is None else f"{name} = {json.dumps(value)}"
 
 
 def _passing_to(process: subprocess.Popen[bytes]) -> Callable[[int, Any], None]:

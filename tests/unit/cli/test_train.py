@@ -140,8 +140,13 @@ def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "rl_app.py").write_text("raise SystemExit('started')")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
     args = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--dry-run"]
-    assert main([*args, "--rows-per-step", "1", "--output", str(tmp_path / "out")]) == 0
-    assert "# data: 1 rows in" in capsys.readouterr().out
+    given = [*args, "--rows-per-step", "1", "--output", str(tmp_path / "out"), "--options", "warmup_steps=3"]
+    assert main(given) == 0
+    shown = capsys.readouterr().out
+    assert "# data: 1 rows in" in shown
+    config = tmp_path / "shown.toml"
+    config.write_text(shown)  # what is shown is a file of settings, and means the same
+    assert settings("--config", str(config)) == settings(*(word for word in given[1:] if word != "--dry-run"))
     assert not (tmp_path / "out").exists()
     assert main([*args, "--rows-per-step", "2"]) == 1
     assert "has 1 rows, and a step takes 2" in capsys.readouterr().err
