@@ -21,26 +21,18 @@ from agentcore_rl_toolkit.backends.tinker.run import held_back
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.rollout import read_rollouts
-from support.agent import PROLOGUE
+from support.agent import ASKING
 from support.fake_tinker import MODEL, FakeTinker
 from support.process import clean_env
 from support.runtime import eventually
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
 AGENT = (
-    PROLOGUE
+    ASKING
     + """
-import json, urllib.request
-
 @app.rollout_entrypoint
 def invoke_agent(payload):
-    settings = payload["_rollout"]
-    body = {"model": settings["model_id"], "messages": [{"role": "user", "content": payload["prompt"]}]}
-    request = urllib.request.Request(
-        settings["base_url"] + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request) as response:
-        said = json.load(response)["choices"][0]["message"]["content"] or ""
+    said = ask(payload)
     if said == payload.get("fails"):
         raise ValueError("broken on purpose")
     return {"rewards": 1.0 if said == payload["answer"] else 0.0, "response": said}

@@ -23,7 +23,7 @@ from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
-from support.agent import PROLOGUE
+from support.agent import ASKING
 from support.process import clean_env, free_port
 from support.runtime import eventually
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
@@ -31,19 +31,11 @@ from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
 
 AGENT = (
-    PROLOGUE
+    ASKING
     + """
-import json, urllib.request
-
 @app.rollout_entrypoint
 def invoke_agent(payload):
-    settings = payload["_rollout"]
-    body = {"model": settings["model_id"], "messages": [{"role": "user", "content": payload["prompt"]}]}
-    request = urllib.request.Request(
-        settings["base_url"] + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request) as response:
-        said = json.load(response)["choices"][0]["message"]["content"] or ""
+    said = ask(payload)
     if payload["do"] == "raise":
         raise ValueError("broken on purpose")
     if payload["do"] == "sleep":

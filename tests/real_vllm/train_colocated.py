@@ -18,17 +18,9 @@ TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
 AGENT = """
-import json, urllib.request
-
 @app.rollout_entrypoint
 def invoke_agent(payload):
-    settings = payload["_rollout"]
-    body = {"model": settings["model_id"], "messages": [{"role": "user", "content": payload["prompt"]}]}
-    request = urllib.request.Request(
-        settings["base_url"] + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request) as response:
-        said = json.load(response)["choices"][0]["message"]["content"] or ""
+    said = ask(payload)
     return {"rewards": len(said) % 7, "response": said}
 """
 
@@ -48,12 +40,12 @@ def main() -> int:
     from agentcore_rl_toolkit import tiny
     from agentcore_rl_toolkit.backends.trl import TrlSettings, train
     from agentcore_rl_toolkit.rollout import read_rollouts
-    from support.agent import PROLOGUE
+    from support.agent import ASKING
 
     vllm._custom_ops._supports_onednn = False
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        (folder / "rl_app.py").write_text(PROLOGUE + AGENT)
+        (folder / "rl_app.py").write_text(ASKING + AGENT)
         rows = [json.dumps({"prompt": f"row {number}"}) + "\n" for number in range(4)]
         (folder / "rows.jsonl").write_text("".join(rows))
         settings = TrlSettings(

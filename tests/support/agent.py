@@ -78,6 +78,23 @@ from agentcore_rl_toolkit import AgentCoreRLApp, AgentCoreConfig, RewardFunction
 app = AgentCoreRLApp()
 """
 
+ASKING = (
+    PROLOGUE
+    + """
+import json, urllib.request
+
+def ask(payload):
+    settings = payload["_rollout"]
+    body = {"model": settings["model_id"], "messages": [{"role": "user", "content": payload["prompt"]}]}
+    request = urllib.request.Request(
+        settings["base_url"] + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["message"]["content"] or ""
+"""
+)
+"""An app, and `ask(payload)`: what the policy says to the row's prompt."""
+
 EPILOGUE = """
 if __name__ == "__main__":
     app.run(port=int(os.environ["PORT"]))

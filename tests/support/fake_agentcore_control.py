@@ -14,11 +14,13 @@ import string
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import botocore.session
+
+from support.process import http_server
 
 STATUS = {
     "ValidationException": 400,
@@ -167,17 +169,8 @@ class FakeAgentCoreControl:
         class Bound(_Handler):
             control = fake
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        try:
+        with http_server(Bound) as self.url:
             yield self
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
 
 
 class _Handler(BaseHTTPRequestHandler):

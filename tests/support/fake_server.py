@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.process import http_server
 
 EOS = 2
 VOCABULARY = 1000
@@ -98,18 +100,11 @@ class FakeServer:
         class Bound(Handler):
             server_fake = fake
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            yield self
-        finally:
-            self.going.set()
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
+        with http_server(Bound) as self.url:
+            try:
+                yield self
+            finally:
+                self.going.set()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,14 +195,19 @@ def test_an_error_of_the_readers_own_is_not_the_files(tmp_path: Path) -> None:
         reading.throw(KeyError("mine"))  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_schema_version_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentcore_rl_toolkit.rollout.files.SCHEMA_VERSION", 2)
-    path = write(tmp_path / f"rollouts.{kind}", make_rollout())
-    monkeypatch.undo()
-    with pytest.raises(ConfigError, match=f"schema version 2, and this package reads {SCHEMA_VERSION}"):
-        list(read_rollouts(path))
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     assert SCHEMA_VERSION == 1
+    path = write(tmp_path / "rollouts.jsonl", make_rollout())
+    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
+    with pytest.raises(ConfigError, match="schema version 2, and this package reads 1"):
+        list(read_rollouts(path))
+    parquet = write(tmp_path / "rollouts.parquet", make_rollout())
+    table = pyarrow.parquet.read_table(parquet)
+    place = table.column_names.index("schema_version")
+    newer = pyarrow.array([2], pyarrow.int32())
+    pyarrow.parquet.write_table(table.set_column(place, "schema_version", newer), parquet)
+    with pytest.raises(ConfigError, match="schema version 2, and this package reads 1"):
+        list(read_rollouts(parquet))
 
 
 def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:

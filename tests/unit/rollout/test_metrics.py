@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentcore_rl_toolkit.rollout import Action, step_metrics
+from agentcore_rl_toolkit.rollout import Action, merge_metrics, step_metrics
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
@@ -80,3 +80,17 @@ def test_a_group_without_a_reward_has_no_spread() -> None:
     metrics = step_metrics([make_group(make_rollout(0.0), make_rollout(1.0)), make_group(failed(), failed())])
     assert (metrics["reward"], metrics["reward/group_std"]) == (0.5, 0.5)
     assert "reward" not in step_metrics([make_group(failed())])
+
+
+def test_the_figures_of_several_processes() -> None:
+    one = {"rollouts/run": 4, "failures/timeout": 1, "reward": 0.5, "length/tokens_max": 9, "tokens_per_second": 10.0}
+    other = {"rollouts/run": 4, "reward": 1.0, "length/tokens_max": 7, "tokens_per_second": 20.0, "fidelity": 0.5}
+    assert merge_metrics([one, other]) == {
+        "rollouts/run": 8,
+        "failures/timeout": 1,
+        "reward": 0.75,
+        "length/tokens_max": 9,
+        "tokens_per_second": 30.0,
+        "fidelity": 0.5,
+    }
+    assert merge_metrics([one]) == one
