@@ -58,3 +58,18 @@ def test_a_run_is_not_begun_over_another(folder: Path):
     with pytest.raises(ConfigError, match="has a run already"):
         prepare(folder, resume=False)
     assert (folder / "metrics.jsonl").exists()
+
+
+def test_evaluations_up_to_the_checkpoint_stay(folder: Path) -> None:
+    (folder / "evaluations").mkdir()
+    for name in ("step-000000", "step-000002", "step-000003", "step-000002.process-1", "unfinished-step-000004"):
+        (folder / "evaluations" / f"{name}.jsonl").write_text("")
+    (folder / "rollouts" / "step-000002.process-1.jsonl").write_text("")
+    prepare(folder)
+    stay = {path.name for path in (folder / "evaluations").glob("step-*")}
+    assert stay == {"step-000000.jsonl", "step-000002.jsonl", "step-000002.process-1.jsonl"}
+    assert [path.stem for path in sorted((folder / "rollouts").iterdir())] == ["step-000000", "step-000001"]
+    settings = LoopSettings(output=str(folder), resume=True)
+    for process, names in ((0, [0, 2]), (1, [2])):
+        found = RunFolder(settings, Path.is_dir, process=process)
+        assert [step for step, _ in found.evaluations()] == names  # each process its own
