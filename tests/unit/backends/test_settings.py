@@ -112,6 +112,8 @@ def test_rows_that_can_not_be_shared_are_refused() -> None:
 
 def test_what_trl_gets() -> None:
     pytest.importorskip("trl")
+    import torch
+
     from agentcore_rl_toolkit.backends.trl.config import trl_config
 
     settings = TrlSettings(
@@ -128,6 +130,7 @@ def test_what_trl_gets() -> None:
     config = trl_config(settings)
     assert (config.output_dir, config.max_steps, config.learning_rate) == ("out/checkpoints", 7, 0.5)
     assert (config.loss_type, config.temperature, config.seed, config.beta) == ("grpo", 0.7, 5, 0.0)
+    assert config.dataloader_pin_memory == torch.cuda.is_available()  # without a GPU, PyTorch warns of it
     assert (config.save_steps, config.save_total_limit, config.use_cpu, config.report_to) == (3, 4, True, [])
     assert trl_config(dataclasses.replace(settings, report_to="tensorboard,wandb")).report_to == [
         "tensorboard",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+import torch
 from trl import GRPOConfig
 
 from ...errors import ConfigError
@@ -15,6 +16,7 @@ _DEFAULTS = {
     "beta": 0.0,
     "log_completions": False,
     "ddp_find_unused_parameters": False,
+    "dataloader_pin_memory": torch.cuda.is_available(),  # elsewhere PyTorch warns of it
     "vllm_importance_sampling_correction": False,  # the ratio is taken to the sampler's logprobs in the first place
 }
 
