@@ -20,6 +20,11 @@ BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes made while collecting (an archive holds its time) would give each worker other test names."""
+    return argname if isinstance(val, bytes) else None
+
+
 @dataclass
 class AwsServers:
     """S3 by SeaweedFS and SQS by moto, both real servers."""
