@@ -316,6 +316,7 @@ def test_a_dry_run_without_credentials(
 
 
 def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    write_engine(world.engine_calls.parent, "podman")  # in front of one that this machine may have
     (world.engine_calls.parent / "down").touch()
     name, bucket = world.agent.name, f"results-{world.agent.name[6:]}"
     assert main(["deploy", "--bucket", bucket, "--no-trial", "--timeout", "30"]) == 1
