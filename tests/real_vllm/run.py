@@ -52,11 +52,11 @@ def main(environment: Path) -> int:
         tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "real_vllm" / "real_vllm.py")]
         run = [sys.executable, "-m", "pytest", *tests, "-k", "real", "-v", "-s", "--durations=5"]
         code = subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
-    return code or colocated(python, folder / "model", settings)
+    return code or with_trl(python, folder / "model", settings)
 
 
-def colocated(python: str, model: Path, settings: dict[str, str]) -> int:
-    """The same suite against vLLM in the process that asks, as TRL's `colocate` has it; and training with it."""
+def with_trl(python: str, model: Path, settings: dict[str, str]) -> int:
+    """The same suite against vLLM in the process that asks, as TRL's `colocate` has it; and training in both modes."""
     told = {
         "AGENTCORE_RL_TEST_COLOCATED": str(model),
         "PYTHONPATH": str(TESTS.parent / "src"),
@@ -65,8 +65,10 @@ def colocated(python: str, model: Path, settings: dict[str, str]) -> int:
     suite = str(TESTS / "contract" / "test_engine.py")
     run = [python, "-m", "pytest", suite, "-k", "real-colocated", "-v", "-W", "ignore"]
     code = subprocess.run(run, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
-    training = [python, "-W", "ignore", str(TESTS / "real_vllm" / "train_colocated.py")]
-    return code or subprocess.run(training, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
+    for mode in ("colocate", "server"):
+        training = [python, "-W", "ignore", str(TESTS / "real_vllm" / "train.py"), mode]
+        code = code or subprocess.run(training, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
+    return code
 
 
 if __name__ == "__main__":

@@ -42,6 +42,13 @@ def train(settings: TrlSettings, *, report: Report | None = None) -> dict[str, A
         return _Run(settings, report).run()
 
 
+def check_sender(settings: TrlSettings) -> None:
+    """TRL sends weights to a server over NCCL, which knows GPUs alone."""
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        hint = "set vllm=colocate, or leave it out"
+        raise ConfigError("TRL sends weights to a vLLM server from a GPU, and there is none here", hint=hint)
+
+
 class _Run:
     def __init__(self, settings: TrlSettings, report: Report | None) -> None:
         self.settings, self.state = settings, PartialState(cpu=settings.device == "cpu")
@@ -62,9 +69,8 @@ class _Run:
         settings = self.settings
         with self.state.main_process_first():
             start = self.folder.prepare()
-        if settings.vllm not in (None, "colocate") and (settings.device == "cpu" or not torch.cuda.is_available()):
-            hint = "set vllm=colocate, or leave it out"
-            raise ConfigError("TRL sends weights to a vLLM server from a GPU, and there is none here", hint=hint)
+        if settings.vllm not in (None, "colocate"):
+            check_sender(settings)
         transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
         model, tokenizer = load(settings)
@@ -110,8 +116,6 @@ class _Run:
         self.trainer.sync_sampler()
         if isinstance(self.engine, (TransformersEngine, ColocatedEngine)):
             self.engine.update(str(step))
-        else:  # a server doesn't know what TRL calls the weights that it was sent
-            self.gateway.resume(str(step))
 
     def run_groups(self, rows: list[dict[str, Any]], n: int, step: int) -> Sequence[Group]:
         """The trainer's rollouts of one step."""
@@ -126,6 +130,7 @@ class _Run:
             trainer.sampler_held = engine.held
             return engine
         if settings.vllm is not None:
+            trainer.sampler_held = self._paused
             return VllmEngine(settings.vllm)
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             hint = "set vllm=colocate, or vllm=URL of a server"
@@ -138,6 +143,15 @@ class _Run:
             max_batch=settings.concurrency,
             interval=_INTERVAL,
         )
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Nothing is sampled while a server gets weights. It doesn't know what they are called; the gateway does."""
+        self.gateway.pause()
+        try:
+            yield
+        finally:
+            self.gateway.resume(str(self.version()))
 
     def _train(self, start: int | None) -> bool:
         """Train; True if it was interrupted, with a checkpoint made."""

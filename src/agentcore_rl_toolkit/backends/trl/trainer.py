@@ -70,6 +70,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.use_vllm and self.state.global_step != self._last_loaded_step:
             with self.sampler_held():
                 self.vllm_generation.sync_weights()
+                self.accelerator.wait_for_everyone()  # one process sends to a server that all of them ask
             self._last_loaded_step: int = self.state.global_step
 
     def _roll_out(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
