@@ -56,7 +56,8 @@ def test_one_command(tmp_path: Path, model: Any) -> None:
     line = command(tmp_path, model, ROWS, *more)
     done = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"backend": "rllm", "output": str(tmp_path / "run"), "interrupted": False}
+    known = {"backend": "rllm", "output": str(tmp_path / "run"), "exit_code": 0, "interrupted": False}
+    assert json.loads(done.stdout) == known | {"sessions": 6, "failed_sessions": 2}
 
     seen = json.loads((tmp_path / "run" / "checkpoints" / "seen.json").read_text())
     results = seen["train"]
@@ -83,6 +84,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path, model: Any) -> None:
         process.kill()
     assert process.returncode == 130
     assert json.loads(out.splitlines()[-1])["interrupted"] is True
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"] is True
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
@@ -93,6 +95,15 @@ def descendants(pid: int) -> set[int]:
         for child in map(int, task.read_text().split()):
             found |= {child} | descendants(child)
     return found
+
+
+def test_a_run_whose_sessions_all_failed_is_no_success(tmp_path: Path, model: Any) -> None:
+    line = command(tmp_path, model, [ROWS[2], {"id": 4, "prompt": "four", "fail": "no such luck"}])
+    done = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert "error: all 4 sessions failed, 4 of them like this: " in done.stderr
+    assert "no such luck" in done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["failed_sessions"] == 4
 
 
 def test_a_dry_run_starts_nothing(tmp_path: Path, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a backend is, how it is found, and how one that has a program of its own is started.
+"""What a backend is, how it is found, and what it plans.
 
 Backends are entry points of the group `agentcore_rl.backends`, ours among them, so that others can add theirs:
 
@@ -11,14 +11,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
-import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import ConfigError
@@ -29,7 +25,7 @@ GROUP = "agentcore_rl.backends"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run would do: shown by `--dry-run`, and carried out by `launch`."""
+    """What a run would do: shown by `--dry-run`, and carried out by `launch.py`."""
 
     backend: str
     settings: Mapping[str, Any]
@@ -110,23 +106,6 @@ def lazily(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str]
     return get
 
 
-def launch(plan: Plan) -> int:
-    """Carry out a plan; gives the exit code of its program. Ctrl-C and SIGTERM are passed on, and waited for."""
-    for path, content in plan.files.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(content)
-    try:
-        process = subprocess.Popen(plan.command, env={**os.environ, **plan.environment}, start_new_session=True)
-    except OSError as error:
-        raise ConfigError(f"{plan.command[0]} can't be started: {error.strerror}") from error
-    known = {number: signal.signal(number, _passing_to(process)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        return process.wait()
-    finally:
-        for number, handler in known.items():
-            signal.signal(number, handler)
-
-
 def _toml(name: str, value: Any) -> str:
     """A setting as a line of TOML; none for what is not set."""
     if isinstance(value, Mapping):
@@ -134,13 +113,3 @@ def _toml(name: str, value: Any) -> str:
         inner = ", ".join(f"{json.dumps(key)} = {json.dumps(known)}" for key, known in value.items())
         return f"{name} = {{ {inner} }}" if inner else ""
     return "" if value is None else f"{name} = {json.dumps(value)}"
-
-
-def _passing_to(process: subprocess.Popen[bytes]) -> Callable[[int, Any], None]:
-    """Signals go to the program and to all that it started."""
-
-    def passed(number: int, _: Any) -> None:
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-
-    return passed

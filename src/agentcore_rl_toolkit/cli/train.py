@@ -33,7 +33,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; exit with 1 if it fails, 130 if it was interrupted."""
+    """Train; exit with 1 if it fails, 130 if it was interrupted, 143 if it was asked to end by SIGTERM."""
     backend, settings, dry = read(args.backend, args.config, args.rest)
     try:
         if dry:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     if os.environ.get("RANK", "0") == "0":  # of several processes, one tells
         print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
-    return 130 if summary.get("interrupted") else int(summary.get("exit_code", 0))
+    return int(summary.get("exit_code") or (130 if summary.get("interrupted") else 0))
 
 
 def read(name: str | None, config: str | None, rest: Sequence[str]) -> tuple[Backend, TrainSettings, bool]:

@@ -1,19 +1,17 @@
-"""Finding backends, showing a plan, and starting what it says."""
+"""Finding backends, and showing a plan."""
 
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import tomllib
 
 from agentcore_rl_toolkit.backends import base
-from agentcore_rl_toolkit.backends.base import Backend, Plan, find, launch, names, require
+from agentcore_rl_toolkit.backends.base import Backend, Plan, find, names, require
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 
@@ -81,49 +79,3 @@ def test_a_plan_is_what_a_shell_would_be_told(tmp_path: Path) -> None:
     assert plan.text().splitlines()[:4] == ["# fine", "# f.yaml", "#   a: 1", "#   b: 2"]
     done = subprocess.run(["bash", "-c", plan.text() + '\nprintf "%s" "$X"'], capture_output=True, text=True)
     assert done.stdout == "a b c\nit's"
-
-
-def test_launching_writes_files_and_gives_the_exit_code(tmp_path: Path) -> None:
-    seen = tmp_path / "deep" / "seen"
-    code = f"import os, pathlib, sys; assert pathlib.Path({str(seen)!r}).read_text() == os.environ['X']; sys.exit(3)"
-    plan = Plan(
-        backend="b",
-        settings={},
-        command=(sys.executable, "-c", code),
-        environment={"X": "text"},
-        files={str(seen): "text"},
-    )
-    assert launch(plan) == 3
-
-
-def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="no-such-program can't be started: No such file"):
-        launch(Plan(backend="b", settings={}, command=("no-such-program",)))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_reach_the_program_and_what_it_started(tmp_path: Path, number: signal.Signals) -> None:
-    ready = tmp_path / "ready"
-    child = (
-        "import pathlib, signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-        f"pathlib.Path({str(ready)!r}).write_text('ready'); time.sleep(100)"
-    )
-    program = (
-        "import signal, subprocess, sys\n"
-        "for number in (signal.SIGINT, signal.SIGTERM):\n"
-        "    signal.signal(number, lambda number, _: None)\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
-        "sys.exit(40 - child.wait())\n"
-    )
-    code = (
-        "import sys; from agentcore_rl_toolkit.backends.base import Plan, launch; "
-        f"sys.exit(launch(Plan(backend='b', settings={{}}, command=(sys.executable, '-c', {program!r}))))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], env=clean_env(), start_new_session=True)
-    try:
-        while not (ready.exists() and ready.read_text()):
-            time.sleep(0.01)
-        process.send_signal(number)
-        assert process.wait(60) == 40 + number  # the child was ended by it, and the program saw it
-    finally:
-        process.kill()

@@ -23,7 +23,7 @@ from agentcore_rl_toolkit.backends.slime.backend import BACKEND, SlimeSettings
 from agentcore_rl_toolkit.backends.slime.checkout import Checkout
 from agentcore_rl_toolkit.backends.slime.command import SETTINGS
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from support.process import clean_env
 from support.runtime import eventually
 from support.slime import CHECKOUT, PLACE
@@ -289,8 +289,8 @@ def test_a_run_on_a_cluster_that_is_there(
     rows = [json.loads(line) for line in (tmp_path / "run" / "slime" / "data.jsonl").read_text().splitlines()]
     assert [row["metadata"]["answer"] for row in rows] == list(range(8))
     assert "agentcore" in yaml.safe_load((tmp_path / "run" / "slime" / "custom.yaml").read_text())
-    summary = runner.train(options={"fail": True})
-    assert (summary["exit_code"], summary["interrupted"]) == (3, False)
+    with pytest.raises(AgentCoreRLError, match="slime ended with code 3"):
+        runner.train(options={"fail": True})
     assert [node["Alive"] for node in ray.nodes()] == [True], "whoever started the cluster still has it"
 
 
@@ -304,7 +304,8 @@ def test_an_interrupted_run_on_a_cluster_of_its_own(told: dict[str, Any], ran: P
     changes = {"slime_dir": str(STANDIN), "ray_address": "local", "options": {"wait": True}}
     summary = SlimeRunner(**told | changes).train()
     waiting.join()
-    assert (summary["exit_code"], summary["interrupted"]) == (130, True)
+    assert (summary["exit_code"], summary["interrupted"]) == (143, True)
+    assert json.loads((Path(told["output"]) / "summary.json").read_text())["interrupted"] is True
     host, port = json.loads(ran.read_text())["cluster"].rsplit(":", 1)
     with pytest.raises(OSError), socket.create_connection((host, int(port)), 5):
         pass

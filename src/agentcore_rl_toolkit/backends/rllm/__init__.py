@@ -2,6 +2,7 @@
 
     backend.py     the settings of a run, what is checked before it starts, and the command that it is
     overrides.py   a run's settings as rLLM's overrides
+    sessions.py    how the sessions went, once it has ended
     check.py       those overrides against rLLM's own configuration, where rLLM is installed
     data.py        rows → a data set that rLLM knows
     main.py        what is launched: local runtime, data set, rLLM's trainer

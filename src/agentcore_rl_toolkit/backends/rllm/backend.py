@@ -9,20 +9,21 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import AgentCoreRLError, ConfigError
+from ...errors import ConfigError
 from ...rows import read_rows
 from ...store import open_store
 from ...tiny import NAME as TINY
 from ...types import RolloutId
-from ..base import Plan, launch
+from ..base import Plan
 from ..checks import check, on_aws
+from ..launch import run
 from ..settings import TrainSettings, option
 from .check import INSTALL, check_overrides, is_installed
 from .data import check_ids, dataset_name
 from .overrides import overrides
+from .sessions import Sessions
 
 TRAINERS = ("verl", "tinker")
-_INTERRUPTED = (130, -2, 143, -15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +73,11 @@ class RllmBackend:
                 raise ImportError(f"{module} is not installed\nhint: {INSTALL.format(trainer=settings.trainer)}")
         if settings.trainer == "tinker" and "TINKER_API_KEY" not in os.environ:
             raise ConfigError("TINKER_API_KEY is not set", hint="export the key of your Tinker account")
-        settings.folder.mkdir(parents=True, exist_ok=True)
-        (settings.folder / "command.sh").write_text(plan.text() + "\n")
-        code = launch(plan)
-        if code and code not in _INTERRUPTED:
-            hint = f"its output above says why; it was started with {settings.folder / 'command.sh'}"
-            raise AgentCoreRLError(f"rLLM ended with code {code}", hint=hint)
-        return {"backend": self.name, "output": str(settings.folder), "interrupted": code in _INTERRUPTED}
+        found = Sessions()
+        summary = run(plan, settings.folder, "rLLM", lambda: found.read(settings.folder))
+        if not summary["interrupted"]:
+            found.check(settings.folder)
+        return summary
 
 
 def _check_files(settings: RllmSettings) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...tiny import resolve
+from .sessions import LOGGED, PLACE
 
 if TYPE_CHECKING:
     from .backend import RllmSettings
@@ -26,6 +27,7 @@ _SETTINGS = {
     f"{REMOTE}enabled": "backend",
     f"{REMOTE}backend": "backend",
     "rllm/backend": "trainer",
+    PLACE: "output",
 }
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:-]*")
 _WORDS = frozenset({"true", "false", "null", "none", "nan", "inf", "yes", "no", "on", "off"})
@@ -90,6 +92,8 @@ def _loop(settings: RllmSettings, exp_id: str, rows: int) -> dict[str, Any]:
         **{f"rllm.trainer.{name}": value for name, value in held_out.items()},
         # Without it rLLM trains on a session that broke or ran out of time as if its reward had been 0.
         "rllm.compact_filtering.enable": True,
+        LOGGED: True,
+        PLACE: str(folder),
         "hydra.run.dir": str(folder / "hydra"),
     }
 

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ...rows import read_rows
-from ..base import Plan, launch, require
+from ..base import Plan, require
 from ..checks import check
+from ..launch import run
 from ..settings import RolloutSettings, option
 from .checkout import Checkout, check_model
 from .command import PLUGS, custom_config, flags, rendered
 from .data import write_rows
 
-_INTERRUPTED = (130, 143, -2, -15)
 _MEGATRON = "/root/Megatron-LM"  # where slime's image has it
 
 
@@ -103,16 +103,14 @@ class SlimeBackend:
         write_rows(Path(data), read_rows(settings.data)[0])
         if settings.eval_data and eval_data:
             write_rows(Path(eval_data), read_rows(settings.eval_data)[0])
-        code = launch(plan)
-        return {
-            "backend": self.name,
-            "agent": settings.agent,
-            "model": settings.model,
-            "exit_code": code if code >= 0 else 128 - code,
-            "interrupted": code in _INTERRUPTED,
-            "checkpoints": str(settings.folder / "checkpoints"),
-            "rollouts_folder": str(settings.folder / "rollouts"),
-        }
+        return run(plan, settings.folder, "slime", lambda: _known(settings))
+
+
+def _known(settings: SlimeSettings) -> dict[str, str]:
+    """What the summary says beside how it ended."""
+    places = {"checkpoints": "checkpoints", "rollouts_folder": "rollouts"}
+    known = {name: str(settings.folder / place) for name, place in places.items()}
+    return {"agent": settings.agent, "model": settings.model, **known}
 
 
 def _model_flags(settings: SlimeSettings, checkout: Checkout) -> list[str]:

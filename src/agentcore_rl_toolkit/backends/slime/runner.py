@@ -51,7 +51,7 @@ class SlimeRunner:
         return BACKEND.plan(self.settings(**changes))
 
     def train(self, **changes: Any) -> dict[str, Any]:
-        """Train; gives the run's summary. A run that failed has an `exit_code` other than 0."""
+        """Train; gives the run's summary. A run that failed raises `AgentCoreRLError`."""
         return BACKEND.train(self.settings(**changes))
 
 

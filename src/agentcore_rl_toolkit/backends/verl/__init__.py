@@ -2,6 +2,7 @@
 
     backend.py    the settings of a run, what can be said of it before it starts, and launching it
     overrides.py  verl's own overrides for them, and for the spelling `rollout.name=agentcore`
+    cpus.py       and for machines with few cores
     plugin.py     lets stock verl understand that spelling
     compose.py    verl's own configuration, composed and checked
     agent.py      the agent's ARN, from a container image if need be

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +12,12 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ...tiny import resolve
-from ..base import Plan, launch, require
+from ..base import Plan, require
 from ..checks import check
+from ..launch import run
 from ..settings import RolloutSettings, option
 from .agent import Image
+from .cpus import UNITS, here
 from .overrides import CUSTOM, ENGINE, NAME, NEEDED, ROLLOUT, as_written, key_of, spelled
 
 VERLS = {
@@ -37,7 +38,6 @@ VERLS = {
 }
 """Settings that verl has a key of its own for."""
 _LOOSE = ("max_batch_tokens",)  # verl asks for its batches row by row
-_INTERRUPTED = {128 + signal.SIGINT, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGTERM}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class VerlSettings(RolloutSettings):
     def _overrides(self) -> dict[str, Any]:
         data = str(Path(self.data).resolve())
         held_out = str(Path(self.eval_data).resolve()) if self.eval_data else data
-        known = {**NEEDED, **{key: getattr(self, name) for name, key in VERLS.items()}}
+        known = {**NEEDED, **self._for_cores(), **{key: getattr(self, name) for name, key in VERLS.items()}}
         known |= {
             "data.train_files": data,
             "data.val_files": held_out,
@@ -119,6 +119,10 @@ class VerlSettings(RolloutSettings):
             known["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = max(16384, self.context_limit)
         return known
 
+    def _for_cores(self) -> dict[str, Any]:
+        asked = next((value for name, value in self.options.items() if key_of(name) == UNITS), None)
+        return here(self.gpus, self.nodes, asked if isinstance(asked, int) else None)
+
 
 class VerlBackend:
     """verl, as a program of its own: `python -m verl.trainer.main_ppo`."""
@@ -137,9 +141,7 @@ class VerlBackend:
 
     def train(self, settings: VerlSettings) -> dict[str, Any]:
         require("verl", self.extra, "training with verl")
-        plan = self.plan(settings)
-        code = launch(plan)
-        return {"backend": self.name, "exit_code": code, "interrupted": code in _INTERRUPTED, "output": settings.output}
+        return run(self.plan(settings), settings.folder, "verl")
 
 
 BACKEND = VerlBackend()

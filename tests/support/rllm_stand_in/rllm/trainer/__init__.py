@@ -1,4 +1,4 @@
-"""A trainer that runs one step's rollouts as rLLM's adapter does, and writes down what came back."""
+"""A trainer that runs one step's rollouts as rLLM's adapter does, and logs what came back as rLLM does."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ class AgentTrainer:
         folder.mkdir(parents=True)
         seen = {"trainer": self.backend, "train": results, "held_out": len(self.val_dataset or ())}
         (folder / "seen.json").write_text(json.dumps(seen | {"config": self.config}))
+        if self.config.rllm.episode_logging.log_episodes:
+            self._log(results)
+
+    def _log(self, results: list[Any]) -> None:
+        folder = Path(self.config.rllm.episode_logging.episode_log_dir) / "episodes" / "train_step_1_epoch_0"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, result in enumerate(results):
+            error = "Timeout after 9.1s" if result == "timeout" else result.get("stop_reason")
+            failed = result == "timeout" or result.get("status_code", 200) != 200
+            episode = {"episode_id": f"t:{number}", "metadata": {"error": {"error_message": error}} if failed else {}}
+            (folder / f"episode_hash0_idt_{number}.json").write_text(json.dumps(episode))
+        (folder / "batch_summary.json").write_text(json.dumps({"num_episodes": len(results)}))
 
     async def _step(self) -> list[Any]:
         remote, gateway = self.config.rllm.remote_runtime, self.config.rllm.gateway

@@ -1,0 +1,219 @@
+"""Starting a program, ending it with all that it started, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.backends.base import Plan
+from agentcore_rl_toolkit.backends.launch import Ending, launch, run
+from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
+from support.process import clean_env
+from support.runtime import eventually
+
+PROGRAM = r"""
+import json, os, pathlib, signal, subprocess, sys, time
+folder, deaf, child_deaf = pathlib.Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
+heard = []
+
+def hear(number, _):
+    name = signal.Signals(number).name
+    heard.append(name)
+    (folder / "heard.part").write_text(json.dumps(heard))
+    (folder / "heard.part").rename(folder / "heard.json")
+    if name not in deaf:
+        sys.exit(7)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, hear)
+child = (
+    "import signal, time\n"
+    + "".join(f"signal.signal(signal.{name}, signal.SIG_IGN)\n" for name in child_deaf if name)
+    + "print('ready', flush=True)\ntime.sleep(600)"
+)
+process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True)
+process.stdout.readline()
+(folder / "pids.part").write_text(json.dumps([os.getpid(), process.pid]))
+(folder / "pids.part").rename(folder / "pids.json")
+while True:
+    time.sleep(0.05)
+"""
+"""A program with a child; each may be deaf to some signals."""
+
+LAUNCHER = """
+import json, sys
+from agentcore_rl_toolkit.backends.base import Plan
+from agentcore_rl_toolkit.backends.launch import launch
+plan = Plan(backend="b", settings={}, command=tuple(json.loads(sys.argv[1])))
+stages = [(2, float(sys.argv[2])), (15, float(sys.argv[3]))]
+ending = launch(plan, stages=stages)
+print(json.dumps([ending.code, ending.interrupted]))
+"""
+
+
+def plan(code: str, **more: Any) -> Plan:
+    return Plan(backend="b", settings={}, command=(sys.executable, "-c", code), **more)
+
+
+@contextlib.contextmanager
+def launched(folder: Path, *, deaf: str = "", child_deaf: str = "", seconds: tuple[float, float]) -> Iterator[Any]:
+    """A process that launches the program, once both it and its child are there."""
+    program = [sys.executable, "-c", PROGRAM, str(folder), deaf, child_deaf]
+    command = [sys.executable, "-c", LAUNCHER, json.dumps(program), *map(str, seconds)]
+    process = subprocess.Popen(
+        command, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        eventually(lambda: (folder / "pids.json").exists() or process.poll() is not None, seconds=60)
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in json.loads((folder / "pids.json").read_text()) if (folder / "pids.json").exists() else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def ended(process: Any, folder: Path) -> tuple[Ending, list[str]]:
+    """How a launch ended, and what its program heard; nothing of it runs any more."""
+    out, said = process.communicate(timeout=60)
+    assert "ending b; once more to hurry" in said
+    eventually(lambda: not any(runs(pid) for pid in json.loads((folder / "pids.json").read_text())))
+    return Ending(*json.loads(out)), json.loads((folder / "heard.json").read_text())
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_files_are_written_and_the_exit_code_is_given(tmp_path: Path) -> None:
+    seen = tmp_path / "deep" / "seen"
+    code = f"import os, pathlib, sys; assert pathlib.Path({str(seen)!r}).read_text() == os.environ['X']; sys.exit(3)"
+    ending = launch(plan(code, environment={"X": "text"}, files={str(seen): "text"}))
+    assert ending == Ending(3, interrupted=False)
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="no-such-program can't be started: No such file"):
+        launch(Plan(backend="b", settings={}, command=("no-such-program",)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_either_signal_asks_politely_first(tmp_path: Path, number: signal.Signals) -> None:
+    with launched(tmp_path, seconds=(600, 600)) as process:
+        process.send_signal(number)
+        ending, heard = ended(process, tmp_path)
+    assert ending == Ending(128 + number, interrupted=True), "whatever the program makes of it"
+    assert heard == ["SIGINT"]
+
+
+def test_what_the_program_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+    with launched(tmp_path, child_deaf="SIGINT", seconds=(0.2, 600)) as process:
+        process.send_signal(signal.SIGTERM)
+        _, heard = ended(process, tmp_path)
+    assert heard == ["SIGINT"], "it had ended when its child was told more"
+
+
+def test_what_hears_nothing_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path, deaf="SIGINT,SIGTERM", child_deaf="SIGINT,SIGTERM", seconds=(0.3, 0.3)) as process:
+        process.send_signal(signal.SIGINT)
+        ending, heard = ended(process, tmp_path)
+    assert (ending, heard) == (Ending(130, interrupted=True), ["SIGINT", "SIGTERM"])
+
+
+def test_a_second_signal_hurries(tmp_path: Path) -> None:
+    with launched(tmp_path, deaf="SIGINT,SIGTERM", seconds=(600, 600)) as process:
+        process.send_signal(signal.SIGINT)
+        eventually((tmp_path / "heard.json").exists)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: "SIGTERM" in (tmp_path / "heard.json").read_text())
+        process.send_signal(signal.SIGINT)
+        ending, _ = ended(process, tmp_path)
+    assert ending == Ending(130, interrupted=True)
+
+
+def test_only_its_own_group_is_signalled(tmp_path: Path) -> None:
+    """The program has started one in a session of its own, which is nobody's to end."""
+    other = tmp_path / "other"
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"pathlib.Path({str(other)!r}).write_text(str(p.pid))\n"
+        "time.sleep(600)"
+    )
+
+    def interrupt() -> None:
+        eventually(lambda: other.exists() and other.read_text() != "", seconds=60)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    waiting = threading.Thread(target=interrupt)
+    waiting.start()
+    ending = launch(plan(code))
+    waiting.join()
+    pid = int(other.read_text())
+    try:
+        assert ending == Ending(143, interrupted=True)
+        assert runs(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_handlers_are_as_before_and_a_thread_needs_none(tmp_path: Path) -> None:
+    known = signal.getsignal(signal.SIGTERM)
+    found: list[Ending] = []
+    thread = threading.Thread(target=lambda: found.append(launch(plan("import sys; sys.exit(4)"))))
+    thread.start()
+    thread.join(60)
+    assert found == [Ending(4, interrupted=False)]
+    launch(plan(""))
+    assert signal.getsignal(signal.SIGTERM) is known
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "how"),
+    [
+        ("raise SystemExit(9)", Ending(9, interrupted=False), "ended with code 9"),
+        ("import os; os.kill(os.getpid(), 9)", Ending(137, interrupted=False), "was ended by SIGKILL"),
+        ("raise SystemExit(255)", Ending(255, interrupted=False), "ended with code 255"),
+        ("import os; os.kill(os.getpid(), 15)", Ending(143, interrupted=True), "was ended by SIGTERM"),
+    ],
+)
+def test_how_a_program_ended(code: str, ending: Ending, how: str) -> None:
+    assert launch(plan(code)) == ending
+    assert ending.how == how
+
+
+def test_a_run_leaves_its_command_and_its_summary(tmp_path: Path) -> None:
+    summary = run(plan("print('hello')"), tmp_path / "run", "Program", lambda: {"more": 1})
+    known = {"backend": "b", "output": str(tmp_path / "run"), "exit_code": 0, "interrupted": False, "more": 1}
+    assert summary == known == json.loads((tmp_path / "run" / "summary.json").read_text())
+    done = subprocess.run(["bash", str(tmp_path / "run" / "command.sh")], capture_output=True, text=True)
+    assert done.stdout == "hello\n"
+
+
+def test_a_run_that_failed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        AgentCoreRLError, match=r"Program ended with code 3\nhint: its output above says why.*command.sh"
+    ):
+        run(plan("raise SystemExit(3)"), tmp_path, "Program")
+    assert json.loads((tmp_path / "summary.json").read_text())["exit_code"] == 3
+
+
+def test_an_interrupted_run_is_none(tmp_path: Path) -> None:
+    summary = run(plan("import os; os.kill(os.getpid(), 2)"), tmp_path, "Program")
+    assert (summary["exit_code"], summary["interrupted"]) == (130, True)
+    assert json.loads((tmp_path / "summary.json").read_text())["interrupted"] is True
