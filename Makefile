@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld lint format docs test-docs reference bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld test-image lint format docs test-docs reference bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's AP
 
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
 	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
+
+# The images' recipes are tested without an engine, too; what an engine makes of them only shows where there is one.
+test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)
+	$(BIN)/python -m pytest tests/real_image/real_image.py -rs --timeout=900
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

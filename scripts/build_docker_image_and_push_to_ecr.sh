@@ -67,11 +67,8 @@ aws ecr describe-repositories --region "$AWS_REGION" --repository-names "$ECR_RE
   aws ecr create-repository --region "$AWS_REGION" --repository-name "$ECR_REPO_NAME" > /dev/null ||
   fail "the repository $ECR_REPO_NAME can't be made" "allow your credentials ecr:CreateRepository"
 
-if [ "$engine" = docker ]; then
-  docker buildx build --provenance=false --load --platform linux/arm64 --tag "$image" --file "$dockerfile" "$context" >&2
-else
-  "$engine" build --platform linux/arm64 --tag "$image" --file "$dockerfile" "$context" >&2
-fi
+export BUILDX_NO_DEFAULT_ATTESTATIONS=1 # the tag is the image itself, not a list with its provenance
+"$engine" build --platform linux/arm64 --tag "$image" --file "$dockerfile" "$context" >&2
 aws ecr get-login-password --region "$AWS_REGION" | "$engine" login --username AWS --password-stdin "$registry" >&2
 "$engine" push "$image" >&2
 echo "$image"

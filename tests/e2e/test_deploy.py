@@ -154,10 +154,10 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     assert environment.pop("AGENTCORE_RL_SQS_URL").endswith(f"/{name}-queue")
     assert environment == {"STAGE": "test", "AGENTCORE_RL_S3_BUCKET": store, "AGENTCORE_RL_ALLOWED_STORES": store}
     commands = world.commands()
-    assert [command[1] for command in commands] == ["info", "buildx", "image", "login", "push"]
+    assert [command[1] for command in commands] == ["info", "build", "image", "login", "push"]
     folder = str(world.agent)
     assert commands[1][2:] == [
-        *["build", "--provenance=false", "--load", "--platform", "linux/arm64"],
+        *["--platform", "linux/arm64"],
         *["--tag", image, "--file", f"{folder}/Dockerfile", folder],
     ]
     assert commands[3][2:6] == ["--username", "AWS", "--password-stdin", REGISTRY]
@@ -287,7 +287,7 @@ def test_a_dry_run_prints_every_call_and_changes_nothing(world: World, capsys: p
         *[
             "iam PutRolePolicy",
             "bedrock-agentcore-control CreateAgentRuntime",
-            "$ docker buildx build",
+            "$ docker build",
             "$ docker push",
         ],
     ):

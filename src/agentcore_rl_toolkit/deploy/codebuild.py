@@ -31,7 +31,7 @@ phases:
       - aws ecr get-login-password --region $AWS_DEFAULT_REGION | docker login --username AWS --password-stdin $REGISTRY
   build:
     commands:
-      - docker build --platform linux/arm64 --tag $IMAGE .
+      - BUILDX_NO_DEFAULT_ATTESTATIONS=1 docker build --platform linux/arm64 --tag $IMAGE .
       - docker push $IMAGE
 """
 

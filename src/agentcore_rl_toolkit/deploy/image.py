@@ -27,6 +27,9 @@ ARM = "linux/arm64"
 """What AgentCore Runtime runs."""
 ENGINES = ("docker", "podman")
 
+IMAGE_ONLY = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Lets a tag be the image itself, not a list with its provenance; a Docker without BuildKit doesn't mind it."""
+
 _STDERR = 2
 
 Say = Callable[[str], object]
@@ -54,9 +57,7 @@ class Engine:
         given = ["--tag", image, "--file", str(folder / "Dockerfile")]
         if platform is not None:
             given = ["--platform", platform, *given]
-        if self.name == "docker":  # without provenance the tag is the image itself, not a list of one
-            return ["docker", "buildx", "build", "--provenance=false", "--load", *given, str(folder)]
-        return ["podman", "build", *given, str(folder)]
+        return [self.name, "build", *given, str(folder)]
 
     def login_command(self, registry: str) -> list[str]:
         return [self.name, "login", "--username", "AWS", "--password-stdin", registry]
@@ -85,8 +86,9 @@ class Engine:
         return found.stdout.strip() if found.returncode == 0 else None
 
     def _run(self, command: Sequence[str], hint: str, stdin: str = "") -> None:
+        env = os.environ | IMAGE_ONLY
         try:  # what the program says goes to stderr: stdout is for data
-            done = subprocess.run(command, input=stdin, text=True, stdout=_STDERR, check=False)
+            done = subprocess.run(command, input=stdin, text=True, stdout=_STDERR, env=env, check=False)
         except OSError as error:
             raise ConfigError(f"{self.name} can't be started: {error.strerror}", hint=hint) from None
         if done.returncode:
@@ -96,8 +98,8 @@ class Engine:
         if platform is None:
             return "read what it says above"
         return (
-            f"if it can't run {platform} here, install QEMU's binfmt handlers "
-            "(docker run --privileged --rm tonistiigi/binfmt --install arm64), or build with --engine codebuild"
+            f"read what it says above; if it can't run {platform} here, install QEMU's binfmt handlers "
+            f"({self.name} run --privileged --rm tonistiigi/binfmt --install arm64), or build with --engine codebuild"
         )
 
 

@@ -60,7 +60,7 @@ def test_it_builds_for_arm64_logs_in_and_pushes(folder: Path) -> None:
     made, built, password, login, push = calls(folder)[2:]
     assert made == ["aws", "ecr", "create-repository", "--region", "us-west-2", "--repository-name", "my-agent"]
     assert built == [
-        *["docker", "buildx", "build", "--provenance=false", "--load", "--platform", "linux/arm64"],
+        *["docker", "build", "--platform", "linux/arm64"],
         *["--tag", f"{REGISTRY}/my-agent:dev", "--file", "agent/Dockerfile", "."],
     ]
     assert password[:3] == ["aws", "ecr", "get-login-password"]
