@@ -149,3 +149,21 @@ def test_its_trainer_gets_every_rollout_once() -> None:
     parts = [ray.get(box.inner) for box in made._split_train_data_by_dp(data)]
     assert [part["global_batch_sizes"] for part in parts] == [[5], [5]], "the failed one is in no update"
     assert sorted(place for part in parts for place in part["partition"]) == list(range(7))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_failed_rollout_of_its_own_loop_is_in_no_divisor() -> None:
+    import ray
+
+    args, samples = step()
+    with_failed = flat(samples)
+    with_failed.insert(6, to_nothing(failed(), source_group(3, 1)[1], 0, 0.0))
+    data = manager(args)._convert_samples_to_train_data(with_failed)
+    assert data["loss_masks"][6] == [0]
+    assert data["rollout_ids"][6] == data["rollout_ids"][5], "a masked row of another rollout"
+    without = manager(step()[0])._convert_samples_to_train_data(flat(step()[1]))
+    for name in ("rewards", "rollout_mask_sums", "rollout_ids"):
+        assert data[name][:6] + data[name][7:] == without[name]
+    parts = [ray.get(box.inner) for box in manager(args)._split_train_data_by_dp(data)]
+    assert [part["global_batch_sizes"] for part in parts] == [[5], [5]]
+    assert sorted(place for part in parts for place in part["partition"]) == list(range(8))

@@ -152,6 +152,60 @@ def test_a_rollout_counts_once_and_a_failed_one_not_at_all() -> None:
     assert advantages == pytest.approx([one, one, one, -one, 0.0, 0.0, 0.0])
 
 
+def shares(args: Any, samples: list[Any]) -> list[float]:
+    """What slime's loss makes of each sample: its part of its rollout's tokens, over the number of rollouts.
+
+    slime cuts a step into updates of `global_batch_size` rollouts, in the order of their ids' first samples.
+    """
+    masks = [0 if one.remove_sample else sum(one.loss_mask) for one in samples]
+    tokens: dict[Any, int] = {}
+    for one, mask in zip(samples, masks, strict=True):
+        tokens[one.rollout_id] = tokens.get(one.rollout_id, 0) + mask
+    assert len(tokens) == args.global_batch_size, "in one update"
+    size = args.global_batch_size
+    return [mask / max(1, tokens[one.rollout_id]) / size for one, mask in zip(samples, masks, strict=True)]
+
+
+def test_a_failed_rollout_takes_nothing_from_the_others() -> None:
+    """Where slime's own loop wants a sample for every slot, the loss is what it would be without it."""
+
+    def step(*, failed_ones: bool) -> tuple[Any, list[Any]]:
+        args = arguments(rollout_batch_size=3, n_samples_per_prompt=3, global_batch_size=9)
+        lines = [(0, 0, [1, 1], 1.0), (0, 0, [1], 1.0), (0, 1, [1, 1, 1], 0.0), (1, 3, [1], 1.0), (1, 4, [1], 0.0)]
+        lost = [(0, 2), (1, 5), (2, 6), (2, 7)]
+        samples = [
+            sample(group_index=group, rollout_id=rollout, reward=reward, loss_mask=list(mask))
+            for group, rollout, mask, reward in lines
+        ]
+        if failed_ones:
+            for group, rollout in lost:
+                nothing = sample(group_index=group, rollout_id=rollout, reward=0.0, loss_mask=[0], remove_sample=True)
+                samples.insert(0 if rollout == 2 else len(samples), nothing)
+            samples.append(sample(group_index=2, rollout_id=8, reward=1.0, loss_mask=[1, 1]))  # alone, so not compared
+        return args, samples
+
+    (args, samples), (plain_args, plain) = step(failed_ones=True), step(failed_ones=False)
+    _, advantages = post_process(args, samples)
+    _, expected = post_process(plain_args, plain)
+    found = zip((one.rollout_id for one in samples), shares(args, samples), advantages, strict=True)
+    wanted = zip((one.rollout_id for one in plain), shares(plain_args, plain), expected, strict=True)
+    assert [told for told in found if told[1]] == list(wanted)
+    assert args.global_batch_size == plain_args.global_batch_size == 4
+
+
+def test_a_step_in_which_all_failed() -> None:
+    args = arguments()
+    samples = [made(0, 0, 0.0, removed=True), made(0, 1, 0.0, removed=True)]
+    assert post_process(args, samples)[1] == [0.0, 0.0]
+    assert (args.global_batch_size, [one.rollout_id for one in samples]) == (2, [0, 1])
+
+
+def test_a_group_of_one_is_nobodys_failure() -> None:
+    (alone,) = samples = [made(0, 0, 3.0)]
+    post_process(arguments(), samples)
+    assert not alone.remove_sample
+
+
 def test_groups_are_slimes_wherever_their_samples_are() -> None:
     samples = [made(0, 0, 0.0), made(1, 1, 5.0), made(0, 2, 2.0), made(1, 3, 5.0)]
     _, advantages = post_process(arguments(grpo_std_normalization=False), samples)

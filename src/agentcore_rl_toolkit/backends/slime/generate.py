@@ -1,7 +1,8 @@
 """slime's `--custom-generate-function-path`: one sample at a time, with slime's own rollout function around it.
 
 For slime's fully asynchronous rollouts, and whatever else drives samples by itself. Groups are slime's here, so a
-rollout that failed keeps its slot: masked, removed, out of the group's mean (with `rewards.post_process`).
+rollout that failed keeps its slot: masked, removed, and with `rewards.post_process` out of the group's mean and of the
+loss's divisor.
 """
 
 from __future__ import annotations

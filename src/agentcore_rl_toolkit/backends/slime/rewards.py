@@ -19,8 +19,12 @@ _CONFIGURED = "agentcore_global_batch_size"
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """slime's hook: rewards as they are, and what each sample is trained with: the same for all rows of a rollout."""
     raw = [sample.get_reward_value(args) for sample in samples]
+    centred = args.advantage_estimator in _CENTRED and args.rewards_normalization
+    if centred:
+        _remove_lone(samples)
+    _hide_removed(samples)
     fit_batch(args, len({_rollout(sample) for sample in samples}))
-    if args.advantage_estimator not in _CENTRED or not args.rewards_normalization:
+    if not centred:
         return raw, [0.0 if sample.remove_sample else reward for sample, reward in zip(samples, raw, strict=True)]
     groups: dict[Any, dict[Any, float]] = {}
     for sample, reward in zip(samples, raw, strict=True):
@@ -49,6 +53,31 @@ def fit_batch(args: Any, rollouts: int) -> None:
 def restore_batch(args: Any) -> None:
     """As configured again: slime's own figures are counted with it."""
     args.global_batch_size = getattr(args, _CONFIGURED, None) or args.global_batch_size
+
+
+def _remove_lone(samples: Sequence[Any]) -> None:
+    """A rollout that all others of its group have failed compares with nothing, and counts as little as they do."""
+    kept: dict[Any, set[Any]] = {}
+    short = {sample.group_index for sample in samples if sample.remove_sample}
+    for sample in samples:
+        if not sample.remove_sample:
+            kept.setdefault(sample.group_index, set()).add(_rollout(sample))
+    for sample in samples:
+        if sample.group_index in short and len(kept.get(sample.group_index, ())) == 1:
+            sample.remove_sample = True
+
+
+def _hide_removed(samples: Sequence[Any]) -> None:
+    """Make samples that are not trained on masked rows of rollouts that are.
+
+    slime's loss is a sum over rollouts divided by how many there are, and it tells them by their ids: a removed sample
+    with one of its own would make every other rollout count less.
+    """
+    kept = [sample for sample in samples if not sample.remove_sample and sample.rollout_id is not None]
+    homes = {sample.group_index: sample.rollout_id for sample in reversed(kept)}
+    for sample in samples:
+        if sample.remove_sample and kept:
+            sample.rollout_id = homes.get(sample.group_index, kept[0].rollout_id)
 
 
 def _rollout(sample: Any) -> Any:
