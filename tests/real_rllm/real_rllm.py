@@ -108,34 +108,55 @@ def test_verls_own_checks_accept_our_overrides(tmp_path: Path) -> None:
 
 def test_one_command_trains(tmp_path: Path) -> None:
     """rLLM's trainer, gateway and adapter, Tinker's SDK, our client, runtime and agent. The service is scripted."""
-    rows = write(tmp_path / "rows.jsonl", 4)
-    tokenizer = AutoTokenizer.from_pretrained(str(tiny_path()))
-    replies = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in ("yes", "nope")]
-    with FakeTinker(replies, context_length=4096).serving() as service:
-        options = {
-            "tinker_base_url": service.url,
-            "rollout_engine.renderer_name": "role_colon",
-            "rllm.gateway.port": free_port(),
-            "rllm.data.max_response_length": 64,
-            "training.learning_rate": 0.5,
-        }
-        command = [
-            *(sys.executable, "-m", "agentcore_rl_toolkit.cli", "train", "--backend", "rllm", "--trainer", "tinker"),
-            *(str(AGENT), "--data", rows, "--eval-data", rows, "--output", str(tmp_path / "run")),
-            *("--steps", "3", "--rows-per-step", "2", "--n", "4"),
-            *(part for name, value in options.items() for part in ("--options", f"{name}={value}")),
-        ]
-        environment = os.environ | {"TINKER_API_KEY": "tml-none", "RLLM_HOME": str(tmp_path / "home")}
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    with FakeTinker(replies(), context_length=4096).serving() as service:
+        done = train(tmp_path, service.url, {}, "--eval-data", str(tmp_path / "rows.jsonl"), "--steps", "3")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         assert [len(batch) for batch in service.data] == [8, 8, 8]
         assert service.trained.steps == 3
         odd, even = service.trained.numbers  # the agent rewards answers of an odd number of letters
         assert odd > even
-    assert json.loads(done.stdout.splitlines()[-1])["interrupted"] is False
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["interrupted"] is False
+    assert (summary["sessions"], summary["failed_sessions"]) == (3 * 8 + 2 * 4, 0)
     assert len(list((tmp_path / "run" / "results").glob("*/*/*.json"))) == 3 * 8 + 2 * 4
     registered = json.loads((tmp_path / "home" / "datasets" / "registry.json").read_text())["datasets"]
     assert registered["agentcore_rows"]["splits"].keys() == {"train", "test"}
+
+
+def test_a_run_whose_sessions_all_failed_is_no_success(tmp_path: Path) -> None:
+    """rLLM itself goes on to the end, and ends well."""
+    with FakeTinker(replies(), context_length=4096).serving() as service:
+        done = train(tmp_path, service.url, {"fail": "no such luck"}, "--steps", "2")
+        assert service.trained.steps == 0
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "error: all 16 sessions failed, 16 of them like this: " in done.stderr
+    assert "no such luck" in done.stderr.splitlines()[-2]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["sessions"], summary["failed_sessions"]) == (0, 16, 16)
+
+
+def replies() -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_path()))
+    return [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in ("yes", "nope")]
+
+
+def train(folder: Path, url: str, row: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+    """Our command, with steps of two rows and four rollouts of each."""
+    options = {
+        "tinker_base_url": url,
+        "rollout_engine.renderer_name": "role_colon",
+        "rllm.gateway.port": free_port(),
+        "rllm.data.max_response_length": 64,
+        "training.learning_rate": 0.5,
+    }
+    command = [
+        *(sys.executable, "-m", "agentcore_rl_toolkit.cli", "train", "--backend", "rllm", "--trainer", "tinker"),
+        *(str(AGENT), "--data", write(folder / "rows.jsonl", 4, **row), "--output", str(folder / "run")),
+        *("--rows-per-step", "2", "--n", "4", *more),
+        *(part for name, value in options.items() for part in ("--options", f"{name}={value}")),
+    ]
+    environment = os.environ | {"TINKER_API_KEY": "tml-none", "RLLM_HOME": str(folder / "home")}
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def composed(folder: Path, **settings: Any) -> tuple[Any, list[str]]:
@@ -149,6 +170,6 @@ def composed(folder: Path, **settings: Any) -> tuple[Any, list[str]]:
         return compose("unified", overrides=texts), texts
 
 
-def write(path: Path, count: int) -> str:
-    path.write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(count)))
+def write(path: Path, count: int, **row: Any) -> str:
+    path.write_text("".join(json.dumps({"prompt": f"say {n}"} | row) + "\n" for n in range(count)))
     return str(path)
