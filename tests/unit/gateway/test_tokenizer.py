@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.bpe import fast_encoder
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
+from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, fast_encoder
 from support.tokenizers import make_tokenizer
 
 
@@ -66,14 +67,52 @@ def with_lower_case() -> Any:
 
 
 @pytest.mark.parametrize("make", [with_ids_in_another_order, with_prefix_space, with_lower_case])
-def test_a_tokenizer_of_another_kind_is_left_to_itself(make: Any) -> None:
+def test_tokenizers_of_many_kinds_are_quick(make: Any) -> None:
+    quick, text = fast_encoder(make()), "<|im_start|>The Weather  in\nZürich, don't"
+    assert quick is not None
+    assert quick(text).tolist() == own(make(), text)
+
+
+def of_words() -> Any:
+    words = Backend(models.WordLevel(unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(["the weather"], trainers.WordLevelTrainer(special_tokens=["?"], show_progress=False))
+    return words
+
+
+class Another:
+    """Says it is one tokenizer and is another."""
+
+    def to_str(self) -> str:
+        return str(backend().to_str())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(with_lower_case(), name)
+
+
+@pytest.mark.parametrize("make", [of_words, Another])
+def test_a_tokenizer_that_it_does_not_do_as_well_is_left_to_itself(make: Any) -> None:
     assert fast_encoder(make()) is None
 
 
+def test_without_the_package_the_tokenizer_does_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastokens", None)
+    assert fast_encoder(backend()) is None
+    assert Tokenizer(make_tokenizer()).encode("the weather") == own(OWN, "the weather")
+
+
 def test_what_it_gives_up_on_the_tokenizer_does() -> None:
-    tokenizer = Tokenizer(make_tokenizer())
-    text = " " * 1_000_000
-    assert tokenizer.encode(text) == own(OWN, text)
+    """A byte that the vocabulary hasn't is left out."""
+    described = json.loads(backend().to_str())["model"]
+    kept = [token for token in described["vocab"] if token != "\u0101"]  # how byte-level tokenizers write the byte 1
+    merges = [tuple(merge) for merge in described["merges"]]
+    lacking = Backend(models.BPE({token: number for number, token in enumerate(kept)}, merges))
+    lacking.pre_tokenizer, lacking.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    quick, text = fast_encoder(lacking), "a\x01b"
+    assert quick is not None
+    with pytest.raises(ValueError, match="no token"):
+        quick(text)
+    assert Tokenizer(PreTrainedTokenizerFast(tokenizer_object=lacking)).encode(text) == own(lacking, text)
 
 
 def test_lone_surrogates_are_no_text() -> None:
