@@ -57,7 +57,7 @@ LOOP = """while calls := (message := ask(cfg, messages)).get("tool_calls"):
 def agent(folder: Path, body: str = LOOP) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "rl_app.py").write_text(AGENT.format(tool=repr(TOOL), body=body))
-    (folder / "Dockerfile").touch()
+    (folder / "Dockerfile").write_text("FROM scratch\nENV DOCKER_CONTAINER=1\n")
     (folder / "rows.jsonl").write_text(
         '{"prompt": "1 + 1?", "answer": "2"}\n{"prompt": "What is two and three?", "answer": "5"}\n'
     )
@@ -87,7 +87,7 @@ def test_a_good_road(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, checks = doctor(capsys, str(folder), "--model", "tiny", "--conversation", "said.json")
     states = {name: check["state"] for name, check in checks.items()}
     assert states == {
-        **dict.fromkeys(["data", "app", "rollout", "tools", "template", "context", "conversation"], "ok"),
+        **dict.fromkeys(["data", "app", "rollout", "tools", "template", "context", "conversation", "container"], "ok"),
         **dict.fromkeys(["credentials, region, bucket, queue, role", "image", "gateway"], "skipped"),
     }
     assert code == 0
@@ -99,9 +99,12 @@ def test_a_good_road(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["doctor", str(folder), "--gateway", "http://127.0.0.1:1", "--only", "data", "--only", "aws"]) == 1
     said = capsys.readouterr().out
     assert "✓ data: 2 rows in " in said
-    assert "app" not in said
+    assert "✓ app" not in said
     assert f"✓ image: agent:{content_tag(folder)} is for linux/arm64" in said
     assert "✗ gateway: sessions on AWS can't reach http://127.0.0.1:1\n  fix: serve it at an address" in said
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+    _, checks = doctor(capsys, str(folder), "--only", "aws")
+    assert checks["container"]["fix"] == "write ENV DOCKER_CONTAINER=1 into the Dockerfile"
 
 
 def conversation() -> list[dict[str, Any]]:
@@ -252,6 +255,8 @@ def test_aws_by_trying(
     assert [name for name, check in checks.items() if check["state"] == "failed"] == ["image"]
     assert "is for linux/amd64, and AgentCore runs arm64" in checks["image"]["text"]
     assert s3.list_objects_v2(Bucket="doctored")["KeyCount"] == 0
+    url = sqs.get_queue_url(QueueName="doctored")["QueueUrl"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
     ecr.batch_delete_image(repositoryName="doctored", imageIds=[{"imageTag": content_tag(folder)}])
     put_image(ecr, "doctored", content_tag(folder), "arm64")
     code, checks = doctor(capsys, str(folder), *given)

@@ -101,6 +101,7 @@ class Aws:
 
     def _call(self, service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+        from botocore.parsers import ResponseParserError
 
         try:
             answer: dict[str, Any] = getattr(self._client(service), operation)(**params)
@@ -110,7 +111,7 @@ class Aws:
             raise Refused("there are no AWS credentials", "NoCredentials", hint=CREDENTIALS_HINT) from error
         except NoRegionError as error:
             raise Refused("there is no region", "NoRegion", hint="set AWS_REGION, or give --region") from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             hint = "check the region and the network"
             raise Refused(f"{service} could not be used: {error}", hint=hint) from error
         return answer
@@ -154,6 +155,8 @@ def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]
         hint = f"allow your credentials {permission(service, operation)}{_on(params)}"
     elif code in _BAD_CREDENTIALS:
         hint = f"your AWS credentials are invalid or have expired: {CREDENTIALS_HINT}"
+    elif code == "BucketAlreadyExists":
+        hint = "somebody else has a bucket of that name: choose another with --bucket"
     elif code in ("LimitExceeded", "LimitExceededException", "TooManyBuckets"):
         hint = "remove what you no longer use, or ask AWS for a higher quota"
     return Refused(f"{service} {action_name(operation)}: {message} ({code})", code, hint=hint)

@@ -251,7 +251,12 @@ def destroy(state: State, *, dry_run: bool, say: Say, pause: float = 3.0, timeou
                     f"the credentials are for account {account}, not {state.account}", hint="set AWS_PROFILE"
                 )
         for item in sorted(state.made, key=lambda item: _ORDER.index(item["kind"])):
-            left = _destroy_one(aws, control, item)
+            try:
+                left = _destroy_one(aws, control, item)
+            except ConfigError as error:
+                if item["kind"] == "runtime":  # the rest is still in use
+                    raise
+                left = str(error)
             what = f"{item['kind']} {item['name']}"
             if left is not None:
                 whole = False

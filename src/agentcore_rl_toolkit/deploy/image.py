@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..errors import ConfigError
 from ..runtime.agent_code import agent_files
+from .policies import PUSH
 from .state import FILE
 
 ARM = "linux/arm64"
@@ -31,6 +33,7 @@ IMAGE_ONLY = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 """Lets a tag be the image itself, not a list with its provenance; a Docker without BuildKit doesn't mind it."""
 
 _STDERR = 2
+_CACHE = re.compile(r"(^|/)\.\w+_cache/")
 
 Say = Callable[[str], object]
 
@@ -38,7 +41,7 @@ Say = Callable[[str], object]
 def context_files(folder: Path) -> list[Path]:
     """The files of an agent that its image is built from, in a fixed order."""
     files = (Path(path) for path in agent_files(str(folder)))
-    return sorted(path for path in files if path.name != FILE)
+    return sorted(path for path in files if path.name != FILE and not _CACHE.search(str(path.relative_to(folder))))
 
 
 def content_tag(folder: Path) -> str:
@@ -75,8 +78,9 @@ class Engine:
     def push(self, image: str, password: str) -> None:
         """Log in to the image's registry, and push."""
         registry = image.partition("/")[0]
-        hint = f"allow your credentials ecr:GetAuthorizationToken and pushing to {image.rpartition(':')[0]}"
-        self._run(self.login_command(registry), hint, password)
+        reached = f"read what it says above: can {registry} be reached from here?"
+        self._run(self.login_command(registry), reached, password)
+        hint = f"read what it says above; pushing takes {', '.join(PUSH)} on {image.rpartition(':')[0]}"
         self._run(self.push_command(image), hint)
 
     def platform(self, image: str) -> str | None:

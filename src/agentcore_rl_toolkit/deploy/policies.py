@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 Policy = dict[str, Any]
+PUSH = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:CompleteLayerUpload",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+"""What it takes to push to a repository, beside logging in."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +86,10 @@ def build_trust(place: Place, project: str) -> Policy:
 def build_policy(place: Place, *, project: str, repository: str, bucket: str, key: str) -> Policy:
     """What a build may do: read its source, write its log, and push to the one repository."""
     logs = place.arn("logs", f"log-group:/aws/codebuild/{project}")
-    push = [
-        "ecr:BatchCheckLayerAvailability",
-        "ecr:CompleteLayerUpload",
-        "ecr:InitiateLayerUpload",
-        "ecr:PutImage",
-        "ecr:UploadLayerPart",
-    ]
     return _policy(
         [
             *_pull(place, repository),
-            _allow("Push", push, place.arn("ecr", f"repository/{repository}")),
+            _allow("Push", list(PUSH), place.arn("ecr", f"repository/{repository}")),
             _allow("Source", ["s3:GetObject", "s3:GetObjectVersion"], f"arn:{place.partition}:s3:::{bucket}/{key}"),
             _allow("Log", ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], logs, f"{logs}:*"),
         ]

@@ -42,7 +42,14 @@ def has_image(aws: Aws, repository: str, tag: str) -> bool:
 
 def ensure_bucket(aws: Aws, state: State, name: str, place: Place) -> None:
     """A bucket of this account that the public can't read."""
-    if aws.read("s3", "head_bucket", missing=("404", "NoSuchBucket"), Bucket=name) is not None:
+    try:
+        known = aws.read("s3", "head_bucket", missing=("404", "NoSuchBucket"), Bucket=name)
+    except Refused as refused:
+        if refused.code != "403":
+            raise
+        hint = f"allow your credentials s3:ListBucket on {name}, or choose another --bucket if it is somebody else's"
+        raise ConfigError(f"the bucket {name} is there, and your credentials may not see into it", hint=hint) from None
+    if known is not None:
         return
     where = {} if place.region == "us-east-1" else {"LocationConstraint": place.region}
     more: dict[str, Any] = {"CreateBucketConfiguration": where} if where else {}

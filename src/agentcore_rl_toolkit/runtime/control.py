@@ -207,6 +207,7 @@ class RuntimeControl:
 
     def _call(self, operation: str, **params: Any) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+        from botocore.parsers import ResponseParserError
 
         try:
             answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
@@ -214,7 +215,7 @@ class RuntimeControl:
             raise _fault(error, operation, params) from error
         except ParamValidationError as error:
             raise RuntimeFault(f"{operation}: {error}", code="ValidationException") from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise RuntimeFault(f"{_SERVICE} could not be used: {error}", hint="check credentials and region") from error
         answer.pop("ResponseMetadata", None)
         return answer

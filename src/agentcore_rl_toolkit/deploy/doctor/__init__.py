@@ -2,4 +2,5 @@
 
 data.py      the rows                      agent.py   the app's contract, with a scripted model, on this machine
 model.py     template, tools, context      cloud.py   credentials, bucket, queue, role, image, gateway
+recipe.py    the Dockerfile
 """

@@ -52,18 +52,30 @@ def check_bucket(aws: Aws, bucket: str | None, prefix: str) -> Check:
 
 
 def check_queue(aws: Aws, queue: str | None) -> Check:
-    """Announce something nobody waits for, and look whether messages can be read."""
+    """Announce something nobody waits for, and take it back: whether messages can be sent, read and removed."""
     if not queue:
         return skipped("queue", "results are polled for; give --queue to have them announced")
+    body = json.dumps({"doctor": uuid.uuid4().hex})
     try:
         url = queue if "://" in queue else aws.read("sqs", "get_queue_url", QueueName=queue)["QueueUrl"]
-        aws.change("sqs", "send_message", QueueUrl=url, MessageBody=json.dumps({"doctor": uuid.uuid4().hex}))
-        aws.read("sqs", "receive_message", QueueUrl=url, MaxNumberOfMessages=1, VisibilityTimeout=0)
+        aws.change("sqs", "send_message", QueueUrl=url, MessageBody=body)
+        found = any(_take_back(aws, url, body) for _ in range(10))
     except Refused as error:
         if error.code in ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"):
             return failed("queue", f"there is no queue {queue}", "create it; `agentcore-rl deploy --queue` does")
         return refused("queue", error)
-    return ok("queue", f"sent to and received from {url}")
+    left = "" if found else "; the message was not among those received, and is left there for the next client to drop"
+    return ok("queue", f"sent to and received from {url}{left}")
+
+
+def _take_back(aws: Aws, url: str, body: str) -> bool:
+    """Look at some messages, and remove ours if it is among them; the others stay visible."""
+    few = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "WaitTimeSeconds": 1}
+    for message in aws.read("sqs", "receive_message", QueueUrl=url, **few).get("Messages", []):
+        if message["Body"] == body:
+            aws.change("sqs", "delete_message", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            return True
+    return False
 
 
 def check_role(aws: Aws, role: str | None, needed: list[dict[str, Any]]) -> Check:

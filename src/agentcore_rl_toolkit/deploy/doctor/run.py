@@ -18,6 +18,7 @@ from ..settings import DeploySettings, read_settings
 from ..state import State
 from . import cloud
 from .data import check_rows
+from .recipe import check_recipe
 from .report import Check, failed, refused, skipped
 
 
@@ -120,6 +121,7 @@ def _model(
 
 def _aws(options: DoctorOptions, folder: Path, given: dict[str, Any]) -> Iterator[Check]:
     """What AWS can tell, if anything says that the agent goes there."""
+    yield check_recipe(folder)
     state = State.load(folder)
     if not (options.aws or options.arn or state.arn or any(given.values())):
         yield skipped("credentials, region, bucket, queue, role", "nothing says where; give --aws, --bucket or --role")
