@@ -117,7 +117,7 @@ def _described(title: str, value: Any, mark: str = "##") -> list[str]:
     parts = [f"{mark} {title}"]
     if callable(value):
         signature = _plain(str(inspect.signature(value)))
-        parts.append(f"```py\n{title.rpartition('.')[2]}{_wrapped(signature)}\n```")
+        parts.append(f"```python\n{title.rpartition('.')[2]}{_wrapped(signature)}\n```")
         parts.append(_prose(inspect.getdoc(value) or ""))
     if inspect.isclass(value):
         parts.append("\n".join(_methods(value)))
@@ -165,15 +165,15 @@ def _wrapped(signature: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """A docstring as Markdown: indented parts and examples are code."""
+    """A docstring as Markdown: examples are Python, and indented parts are TOML."""
     text = inspect.cleandoc(text).replace("%%", "%")
     out, code = [], False
     for line in text.splitlines():
         coded = line.startswith(("    ", ">>>")) or (code and bool(line.strip()))
         if coded != code:
-            out.append("```py" if coded and line.startswith(">>>") else "```")
+            out.append("```" if code else "```python" if line.startswith(">>>") else "```toml")
             code = coded
-        out.append(line)
+        out.append(line.removeprefix("    ") if code else line)
     return "\n".join([*out, "```"] if code else out)
 
 

@@ -126,7 +126,7 @@ def test_two_steps(tmp_path: Path) -> None:
 
 def test_the_guide_shows_the_file() -> None:
     guide = (ROOT / "docs" / "guides" / "bring-your-own-trainer.md").read_text()
-    assert guide.split("```py\n")[1].split("```")[0] == SCRIPT.read_text()
+    assert guide.split("```python\n")[1].split("```")[0] == SCRIPT.read_text()
 
 
 def test_it_has_less_than_60_lines_of_code() -> None:
