@@ -55,8 +55,8 @@ import json, sys
 from agentcore_rl_toolkit.backends.base import Plan
 from agentcore_rl_toolkit.backends.launch import launch
 plan = Plan(backend="b", settings={}, command=tuple(json.loads(sys.argv[1])))
-stages = [(2, float(sys.argv[2])), (15, float(sys.argv[3]))]
-ending = launch(plan, stages=stages)
+stages = zip((2, 15), map(float, sys.argv[2:]))
+ending = launch(plan, stages=list(stages)) if sys.argv[2:] else launch(plan)
 print(json.dumps([ending.code, ending.interrupted]))
 """
 
@@ -66,8 +66,8 @@ def plan(code: str, **more: Any) -> Plan:
 
 
 @contextlib.contextmanager
-def launched(folder: Path, *, deaf: str = "", child_deaf: str = "", seconds: tuple[float, float]) -> Iterator[Any]:
-    """A process that launches the program, once both it and its child are there."""
+def launched(folder: Path, *, deaf: str = "", child_deaf: str = "", seconds: tuple[float, ...] = ()) -> Iterator[Any]:
+    """A process that launches the program, once both it and its child are there; `seconds` are those of its stages."""
     program = [sys.executable, "-c", PROGRAM, str(folder), deaf, child_deaf]
     command = [sys.executable, "-c", LAUNCHER, json.dumps(program), *map(str, seconds)]
     process = subprocess.Popen(
@@ -114,7 +114,7 @@ def test_a_program_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_either_signal_asks_politely_first(tmp_path: Path, number: signal.Signals) -> None:
-    with launched(tmp_path, seconds=(600, 600)) as process:
+    with launched(tmp_path) as process:
         process.send_signal(number)
         ending, heard = ended(process, tmp_path)
     assert ending == Ending(128 + number, interrupted=True), "whatever the program makes of it"
