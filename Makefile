@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm test-slime test-tinker test-appworld test-image lint format docs test-docs reference bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-image lint format docs test-docs reference bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -29,15 +29,20 @@ test-vllm: $(VENV)/.dev .venv-vllm/.vllm  ## run the engines' contract suite aga
 	$(BIN)/python tests/real_vllm/run.py .venv-vllm
 
 # rLLM is not on PyPI; of its trainers only Tinker's SDK runs without GPUs. verl is there for its configuration.
-test-rllm: .venv-rllm/.rllm  ## run rLLM's adapter and its tests against the local runtime (RLLM_DIR=<a checkout>)
-	.venv-rllm/bin/python tests/real_rllm/run.py $(RLLM_DIR)
+test-rllm: rllm-dir .venv-rllm/.rllm  ## run rLLM's adapter and its tests against the local runtime (RLLM_DIR=<a checkout>)
+	.venv-rllm/bin/python tests/real_rllm/run.py '$(RLLM_DIR)'
+
+rllm-dir:
+	@test -d '$(RLLM_DIR)/rllm' || { echo 'RLLM_DIR is no checkout of https://github.com/rllm-org/rllm: $(RLLM_DIR)'; exit 2; }
 
 # slime is not on PyPI. What it imports without a GPU is run as it is: its types, data source, schedule and conversion.
 test-slime: $(VENV)/.dev  ## run slime's tests against a checkout (SLIME_DIR=<a checkout>)
 	@test -f '$(SLIME_DIR)/train.py' || { echo 'SLIME_DIR is no checkout of slime: $(SLIME_DIR)'; exit 2; }
 	SLIME_DIR='$(abspath $(SLIME_DIR))' $(BIN)/python -m pytest -k slime tests/contract/test_backends.py tests/unit/backends tests/e2e/test_slime.py
 
-TINKER_PYTHON ?= python3.12
+# The first that runs: pyenv has some that are not on the path, and names on the path for some that it has not.
+TINKER_PYTHON ?= $(or $(shell for python in python3.12 ~/.pyenv/versions/3.12.*/bin/python3.12; do \
+	"$$python" -c '' 2>/dev/null && echo "$$python" && break; done),python3.12)
 
 test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's API on this CPU (needs Python 3.12)
 	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
@@ -101,8 +106,7 @@ $(VENV)/.dev: $(VENV)/.base
 
 RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 
-.venv-rllm/.rllm: pyproject.toml tests/real_rllm/requirements.txt
-	@test -d "$(RLLM_DIR)/rllm" || { echo "RLLM_DIR must be a checkout of https://github.com/rllm-org/rllm"; exit 1; }
+.venv-rllm/.rllm: pyproject.toml tests/real_rllm/requirements.txt | rllm-dir
 	@echo "installing what rLLM needs into .venv-rllm (a few minutes the first time) …"
 	@$(PYTHON) -m venv .venv-rllm
 	@$(RLLM_PIP) -e '.[rllm]' "$(RLLM_DIR)/rllm-model-gateway" -r tests/real_rllm/requirements.txt
@@ -137,6 +141,8 @@ $(VENV)/appworld/.appworld: | $(VENV)/bin/python
 
 # SkyRL's server speaks the wire of one version of the SDK, so the trainer is in there with it.
 .venv-tinker/.tinker: pyproject.toml tests/real_tinker/requirements.txt
+	@$(TINKER_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || \
+		{ echo "SkyRL needs Python 3.12 or newer, and $(TINKER_PYTHON) is none: install it, or name it with TINKER_PYTHON=<path>"; exit 2; }
 	@echo "installing SkyRL into .venv-tinker (several GB, a few minutes the first time) …"
 	@$(TINKER_PYTHON) -m venv .venv-tinker
 	@.venv-tinker/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_tinker/requirements.txt -e '.[tinker]'
