@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import uuid
@@ -65,6 +66,7 @@ class AwsServers:
 
 @pytest.fixture(scope="session")
 def aws_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServers]:
+    _share_models()
     home = tmp_path_factory.mktemp("aws")
     sqs_port = free_port()
     moto = [str(BIN / "moto_server"), "-H", "127.0.0.1", "-p", str(sqs_port)]
@@ -73,6 +75,13 @@ def aws_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServers
         seaweedfs(home) as s3_port,
     ):
         yield AwsServers(f"http://127.0.0.1:{s3_port}", f"http://127.0.0.1:{sqs_port}")
+
+
+def _share_models() -> None:
+    """Every session of boto3 would read its services' descriptions anew: the largest part of a test's time."""
+    import botocore.session
+
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @pytest.fixture

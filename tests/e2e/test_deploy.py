@@ -22,9 +22,19 @@ from support.container import Image, build, data_plane, write_engine
 from support.fake_agentcore_control import FakeAgentCoreControl
 from support.scripted_model import ScriptedModel
 
+ROOT = Path(__file__).parents[2]
 REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+QUICKLY = ["--timeout", "30"]  # AWS is asked every hundredth of it
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+
+
+def deploy(*args: str) -> int:
+    return main(["deploy", *args, *QUICKLY])
+
+
+def destroy(*args: str) -> int:
+    return main(["destroy", *args, *QUICKLY])
 
 
 def manifest(text: str) -> str:
@@ -32,7 +42,25 @@ def manifest(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The toolkit as installed from a folder of its own, which nobody edits while tests look at it."""
+    source, site = tmp_path_factory.mktemp("toolkit"), tmp_path_factory.mktemp("site")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(
+        ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info")
+    )
+    info = site / "agentcore_rl_toolkit-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentcore-rl-toolkit\nVersion: 0\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield source
+
+
+@pytest.fixture(scope="module")
+def template(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An agent's folder with the toolkit's wheel in it."""
     folder = tmp_path_factory.mktemp("template") / "my-agent"
     assert main(["init", str(folder), "--framework", "openai"]) == 0
@@ -141,8 +169,8 @@ def test_the_image_runs_the_agent(image: Image, tmp_path: Path) -> None:
 def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     before = (world.roles(), world.repositories(), world.buckets(), world.queues())
     name = world.agent.name
-    given = ["--bucket", f"results-{name[6:]}", "--queue", f"{name}-queue", "--timeout", "60"]
-    assert main(["deploy", *given, "--env", "STAGE=test"]) == 0
+    given = ["--bucket", f"results-{name[6:]}", "--queue", f"{name}-queue"]
+    assert deploy(*given, "--env", "STAGE=test") == 0
     said = capsys.readouterr()
     (runtime,) = world.control.runtimes.values()
     assert said.out == f"{runtime['agentRuntimeArn']}\n"
@@ -174,23 +202,23 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     for line in ("actor_rollout_ref.rollout.agentcore.container_uri=" + image, "--backend tinker"):
         assert line in said.err
 
-    assert main(["deploy", "rl_app.py"]) == 0  # the same again: nothing differs
+    assert deploy("rl_app.py") == 0  # the same again: nothing differs
     assert world.control.changes == ["CreateAgentRuntime"]
     assert len(world.commands()) == 5
     (world.agent / "rl_app.py").write_text((world.agent / "rl_app.py").read_text() + "\n# changed\n")
-    assert main(["deploy", "--no-trial"]) == 0
+    assert deploy("--no-trial") == 0
     assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     (runtime,) = world.control.runtimes.values()
     assert runtime["agentRuntimeVersion"] == "2"
     assert runtime["environmentVariables"]["STAGE"] == "test"
 
-    assert main(["destroy", "--dry-run"]) == 0
+    assert destroy("--dry-run") == 0
     assert len(world.control.runtimes) == 1
-    assert main(["destroy", "--timeout", "60"]) == 0
+    assert destroy() == 0
     assert world.control.runtimes == {}
     assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
     assert not (world.agent / ".agentcore-rl.json").exists()
-    assert main(["destroy"]) == 0
+    assert destroy() == 0
 
 
 def test_runtimes_on_motos_control_plane(aws_env: AwsServers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +243,7 @@ def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
         '{"Statement": {"Effect": "Allow", "Action": "bedrock:InvokeModel", "Resource": "*"}}'
     )
     given = ["--bucket", f"results-{name[6:]}", "--queue", "announced", "--policy", "more.json", "--no-trial"]
-    assert main(["deploy", *given, "--timeout", "60"]) == 0
+    assert deploy(*given) == 0
     iam = world.client("iam")
     role = iam.get_role(RoleName=f"agentcore-rl-{name}")["Role"]
     (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
@@ -238,20 +266,20 @@ def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
     }
     named = {"RoleName": role["RoleName"], "PolicyName": "agentcore-rl-toolkit"}
     iam.put_role_policy(**named, PolicyDocument=json.dumps(policy | {"Statement": policy["Statement"][:1]}))
-    assert main(["deploy", "--no-trial"]) == 0  # what somebody changed is put right
+    assert deploy("--no-trial") == 0  # what somebody changed is put right
     assert iam.get_role_policy(**named)["PolicyDocument"] == policy
-    assert main(["destroy"]) == 0
+    assert destroy() == 0
 
 
 def test_destroy_leaves_what_others_made_or_put_there(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     name = world.agent.name
     bucket, repository = f"results-{name[6:]}", name.replace("_", "-")
     world.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    assert main(["deploy", "--bucket", bucket, "--no-trial"]) == 0
+    assert deploy("--bucket", bucket, "--no-trial") == 0
     ecr = world.client("ecr")
     ecr.put_image(repositoryName=repository, imageManifest=manifest("other"), imageTag="other")
     capsys.readouterr()
-    assert main(["destroy"]) == 1
+    assert destroy() == 1
     assert (
         f"✗ the repository {repository} is left: it has images that were not pushed from here"
         in capsys.readouterr().err
@@ -261,22 +289,22 @@ def test_destroy_leaves_what_others_made_or_put_there(world: World, capsys: pyte
     assert bucket in world.buckets()
     assert world.control.runtimes == {}
     ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageTag": "other"}])
-    assert main(["destroy"]) == 0
+    assert destroy() == 0
     assert repository not in world.repositories()
     assert bucket in world.buckets()
     assert not (world.agent / ".agentcore-rl.json").exists()
 
 
 def test_a_bucket_with_results_is_kept(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["deploy", "--bucket", f"results-{world.agent.name[6:]}", "--no-trial"]) == 0
+    assert deploy("--bucket", f"results-{world.agent.name[6:]}", "--no-trial") == 0
     world.client("s3").put_object(Bucket=f"results-{world.agent.name[6:]}", Key="x/y.json", Body=b"{}")
-    assert main(["destroy"]) == 1
+    assert destroy() == 1
     assert "it has results; remove it with: aws s3 rb --force" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_every_call_and_changes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     before = (world.roles(), world.repositories(), world.buckets(), world.queues())
-    assert main(["deploy", "--dry-run", "--queue", "announced-dry"]) == 0
+    assert deploy("--dry-run", "--queue", "announced-dry") == 0
     said = capsys.readouterr().err
     assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
     assert world.control.changes == []
@@ -302,13 +330,13 @@ def test_a_dry_run_without_credentials(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    assert main(["deploy", "--dry-run"]) == 1
+    assert deploy("--dry-run") == 1
     assert "there is no region\nhint: set AWS_REGION" in capsys.readouterr().err
     (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nECR_REPO_NAME=mine\n")
-    assert main(["deploy", "--dry-run"]) == 1
+    assert deploy("--dry-run") == 1
     assert "there are no AWS credentials\nhint: run `aws configure`" in capsys.readouterr().err
     (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nAWS_ACCOUNT=210987654321\nECR_REPO_NAME=mine\n")
-    assert main(["deploy", "--dry-run"]) == 0
+    assert deploy("--dry-run") == 0
     said = capsys.readouterr().err
     assert f"--tag 210987654321.dkr.ecr.eu-west-1.amazonaws.com/mine:{content_tag(world.agent)}" in said
     assert "agentcore-rl-210987654321-eu-west-1" in said
@@ -319,7 +347,7 @@ def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.C
     write_engine(world.engine_calls.parent, "podman")  # in front of one that this machine may have
     (world.engine_calls.parent / "down").touch()
     name, bucket = world.agent.name, f"results-{world.agent.name[6:]}"
-    assert main(["deploy", "--bucket", bucket, "--no-trial", "--timeout", "30"]) == 1
+    assert deploy("--bucket", bucket, "--no-trial") == 1
     said = capsys.readouterr().err
     assert "building on AWS CodeBuild" in said
     assert "was pushed, and is not there" in said  # moto builds nothing
@@ -339,7 +367,7 @@ def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.C
     assert capsys.readouterr().out == f"{REGISTRY}/{name.replace('_', '-')}:{tag}\n"
     assert len(codebuild.list_builds_for_project(projectName=project["name"])["ids"]) == 1
     world.client("ecr").batch_delete_image(repositoryName=name.replace("_", "-"), imageIds=[{"imageTag": tag}])
-    assert main(["destroy"]) == 0
+    assert destroy() == 0
     assert codebuild.batch_get_projects(names=[project["name"]])["projects"] == []
     assert not {role, f"agentcore-rl-{name}"} & world.roles()
     assert bucket not in world.buckets()
@@ -380,22 +408,22 @@ def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFix
     world.client("iam").create_role(
         RoleName=f"agentcore-rl-{name}", AssumeRolePolicyDocument='{"Version": "2012-10-17"}'
     )
-    assert main(["deploy", "--no-trial"]) == 1
+    assert deploy("--no-trial") == 1
     arn = f"arn:aws:iam::123456789012:role/agentcore-rl-{name}"
     assert f"didn't make\nhint: use it as it is with --role {arn}" in capsys.readouterr().err
-    assert main(["deploy", "--no-trial", "--role", arn, "--timeout", "30"]) == 0
+    assert deploy("--no-trial", "--role", arn) == 0
     (runtime_id,) = world.control.runtimes
     assert world.control.runtimes[runtime_id]["roleArn"] == arn
     (world.agent / ".agentcore-rl.json").unlink()  # another copy of the folder: the tag says whose it is
-    assert main(["deploy", "--no-trial", "--role", arn]) == 0
+    assert deploy("--no-trial", "--role", arn) == 0
     assert json.loads((world.agent / ".agentcore-rl.json").read_text())["made"][-1]["name"] == runtime_id
     (world.agent / ".agentcore-rl.json").unlink()
     world.control.tags.clear()
-    assert main(["deploy", "--no-trial", "--role", arn, "--env", "A=1"]) == 1
+    assert deploy("--no-trial", "--role", arn, "--env", "A=1") == 1
     assert f"there is a runtime {name} that this toolkit didn't make" in capsys.readouterr().err
-    assert main(["deploy", "--no-trial", "--role", arn, "--env", "A=1", "--adopt"]) == 0
+    assert deploy("--no-trial", "--role", arn, "--env", "A=1", "--adopt") == 0
     assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
-    main(["destroy"])
+    destroy()
     assert runtime_id in world.control.runtimes
     assert f"agentcore-rl-{name}" in world.roles()
 
@@ -404,24 +432,24 @@ def test_every_failure_says_what_was_missing(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, container: AgentProcess
 ) -> None:
     world.control.refuse["CreateAgentRuntime"] = [("AccessDeniedException", "User is not authorized")]
-    assert main(["deploy", "--no-trial", "--timeout", "30"]) == 1
+    assert deploy("--no-trial") == 1
     said = capsys.readouterr().err
     role = f"arn:aws:iam::123456789012:role/agentcore-rl-{world.agent.name}"
     assert f"hint: allow your credentials bedrock-agentcore:CreateAgentRuntime, and iam:PassRole on {role}" in said
     assert [item["kind"] for item in json.loads((world.agent / ".agentcore-rl.json").read_text())["made"]][-1] == "role"
     with data_plane(container, status=403) as (url, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", url)
-        assert main(["deploy", "--timeout", "30"]) == 1  # goes on where it broke off
+        assert deploy() == 1  # goes on where it broke off
     (runtime,) = world.control.runtimes.values()
     expected = f"hint: allow your credentials bedrock-agentcore:InvokeAgentRuntime on {runtime['agentRuntimeArn']}"
     assert expected in capsys.readouterr().err
     monkeypatch.setenv("AWS_ACCOUNT", "999999999999")
-    assert main(["deploy"]) == 1
+    assert deploy() == 1
     assert "the credentials are for account 123456789012, not 999999999999" in capsys.readouterr().err
     monkeypatch.delenv("AWS_ACCOUNT")
-    assert main(["deploy", "--region", "eu-west-1"]) == 1
+    assert deploy("--region", "eu-west-1") == 1
     assert "is deployed in us-west-2, account 123456789012; not in eu-west-1" in capsys.readouterr().err
-    assert main(["destroy"]) == 0
+    assert destroy() == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ IMAGE_ONLY = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 """Lets a tag be the image itself, not a list with its provenance; a Docker without BuildKit doesn't mind it."""
 
 _STDERR = 2
-_CACHE = re.compile(r"(^|/)\.\w+_cache/")
+_LEFTOVER = re.compile(r"\..*_cache|__pycache__|.*\.egg-info")
 
 Say = Callable[[str], object]
 
@@ -41,7 +41,7 @@ Say = Callable[[str], object]
 def context_files(folder: Path) -> list[Path]:
     """The files of an agent that its image is built from, in a fixed order."""
     files = (Path(path) for path in agent_files(str(folder)))
-    return sorted(path for path in files if path.name != FILE and not _CACHE.search(str(path.relative_to(folder))))
+    return sorted(path for path in files if path.name != FILE and _is_source(path, folder))
 
 
 def content_tag(folder: Path) -> str:
@@ -126,13 +126,15 @@ def add_toolkit(folder: Path, say: Say) -> None:
     if source is None:
         return
     wheels, mark = folder / "wheels", folder / "wheels" / "toolkit.sha256"
-    digest = _digest(source, [path for path in sorted(source.glob("src/**/*")) if path.suffix != ".pyc"])
+    digest = _digest(source, [path for path in sorted(source.glob("src/**/*")) if _is_source(path, source)])
     if mark.is_file() and mark.read_text() == digest:
         return
     say(f"the toolkit is installed from {source}: its wheel goes into {wheels}")
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "toolkit"
-        shutil.copytree(source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            source / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
+        )
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(source / name, copy / name)
         built = Path(place) / "wheels"
@@ -144,6 +146,11 @@ def add_toolkit(folder: Path, say: Say) -> None:
         shutil.rmtree(wheels, ignore_errors=True)
         shutil.copytree(built, wheels)
     mark.write_text(digest)
+
+
+def _is_source(path: Path, folder: Path) -> bool:
+    """Not what interpreters, installers and linters leave behind: an image would be built anew for it."""
+    return not any(_LEFTOVER.fullmatch(part) for part in path.relative_to(folder).parts)
 
 
 def _digest(folder: Path, files: Sequence[Path]) -> str:
