@@ -52,6 +52,8 @@ def blocks(page: Path) -> list[Block]:
     while place < len(lines):
         fence = _FENCE.match(lines[place])
         if fence is None:
+            if re.match(r"[ >]*(```|~~~)", lines[place]):
+                raise ValueError(f"{page}:{place + 1}: a fence is three marks and a label: {lines[place]}")
             place += 1
             continue
         end = lines.index(fence["indent"] + fence["mark"], place + 1)

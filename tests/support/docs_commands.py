@@ -108,7 +108,8 @@ def importable(word: str) -> bool:
         if importlib.util.find_spec(word):
             return True
     module, _, name = word.rpartition(".")
-    return hasattr(importlib.import_module(module), name)
+    found = importlib.import_module(module)
+    return name in getattr(found, "__all__", ()) or hasattr(found, name)
 
 
 CHECKS = {"agentcore-rl": _agentcore_rl, "make": _make, "pip": _pip, "cd": _cd, "python": _python, "bash": _python}

@@ -38,7 +38,7 @@ class Reader:
         self.log = state / "0.log"
 
     def take(self, block: Block) -> None:
-        code = self._here(block.code)
+        code = self.here(block.code)
         if "output" in block.notes:
             self._compare(code)
         elif block.runs and block.label == "python":
@@ -46,7 +46,7 @@ class Reader:
         elif "serves" in block.notes:
             *before, last = re.split(r"(?<!\\)\n", code.strip())
             self._shell("\n".join(before))
-            self._serve(last, self._here(block.notes["serves"]))
+            self._serve(last, self.here(block.notes["serves"]))
         elif block.runs:
             self._shell(code)
         elif block.label == "bash":  # what comes after it is pasted where it leads
@@ -62,7 +62,8 @@ class Reader:
                 except (ProcessLookupError, subprocess.TimeoutExpired):
                     continue
 
-    def _here(self, text: str) -> str:
+    def here(self, text: str) -> str:
+        """A text of the page with the names that things have here."""
         known = "|".join(map(re.escape, self.names))
         return re.sub(rf"(?<![\w/.])({known})(?!\d)", lambda found: self.names[found[1]], text)
 
@@ -125,13 +126,14 @@ def _plain(text: str) -> str:
 def main() -> int:
     page, names = Path(sys.argv[1]), json.loads(os.environ.pop("DOCS_NAMES"))
     reader = Reader(names, Path(os.environ["DOCS_STATE"]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if MADE in page.read_text():
         exec("from agentcore_rl_toolkit import *; from agentcore_rl_toolkit.rollout import *", reader.python)
     found = [block for block in blocks(page) if MADE not in page.read_text() or block.code.startswith(">>>")]
     for block in found:
         if "file" in block.notes and not (ROOT / block.notes["file"]).exists():
             with Path(block.notes["file"]).open("a") as file:
-                file.write(reader._here(block.code))
+                file.write(reader.here(block.code))
     try:
         for block in found:
             try:

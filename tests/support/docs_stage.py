@@ -26,6 +26,7 @@ from support.rollouts import make_rollout
 from support.scripted_model import ScriptedModel
 
 BIN = Path(sys.executable).parent
+SECONDS = 100
 PORTS = ("8000", "8080", "8800", "8801", "9000")
 """Those of the pages. A test takes free ones."""
 
@@ -44,7 +45,13 @@ class Stage:
         state.mkdir()
         env = self.env | {"DOCS_NAMES": json.dumps(self.names), "DOCS_STATE": str(state)}
         command = [sys.executable, "-m", "support.docs_run", str(page)]
-        return subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True)
+        with subprocess.Popen(command, env=env, cwd=self.folder, stdout=-1, stderr=-1, text=True) as process:
+            try:
+                said = process.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.terminate()  # it ends what the page has started
+                said = process.communicate()
+            return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
 def stage(page: str, folder: Path, aws: Callable[[], AwsServers]) -> AbstractContextManager[Stage]:
@@ -69,6 +76,7 @@ def _stage(needs: tuple[Need, ...], folder: Path, aws: Callable[[], AwsServers])
         PATH=f"{folder}/bin:{BIN}:{os.environ['PATH']}",
         HOME=str(folder / "home"),
         PYTHONPATH=str(ROOT / "tests"),
+        AWS_EC2_METADATA_DISABLED="true",
         HF_HUB_OFFLINE="1",
         OMP_NUM_THREADS="1",
     )
