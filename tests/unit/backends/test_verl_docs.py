@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from agentcore_rl_toolkit.backends.verl.backend import VERLS, VerlSettings
+from agentcore_rl_toolkit.backends.verl.cpus import CPUS, UNITS, VERLS_UNITS, fitted
 from agentcore_rl_toolkit.backends.verl.overrides import NEEDED, spelled
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "verl.md").read_text()
@@ -32,3 +33,11 @@ def test_the_file_is_one_of_settings() -> None:
     assert values.pop("backend") == "verl"
     settings = VerlSettings.from_mapping(values)
     assert {"data.train_batch_size=64", "actor_rollout_ref.actor.optim.lr=1e-6"} <= set(settings.overrides())
+
+
+def test_what_few_cores_change() -> None:
+    assert list(fitted(gpus=1, cores=1)) == [UNITS, CPUS]
+    assert f"| `{UNITS}` | {fitted(gpus=1, cores=1)[UNITS]}, " in GUIDE
+    assert f"| `{CPUS}` | the sum of the claims" in GUIDE
+    assert VERLS_UNITS == 8
+    assert "eight storage units" in GUIDE
