@@ -14,12 +14,14 @@ import pytest
 
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.deploy.image import add_toolkit, content_tag
+from agentcore_rl_toolkit.deploy.state import State
 from agentcore_rl_toolkit.runtime.control import RuntimeControl, RuntimeSpec
 from agentcore_rl_toolkit.store import open_store
 from conftest import AwsServers
 from support.agent import AgentProcess, rollout
-from support.container import Image, build, data_plane, write_engine
+from support.container import Image, Refusing, build, data_plane, write_engine
 from support.fake_agentcore_control import FakeAgentCoreControl
+from support.process import http_server
 from support.scripted_model import ScriptedModel
 
 ROOT = Path(__file__).parents[2]
@@ -179,7 +181,8 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     assert runtime["agentRuntimeArtifact"] == {"containerConfiguration": {"containerUri": image}}
     store = f"s3://results-{name[6:]}/{name}"
     environment = dict(runtime["environmentVariables"])
-    assert environment.pop("AGENTCORE_RL_SQS_URL").endswith(f"/{name}-queue")
+    queue_url = environment.pop("AGENTCORE_RL_SQS_URL")
+    assert queue_url.endswith(f"/{name}-queue")
     assert environment == {"STAGE": "test", "AGENTCORE_RL_S3_BUCKET": store, "AGENTCORE_RL_ALLOWED_STORES": store}
     commands = world.commands()
     assert [command[1] for command in commands] == ["info", "build", "image", "login", "push"]
@@ -206,11 +209,15 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     assert world.control.changes == ["CreateAgentRuntime"]
     assert len(world.commands()) == 5
     (world.agent / "rl_app.py").write_text((world.agent / "rl_app.py").read_text() + "\n# changed\n")
-    assert deploy("--no-trial") == 0
+    assert deploy("--no-trial", "--env", "MORE=1") == 0
     assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     (runtime,) = world.control.runtimes.values()
     assert runtime["agentRuntimeVersion"] == "2"
     assert runtime["environmentVariables"]["STAGE"] == "test"
+    assert runtime["environmentVariables"]["MORE"] == "1"
+    assert deploy("--no-trial", "--env", "MORE=") == 0
+    (runtime,) = world.control.runtimes.values()
+    assert runtime["environmentVariables"] == environment | {"AGENTCORE_RL_SQS_URL": queue_url}
 
     assert destroy("--dry-run") == 0
     assert len(world.control.runtimes) == 1
@@ -321,6 +328,8 @@ def test_a_dry_run_prints_every_call_and_changes_nothing(world: World, capsys: p
     ):
         assert call in said
     assert '"s3:PutObject"' in said
+    assert "✓" not in said  # nothing is so yet
+    assert "→ sessions have the role arn:aws:iam::" in said
 
 
 def test_a_dry_run_without_credentials(
@@ -450,6 +459,37 @@ def test_every_failure_says_what_was_missing(
     assert deploy("--region", "eu-west-1") == 1
     assert "is deployed in us-west-2, account 123456789012; not in eu-west-1" in capsys.readouterr().err
     assert destroy() == 0
+
+
+def test_every_service_that_refuses_is_named_with_its_permission(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, bucket = world.agent.name, f"results-{world.agent.name[6:]}"
+    repository, given = name.replace("_", "-"), ["--bucket", bucket, "--queue", bucket, "--no-trial"]
+    refusals = {
+        "STS": "hint: allow your credentials sts:GetCallerIdentity",
+        "S3": f"hint: allow your credentials s3:ListBucket on {bucket}, or choose another --bucket",
+        "SQS": f"hint: allow your credentials sqs:GetQueueUrl on {bucket}",
+        "ECR": f"hint: allow your credentials ecr:DescribeRepositories on {repository}",
+        "IAM": f"hint: allow your credentials iam:GetRole on agentcore-rl-{name}",
+    }
+    with http_server(Refusing) as url:
+        for service, hint in refusals.items():
+            with monkeypatch.context() as patch:
+                patch.setenv(f"AWS_ENDPOINT_URL_{service}", url)
+                assert deploy(*given) == 1
+            assert hint in capsys.readouterr().err
+        assert deploy(*given) == 0  # each time it came further
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL_ECR", url)
+            assert destroy() == 1
+    said = capsys.readouterr().err
+    assert f"✗ the repository {repository} is left: ecr DeleteRepository: not allowed" in said
+    assert f"hint: allow your credentials ecr:DeleteRepository on {repository}" in said
+    assert {item["kind"] for item in State.load(world.agent).made} == {"image", "repository"}  # the rest could go
+    assert bucket not in world.buckets() | world.queues()
+    assert destroy() == 0
+    assert repository not in world.repositories()
 
 
 @pytest.mark.parametrize(

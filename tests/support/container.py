@@ -182,6 +182,28 @@ def data_plane(agent: AgentProcess, status: int = 200) -> Iterator[tuple[str, li
         thread.join(10)
 
 
+class Refusing(BaseHTTPRequestHandler):
+    """A service of AWS that allows nothing, in each of the forms in which they say so."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not allowed</Message></Error></ErrorResponse>"
+        if "X-Amz-Target" in self.headers:
+            body = '{"__type": "AccessDeniedException", "message": "not allowed"}'
+        self.send_response(403 if self.command == "HEAD" else 400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body.encode())
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
 ENGINE = """\
 #!{python} -S
 import json, os, sys, urllib.request

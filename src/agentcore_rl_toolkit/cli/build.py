@@ -63,14 +63,15 @@ def run(args: argparse.Namespace) -> int:
     engine = choose_engine(args.engine)
     if engine is None:
         return _on_aws(args, settings, state)
-    if not args.dry_run:
-        add_toolkit(folder, say)
+    add_toolkit(folder, say, dry_run=args.dry_run)
     image = args.tag or f"{settings.repository}:{content_tag(folder)}"
     platform = None if args.local else ARM
     if args.dry_run:
         say(f"$ {' '.join(engine.build_command(folder, image, platform))}")
     else:
         engine.build(folder, image, platform)
+        if args.local:
+            say(f"run it: {engine.name} run --rm --publish 8080:8080 {image}")
     print(image)
     return 0
 

@@ -23,7 +23,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--queue", metavar="NAME", help="announce results on this SQS queue")
     parser.add_argument("--role", metavar="ARN", help="a role of your own, used as it is")
     parser.add_argument("--policy", metavar="FILE", help="further statements for the role, as IAM's JSON")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the agent")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the agent; NAME= drops it"
+    )
     parser.add_argument("--subnet", action="append", default=[], metavar="ID", help="put sessions into a VPC")
     parser.add_argument("--security-group", action="append", default=[], metavar="ID", help="with --subnet")
     parser.add_argument("--idle-seconds", type=int, metavar="N", help="end sessions idle for so long (AWS: 900)")

@@ -29,4 +29,6 @@ def run(args: argparse.Namespace) -> int:
     if not state.made:
         say(f"nothing of {args.agent} is deployed from here")
     whole = destroy(state, dry_run=args.dry_run, say=say, timeout=args.timeout, pause=min(3.0, args.timeout / 100))
+    if args.dry_run:
+        say("a dry run: nothing was changed")
     return 0 if whole else 1

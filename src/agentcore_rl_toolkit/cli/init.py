@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     """Write the files, and say what to do next."""
     for path in write_agent(Path(args.name), args.framework):
         print(path)
-    print(f"\nNext: cd {args.name} && agentcore-rl doctor . --data rows.jsonl", file=sys.stderr)
+    print(f"\nNext: agentcore-rl doctor {args.name}", file=sys.stderr)
     return 0

@@ -113,7 +113,7 @@ class Aws:
             raise Refused("there is no region", "NoRegion", hint="set AWS_REGION, or give --region") from error
         except (BotoCoreError, ResponseParserError) as error:
             hint = "check the region and the network"
-            raise Refused(f"{service} could not be used: {error}", hint=hint) from error
+            raise Refused(f"{service} could not be used: {_one_line(error)}", hint=hint) from error
         return answer
 
     def _client(self, service: str) -> Any:
@@ -149,12 +149,14 @@ def permission(service: str, operation: str) -> str:
 
 def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]) -> Refused:
     code = str(error.response["Error"].get("Code", ""))
-    message = error.response["Error"].get("Message") or str(error)
+    message = _one_line(error.response["Error"].get("Message") or error)
     hint = None
     if code in _DENIED:
         hint = f"allow your credentials {permission(service, operation)}{_on(params)}"
     elif code in _BAD_CREDENTIALS:
         hint = f"your AWS credentials are invalid or have expired: {CREDENTIALS_HINT}"
+    elif error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+        hint = "that is AWS's own trouble: run it again"
     elif code == "BucketAlreadyExists":
         hint = "somebody else has a bucket of that name: choose another with --bucket"
     elif code in ("LimitExceeded", "LimitExceededException", "TooManyBuckets"):
@@ -162,9 +164,15 @@ def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]
     return Refused(f"{service} {action_name(operation)}: {message} ({code})", code, hint=hint)
 
 
+def _one_line(text: object) -> str:
+    """What services and proxies say may be a whole page."""
+    return " ".join(str(text).split())[:300]
+
+
 def _on(params: Mapping[str, Any]) -> str:
-    """What a call was about: its first plain parameter, which names the resource."""
-    names = [value for value in params.values() if isinstance(value, str) and len(value) < 200]
+    """What a call was about: its first plain parameter, or the first of a list, which names the resource."""
+    values = [value[0] if isinstance(value, list) and value else value for value in params.values()]
+    names = [value for value in values if isinstance(value, str) and len(value) < 200]
     return f" on {names[0]}" if names else ""
 
 

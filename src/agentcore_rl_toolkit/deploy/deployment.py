@@ -62,14 +62,14 @@ class Deployment:
         bucket = settings.bucket or default_bucket(place)
         store = f"s3://{bucket}/{settings.prefix}".rstrip("/")
         ensure_bucket(self.aws, self.state, bucket, place)
-        self.say(f"✓ results go to {store}")
+        self._is(f"results go to {store}")
         queue_url = None
         if settings.queue:
             queue_url = ensure_queue(self.aws, self.state, settings.queue, settings.name)
-            self.say(f"✓ and are announced on {queue_url}")
+            self._is(f"and are announced on {queue_url}")
         image = self.image(place, bucket)
         role = settings.role or self._role(place, bucket)
-        self.say(f"✓ sessions have the role {role}")
+        self._is(f"sessions have the role {role}")
         arn = self._runtime(self._spec(image, role, store, queue_url))
         if arn is None:
             return None
@@ -92,8 +92,7 @@ class Deployment:
         """The agent's image in ECR, built and pushed if it isn't there."""
         settings, repository = self.settings, self.settings.repository
         known = ensure_repository(self.aws, self.state, repository, settings.name)
-        if not self.options.dry_run:
-            add_toolkit(settings.folder, self.say)
+        add_toolkit(settings.folder, self.say, dry_run=self.options.dry_run)
         tag = content_tag(settings.folder)
         image = f"{place.registry}/{repository}:{tag}"
         if known and has_image(self.aws, repository, tag):
@@ -111,6 +110,10 @@ class Deployment:
             self.say(f"✓ pushed {image}")
         return image
 
+    def _is(self, text: str) -> None:
+        """Something is as it should be; after the calls of a dry run, it would be."""
+        self.say(f"{'→' if self.options.dry_run else '✓'} {text}")
+
     def _build_here(self, engine: Engine, image: str) -> None:
         folder = self.settings.folder
         if self.options.dry_run:
@@ -127,7 +130,7 @@ class Deployment:
 
     def _build_on_aws(self, place: Place, bucket: str, tag: str) -> None:
         settings = self.settings
-        self.say("no container engine answers here: building on AWS CodeBuild")
+        self.say("building on AWS CodeBuild, without a container engine here")
         build_on_aws(
             self.aws,
             self.state,
@@ -179,7 +182,7 @@ class Deployment:
         if self.options.dry_run:
             call = self.control.plan(spec, known)
             if call is None:
-                self.say("the runtime is as it should be")
+                self._is("the runtime is as it should be")
             else:
                 self.aws.would("bedrock-agentcore-control", *call)
             return None

@@ -120,7 +120,7 @@ def choose_engine(wanted: str = "auto") -> Engine | None:
     return None
 
 
-def add_toolkit(folder: Path, say: Say) -> None:
+def add_toolkit(folder: Path, say: Say, *, dry_run: bool = False) -> None:
     """Put the toolkit's wheel beside the agent, if it is installed from a folder rather than from PyPI."""
     source = _source_folder()
     if source is None:
@@ -130,6 +130,9 @@ def add_toolkit(folder: Path, say: Say) -> None:
     if mark.is_file() and mark.read_text() == digest:
         return
     say(f"the toolkit is installed from {source}: its wheel goes into {wheels}")
+    if dry_run:
+        say("the image's tag below is that of the folder as it is, without this wheel")
+        return
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "toolkit"
         shutil.copytree(

@@ -73,6 +73,9 @@ def read_settings(folder: Path, state: State, given: Mapping[str, Any]) -> Deplo
         found = os.environ.get(variable) or (os.environ.get("AWS_DEFAULT_REGION") if name == "region" else None)
         if name not in values and (found := found or env.get(variable)):
             values[name] = found
+    if "environment" in values:  # one more variable leaves the others; an empty one goes
+        both = {**state.settings.get("environment", {}), **values["environment"]}
+        values["environment"] = {name: value for name, value in both.items() if value}
     for name, value in {**state.settings, "region": state.region}.items():
         if value:
             values.setdefault(name, tuple(value) if isinstance(value, list) else value)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 
 from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.train import read
-from agentcore_rl_toolkit.deploy.aws import Aws
+from agentcore_rl_toolkit.deploy.aws import Aws, Refused
 from agentcore_rl_toolkit.deploy.image import content_tag
 from agentcore_rl_toolkit.deploy.policies import Place, build_policy, runtime_policy
 from agentcore_rl_toolkit.deploy.settings import read_settings
 from agentcore_rl_toolkit.deploy.snippets import Deployed, snippets
 from agentcore_rl_toolkit.deploy.state import State
 from agentcore_rl_toolkit.errors import ConfigError
+from support.process import http_server
 
 PLACE = Place("123456789012", "us-west-2")
 
@@ -96,6 +98,9 @@ def test_the_tag_is_that_of_the_content(folder: Path) -> None:
     (folder / ".agentcore-rl.json").write_text("{}")
     (folder / "runs").mkdir()
     (folder / "runs" / "x").touch()
+    for leftover in ("__pycache__", ".mypy_cache", "my_agent.egg-info"):
+        (folder / leftover).mkdir()
+        (folder / leftover / "x.json").touch()
     os.utime(folder / "rl_app.py", (0, 0))
     assert content_tag(folder) == first
     (folder / "rl_app.py").rename(folder / "app.py")
@@ -130,6 +135,30 @@ def test_a_dry_run_shows_policies_as_what_they_say() -> None:
     assert aws.change("s3", "put_object", Bucket="b", Body=b"123") == {}
     assert json.loads(shown[0].removeprefix("iam PutRolePolicy ")) == {"RoleName": "r", "PolicyDocument": {"a": 1}}
     assert '"<3 bytes>"' in shown[1]
+
+
+def test_a_page_in_place_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies say what they have to say in HTML, and some of it as a success."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<!doctype html>\n<p>Please log in.\n</p>")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http_server(Page) as url:
+        for name, value in {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}.items():
+            monkeypatch.setenv(name, value)
+        aws = Aws("us-west-2")
+        with pytest.raises(Refused, match=r"iam could not be used: .*Please log in") as refused:
+            aws.read("iam", "get_role", RoleName="r")
+        aws.close()
+    assert str(refused.value).endswith("\nhint: check the region and the network")
+    assert str(refused.value).count("\n") == 1
 
 
 @pytest.mark.parametrize("trainer", ["trl", "tinker", "verl"])
