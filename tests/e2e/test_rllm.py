@@ -71,18 +71,19 @@ def test_one_command(tmp_path: Path, model: Any) -> None:
     assert "agentcore_rl_toolkit.backends.rllm.main" in (tmp_path / "run" / "command.sh").read_text()
 
 
-def test_ctrl_c_ends_all_of_it(tmp_path: Path, model: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_either_signal_ends_all_of_it(tmp_path: Path, model: Any, number: signal.Signals) -> None:
     line, before = command(tmp_path, model, SLOW), len(model.requests)
     process = subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
     try:
         eventually(lambda: len(model.requests) == before + 2, seconds=60)  # both sessions are at work
         started = descendants(process.pid)
         assert len(started) >= 4  # the trainer, the agent's template, two sessions
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert json.loads(out.splitlines()[-1])["interrupted"] is True
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["interrupted"] is True
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))

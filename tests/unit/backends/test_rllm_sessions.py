@@ -29,8 +29,9 @@ def log(folder: Path, *errors: str | None, step: str = "train_step_1_epoch_0") -
 def test_sessions_are_counted_over_all_steps(tmp_path: Path) -> None:
     log(tmp_path, None, "no luck", None)
     log(tmp_path, "no luck", step="val_step_0_epoch_0")
+    (tmp_path / "episodes" / "train_step_1_epoch_0" / "episode_hash1_idt_9.json").write_text('{"cut off')
     found = Sessions()
-    assert found.read(tmp_path) == {"sessions": 4, "failed_sessions": 2}
+    assert found.read(tmp_path) == {"sessions": 5, "failed_sessions": 2}
     found.check(tmp_path)
 
 

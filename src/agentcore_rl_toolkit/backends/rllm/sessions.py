@@ -56,7 +56,10 @@ class Sessions:
             raise AgentCoreRLError(told, hint=hint)
 
     def _count(self, path: Path) -> None:
-        episode = json.loads(path.read_text())
+        try:
+            episode = json.loads(path.read_text())
+        except ValueError:  # rLLM was ended while it wrote it
+            return
         error = (episode.get("metadata") or {}).get("error")
         if error is None:
             return
