@@ -19,12 +19,12 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
+from xxhash import xxh3_128
 
 from .choice import engine_fault
 from .core import Core
@@ -152,9 +152,9 @@ class App:
         raw = await self._body(request)
         exchange = wire.read(Asked(read_json(raw), session, self.core.renderer.tokenizer.decode, rest))
         own = request.headers.get("Idempotency-Key", "")
-        known = sha256(raw, usedforsecurity=False)
+        known = xxh3_128(raw)
         known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
-        digest, retried = known.digest()[:16], bool(own) or _is_retry(request)
+        digest, retried = known.digest(), bool(own) or _is_retry(request)
         if exchange.stream:
             return await Sender(self, request, session, exchange, wire.stream_type).run(digest, len(raw), retried)
         answer = await self.core.answer(session, exchange.call, digest, size=len(raw), retried=retried)

@@ -9,7 +9,8 @@ import dataclasses
 import logging
 from array import array
 from dataclasses import dataclass, field
-from hashlib import blake2b
+
+from xxhash import xxh3_128
 
 from .chat import ChatCall, Message, Prints, Reply, TextCall, fingerprint, render_key
 from .engine.base import IDS, Sampling
@@ -191,4 +192,4 @@ class Planner:
 
 
 def text_print(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return xxh3_128(text.encode("utf-8", "surrogatepass")).digest()

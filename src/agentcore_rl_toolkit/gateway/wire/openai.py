@@ -92,7 +92,7 @@ def _plain(message: Any) -> Message | None:
     if type(message) is dict and len(message) == 2:
         role, content = message.get("role"), message.get("content")
         if type(content) is str and (role == "user" or role == "assistant"):
-            return {"role": role, "content": content}
+            return message
     return None
 
 
