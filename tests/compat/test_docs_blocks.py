@@ -59,6 +59,7 @@ def test_every_block_has_a_kind() -> None:
         assert block.notes or block.label != "text", f"{block.name}: is it output, a tree, or what?"
         for note in block.notes.keys() & {"not run", "run by", "serves", "file"}:
             assert block.notes[note], f"{block.name}: {note}: what?"
+            assert all((ROOT / path).is_file() for path in re.findall(r"tests/\S+\.py", block.notes[note])), block.name
 
 
 @pytest.mark.parametrize("page", [page for page, found in ALL.items() if any(block.runs for block in found)])

@@ -79,6 +79,8 @@ def _stage(needs: tuple[Need, ...], folder: Path, aws: Callable[[], AwsServers])
         AWS_EC2_METADATA_DISABLED="true",
         HF_HUB_OFFLINE="1",
         OMP_NUM_THREADS="1",
+        RAY_ADDRESS="local",
+        RAY_USAGE_STATS_ENABLED="0",
     )
     made = Stage(folder, env, names, aws)
     with ExitStack() as stack:
