@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.backends.verl import cpus
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
 from agentcore_rl_toolkit.backends.verl.cpus import CPUS, UNITS, claimed, fitted, starts_ray
 
@@ -24,6 +26,11 @@ def told(**changes: Any) -> dict[str, str]:
     settings = VerlSettings(agent="rl_app.py", data="rows.jsonl", **changes)
     pairs = (override.partition("=") for override in settings.overrides())
     return {key: value for key, _, value in pairs if key in (UNITS, CPUS)}
+
+
+def test_the_examples_hold() -> None:
+    found = doctest.testmod(cpus)
+    assert (found.failed, found.attempted) == (0, 2)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
