@@ -20,7 +20,7 @@ from pathlib import Path
 
 from support.docs import MADE, ROOT, Block, blocks
 
-SECONDS = 90
+SECONDS = 150
 STATE = 'pwd > "$DOCS_STATE/pwd"; env -0 > "$DOCS_STATE/env"'
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from agentcore_rl_toolkit.rollout import RolloutWriter
 from conftest import AwsServers
@@ -26,7 +27,7 @@ from support.rollouts import make_rollout
 from support.scripted_model import ScriptedModel
 
 BIN = Path(sys.executable).parent
-SECONDS = 100
+SECONDS = 200
 PORTS = ("8000", "8080", "8800", "8801", "9000")
 """Those of the pages. A test takes free ones."""
 
@@ -45,7 +46,7 @@ class Stage:
         state.mkdir()
         env = self.env | {"DOCS_NAMES": json.dumps(self.names), "DOCS_STATE": str(state)}
         command = [sys.executable, "-m", "support.docs_run", str(page)]
-        with subprocess.Popen(command, env=env, cwd=self.folder, stdout=-1, stderr=-1, text=True) as process:
+        with subprocess.Popen(command, env=env, cwd=self.folder, stdout=PIPE, stderr=PIPE, text=True) as process:
             try:
                 said = process.communicate(timeout=SECONDS)
             except subprocess.TimeoutExpired:
@@ -78,6 +79,8 @@ def _stage(needs: tuple[Need, ...], folder: Path, aws: Callable[[], AwsServers])
         PYTHONPATH=str(ROOT / "tests"),
         AWS_EC2_METADATA_DISABLED="true",
         HF_HUB_OFFLINE="1",
+        NO_PROXY="127.0.0.1,localhost",
+        no_proxy="127.0.0.1,localhost",
         OMP_NUM_THREADS="1",
         RAY_ADDRESS="local",
         RAY_USAGE_STATS_ENABLED="0",
