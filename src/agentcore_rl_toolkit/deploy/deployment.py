@@ -57,9 +57,7 @@ class Deployment:
     def deploy(self) -> Deployed | None:
         """Everything; None after a dry run."""
         settings = self.settings
-        place = find_place(self.aws, settings, dry_run=self.options.dry_run)
-        self.state.check_place(place.account, place.region)
-        bucket = settings.bucket or default_bucket(place)
+        place, bucket = self._begin()
         store = f"s3://{bucket}/{settings.prefix}".rstrip("/")
         ensure_bucket(self.aws, self.state, bucket, place)
         self._is(f"results go to {store}")
@@ -82,11 +80,18 @@ class Deployment:
 
     def build(self) -> str:
         """Only the image, with what it takes to build it on AWS; gives its name in ECR."""
+        place, bucket = self._begin()
+        ensure_bucket(self.aws, self.state, bucket, place)
+        return self.image(place, bucket)
+
+    def _begin(self) -> tuple[Place, str]:
+        """Where it goes, and the bucket. A first attempt's settings are kept: should it break off, the next goes on."""
         place = find_place(self.aws, self.settings, dry_run=self.options.dry_run)
         self.state.check_place(place.account, place.region)
         bucket = self.settings.bucket or default_bucket(place)
-        ensure_bucket(self.aws, self.state, bucket, place)
-        return self.image(place, bucket)
+        if self.state.arn is None:
+            self.state.settings = self.settings.kept() | {"bucket": bucket}
+        return place, bucket
 
     def image(self, place: Place, bucket: str) -> str:
         """The agent's image in ECR, built and pushed if it isn't there."""
