@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import doctest
 import json
 import os
@@ -299,10 +298,3 @@ def test_without_appworld_it_is_said_what_is_missing(
         worlds["appworld"].AppWorldWorld("82e2fac_1")
     assert example(f"{FOLDER}/prepare.py").main(["appworld", "train"]) == 1
     assert "error: AppWorld: ModuleNotFoundError" in capsys.readouterr().err
-
-
-def test_the_readme_shows_the_diff_of_the_apps() -> None:
-    shown = (HOME / "README.md").read_text().split("```diff\n")[1].split("```")[0].splitlines()
-    before, after = ((HOME / name).read_text().splitlines()[2:] for name in ("basic_app.py", "rl_app.py"))
-    real = list(difflib.unified_diff(before, after, n=99, lineterm=""))[3:]
-    assert shown == [line.rstrip() for line in real]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import doctest
 import json
 import subprocess
@@ -134,10 +133,3 @@ def test_gsm8k_that_is_not_there(tmp_path: Path) -> None:
     assert "hint: --dataset takes a folder, too" in made.stderr
     with pytest.raises(ValueError, match="an answer without ####"):
         example("strands_math_agent/prepare_gsm8k.py").final_answer("42")
-
-
-def test_the_readme_shows_the_diff_of_the_apps() -> None:
-    shown = (MATH_AGENT / "README.md").read_text().split("```diff\n")[1].split("```")[0].splitlines()
-    before, after = ((MATH_AGENT / name).read_text().splitlines()[2:] for name in ("basic_app.py", "rl_app.py"))
-    real = list(difflib.unified_diff(before, after, n=99, lineterm=""))[3:]
-    assert shown == [line.rstrip() for line in real]

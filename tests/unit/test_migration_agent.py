@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import doctest
 import io
 import json
@@ -556,10 +555,3 @@ def test_a_data_set_that_is_not_there(tmp_path: Path) -> None:
 
 
 # README
-
-
-def test_the_readme_shows_the_diff_of_the_apps() -> None:
-    shown = (MIGRATION_AGENT / "README.md").read_text().split("```diff\n")[1].split("```")[0].splitlines()
-    before, after = ((MIGRATION_AGENT / name).read_text().splitlines()[2:] for name in ("basic_app.py", "rl_app.py"))
-    real = list(difflib.unified_diff(before, after, n=99, lineterm=""))[3:]
-    assert shown == [line.rstrip() for line in real]

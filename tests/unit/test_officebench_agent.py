@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import doctest
 import io
 import json
@@ -517,10 +516,3 @@ def test_prepare_reports_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captu
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert prepare(["officebench", str(tmp_path / "2-7")]) == 1
     assert capsys.readouterr().err.splitlines()[0] == f"error: there are no tasks in {tmp_path / '2-7'}"
-
-
-def test_the_readme_shows_the_diff_of_the_apps() -> None:
-    shown = (HOME / "README.md").read_text().split("```diff\n")[1].split("```")[0].splitlines()
-    before, after = ((HOME / name).read_text().splitlines()[2:] for name in ("basic_app.py", "rl_app.py"))
-    real = list(difflib.unified_diff(before, after, n=99, lineterm=""))[3:]
-    assert shown == [line.rstrip() for line in real]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..tiny import resolve
 from .engine.base import IDS
 
 _TRIED = 200
@@ -91,7 +92,7 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLike[str] | None = None) -> Tokenizer:
-    """From a folder or a hub id; `chat_template` is a Jinja file to use in place of its own."""
+    """From a folder, a hub id or `tiny`; `chat_template` is a Jinja file to use in place of its own."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -100,7 +101,7 @@ def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLik
             hint="pip install 'agentcore-rl-toolkit[gateway]'",
         ) from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(os.fspath(name))
+        tokenizer = AutoTokenizer.from_pretrained(resolve(os.fspath(name)))
         if chat_template is not None:
             tokenizer.chat_template = Path(chat_template).read_text()
         return Tokenizer(tokenizer)

@@ -31,7 +31,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="vllm=URL, vllm-chat=URL (its template does the rendering), sglang=URL, transformers=PATH, "
         "tinker=MODEL or tinker=tinker://…; several are replicas",
     )
-    parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder or a hub id")
+    parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder, a hub id, or `tiny`")
     parser.add_argument("--renderer", default="auto", help="the model's family as `renderers` names it (default: auto)")
     parser.add_argument(
         "--history",

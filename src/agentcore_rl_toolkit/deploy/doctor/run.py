@@ -99,7 +99,7 @@ def _model(
     if options.model is None:
         yield skipped("template", "no model is named; give --model")
         return
-    model = str(tiny.path()) if options.model == "tiny" else options.model
+    model = tiny.resolve(options.model)
     try:
         tokenizer = load_tokenizer(model, options.chat_template)
         renderer = ChatRenderer(tokenizer, renderer=options.renderer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ConfigError
+from ...tiny import resolve
 from .base import (
     IDS,
     ChatEngine,
@@ -70,7 +71,7 @@ def _open(kind: str, place: str, api_key: str | None) -> Engine:
     if kind == "transformers":
         from .transformers import TransformersEngine
 
-        return TransformersEngine(place)
+        return TransformersEngine(resolve(place))
     if kind == "tinker":
         from .tinker import TinkerEngine
 
