@@ -68,8 +68,8 @@ def test_the_reward_moves_and_a_run_goes_on(rows: Path, tmp_path: Path) -> None:
     rewards = [round(reward, 3) for reward in again["reward"]]
     print("\nreward", rewards, "held-out", again["before"], again["after"])  # noqa: T201
     assert again["steps"] == len(again["reward"]) == 7
-    assert again["after"] > again["before"] + 0.15
-    assert sum(rewards[-2:]) > sum(rewards[:2]) + 0.3
+    # Over the same rows before and after; those of two steps differ in how hard they are by as much as is learned.
+    assert again["after"] > again["before"] + 0.3
 
     for step in range(7):
         rollouts = list(read_rollouts(output / "rollouts" / f"step-{step:06d}.jsonl"))
