@@ -15,7 +15,9 @@ from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.types import Status
 from support.example import MIGRATION_AGENT, example
 
-needs_java = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac: apt-get install openjdk-17-jdk-headless")
+needs_java = pytest.mark.skipif(
+    shutil.which("javac") is None, reason="there is no javac: apt-get install openjdk-17-jdk-headless"
+)
 demo = example("strands_migration_agent/demo.py")
 DELETED = [("shell", {"command": "rm -rf ../project"})]
 

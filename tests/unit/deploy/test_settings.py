@@ -15,14 +15,17 @@ import pytest
 from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.train import read
 from agentcore_rl_toolkit.deploy.aws import Aws, Refused
+from agentcore_rl_toolkit.deploy.doctor.recipe import check_recipe
 from agentcore_rl_toolkit.deploy.image import content_tag
 from agentcore_rl_toolkit.deploy.policies import Place, build_policy, runtime_policy
+from agentcore_rl_toolkit.deploy.scaffold import TEMPLATES
 from agentcore_rl_toolkit.deploy.settings import read_settings
 from agentcore_rl_toolkit.deploy.snippets import Deployed, snippets
 from agentcore_rl_toolkit.deploy.state import State
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import http_server
 
+ROOT = Path(__file__).parents[3]
 PLACE = Place("123456789012", "us-west-2")
 
 
@@ -109,6 +112,17 @@ def test_the_tag_is_that_of_the_content(folder: Path) -> None:
     third = content_tag(folder)
     (folder / "app.py").chmod(0o755)
     assert len({first, second, third, content_tag(folder)}) == 4
+
+
+@pytest.mark.parametrize("recipe", [TEMPLATES / "Dockerfile", *sorted(ROOT.glob("examples/*/Dockerfile"))], ids=str)
+def test_every_recipe_of_ours_can_be_built_from_a_checkout_and_listens(recipe: Path) -> None:
+    said = recipe.read_text()
+    assert check_recipe(recipe.parent).state == "ok"
+    assert "FROM public.ecr.aws/docker/library/python:3" in said  # Podman takes no short names
+    assert "COPY pyproject.toml wheels* ./wheels/\nRUN pip install --find-links wheels ./wheels\n" in said
+    assert "py-modules = []" in next(recipe.parent.glob("pyproject.t*")).read_text()  # there, no module is at hand
+    ignored = next(path for path in recipe.parent.iterdir() if path.name.strip(".").startswith("dockerignore"))
+    assert {".env", ".agentcore-rl.json", "**/__pycache__"} <= set(ignored.read_text().split())
 
 
 def test_no_policy_allows_everything(folder: Path) -> None:

@@ -70,7 +70,7 @@ def check_queue(aws: Aws, queue: str | None) -> Check:
 
 def _take_back(aws: Aws, url: str, body: str) -> bool:
     """Look at some messages, and remove ours if it is among them; the others stay visible."""
-    few = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "WaitTimeSeconds": 1}
+    few: dict[str, Any] = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "WaitTimeSeconds": 1}
     for message in aws.read("sqs", "receive_message", QueueUrl=url, **few).get("Messages", []):
         if message["Body"] == body:
             aws.change("sqs", "delete_message", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
