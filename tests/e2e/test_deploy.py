@@ -168,7 +168,7 @@ def test_the_image_runs_the_agent(image: Image, tmp_path: Path) -> None:
         assert running.invoke({"prompt": "x", "_rollout": {"exp_id": "e"}})[0] == 400
 
 
-def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_again_and_destroy(world: World, toolkit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (world.roles(), world.repositories(), world.buckets(), world.queues())
     name = world.agent.name
     given = ["--bucket", f"results-{name[6:]}", "--queue", f"{name}-queue"]
@@ -205,6 +205,8 @@ def test_deploy_again_and_destroy(world: World, capsys: pytest.CaptureFixture[st
     for line in ("actor_rollout_ref.rollout.agentcore.container_uri=" + image, "--backend tinker"):
         assert line in said.err
 
+    (toolkit / "src" / "__pycache__").mkdir()
+    (toolkit / "src" / "__pycache__" / "left.pyc").touch()
     assert deploy("rl_app.py") == 0  # the same again: nothing differs
     assert world.control.changes == ["CreateAgentRuntime"]
     assert len(world.commands()) == 5
@@ -480,6 +482,8 @@ def test_every_service_that_refuses_is_named_with_its_permission(
                 assert deploy(*given) == 1
             assert hint in capsys.readouterr().err
         assert deploy("--no-trial") == 0  # each time it came further, and what it was told is kept
+        (runtime,) = world.control.runtimes.values()
+        assert runtime["environmentVariables"]["AGENTCORE_RL_S3_BUCKET"] == f"s3://{bucket}/{name}"
         with monkeypatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL_ECR", url)
             assert destroy() == 1

@@ -12,7 +12,8 @@ def check_recipe(folder: Path) -> Check:
     recipe = folder / "Dockerfile"
     if not recipe.is_file():
         return skipped("container", "there is no Dockerfile; `agentcore-rl init` writes one")
-    said = recipe.read_text(encoding="utf-8")
+    lines = recipe.read_text(encoding="utf-8").splitlines()
+    said = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     if "DOCKER_CONTAINER" in said or "0.0.0.0" in said or any(map(_listens, folder.glob("*.py"))):
         return ok("container", "the app listens to the outside")
     fix = "write ENV DOCKER_CONTAINER=1 into the Dockerfile"
