@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from hashlib import sha256
 from typing import Any
 from urllib.request import urlopen
 
 import orjson
 import uvloop
 from aiohttp import web
+from xxhash import xxh3_128
 
 from agentcore_rl_toolkit.gateway.engine.http import HttpClient
 
@@ -36,7 +36,7 @@ class Bare:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = await request.read()
         orjson.loads(raw)
-        sha256(raw, usedforsecurity=False).digest()
+        xxh3_128(raw).digest()
         if self.engine is not None:
             ids = IDS[: int(len(raw) * self.tokens_per_byte) * ID_BYTES - 1]
             body = b'{"prompt":[%b],"max_tokens":256,"return_token_ids":true,"stream":false}' % ids
