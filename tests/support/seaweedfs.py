@@ -39,6 +39,7 @@ def seaweedfs(home: Path) -> Iterator[int]:
         "master.telemetry": "false",
         "admin.ui": "false",
         "webdav": "false",
+        "volume.max": "100000",  # left to itself, as many buckets as the disk has room for full ones
     }
     for name in ("master", "volume", "filer", "admin", "s3"):
         options[f"{name}.port.grpc"] = str(free_port())
