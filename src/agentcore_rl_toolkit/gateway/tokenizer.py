@@ -1,7 +1,7 @@
 """A tokenizer as the gateway and `renderers` use it: straight on the compiled one, without offsets or padding.
 
-Text is made ids by `fastokens`, fifty times faster than the tokenizer's own code, where both are seen to agree: on what
-is hard to split, and on the tokenizer's own vocabulary in random order.
+Text is made ids by `fastokens`, fifty times faster than the tokenizer's own code, and ids text, where both are seen to
+agree: on what is hard to split, and on the tokenizer's own vocabulary in random order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Tokenizer:
         )
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
-        self._fast = fast_encoder(backend)
+        self._quick = Quick.made(backend)
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
@@ -67,13 +67,15 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError:  # lone surrogates are no text
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if self._fast is not None and not add_special_tokens:
+        if self._quick is not None and not add_special_tokens:
             with contextlib.suppress(ValueError):  # it has no way to leave out a byte that the vocabulary hasn't
-                return self._fast(text)
+                return self._quick.encode(text)
         return array(IDS, self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         ids = token_ids if isinstance(token_ids, list) else list(token_ids)
+        if self._quick is not None:
+            return self._quick.decode(ids, skip_special_tokens)
         text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
@@ -109,32 +111,43 @@ def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLik
         raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: {error}") from error
 
 
-def fast_encoder(backend: Any) -> Callable[[str], array[int]] | None:
-    """Text to ids for a compiled tokenizer of Hugging Face, None where it is of a kind that only its own code knows."""
-    try:
+class Quick:
+    """A compiled tokenizer of Hugging Face, done by `fastokens`."""
+
+    def __init__(self, backend: Any) -> None:
         import fastokens
 
-        tokenizer = fastokens.Tokenizer.from_json_str(backend.to_str())
-    except Exception:  # not installed; or a model, pattern or step it doesn't take
-        return None
+        self._tokenizer = fastokens.Tokenizer.from_json_str(backend.to_str())
 
-    def encode(text: str) -> array[int]:
+    @classmethod
+    def made(cls, backend: Any) -> Quick | None:
+        """None where it is of a kind that only its own code knows."""
+        try:
+            quick = cls(backend)
+            return quick if quick._agrees(backend) else None
+        except Exception:  # not installed; or a model, pattern or step it doesn't take
+            return None
+
+    def encode(self, text: str) -> array[int]:
         ids = array(IDS)
-        ids.frombytes(tokenizer.encode_batch_flat([text])[0])  # spares making a list of them
+        ids.frombytes(self._tokenizer.encode_batch_flat([text])[0])  # spares making a list of them
         return ids
 
-    return encode if _agree(backend, encode) else None
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens)
+        return text
 
-
-def _agree(backend: Any, encode: Callable[[str], array[int]]) -> bool:
-    chance = random.Random(0)
-    size = backend.get_vocab_size(with_added_tokens=True)
-    lists = ([chance.randrange(size) for _ in range(20)] for _ in range(_TRIED))
-    texts = [*_HARD, *(backend.decode(ids, skip_special_tokens=False) for ids in lists)]
-    try:
-        return all(backend.encode(text, add_special_tokens=False).ids == encode(text).tolist() for text in texts)
-    except Exception:
-        return False
+    def _agrees(self, backend: Any) -> bool:
+        chance = random.Random(0)
+        size = backend.get_vocab_size(with_added_tokens=True)
+        texts = list(_HARD)
+        for _ in range(_TRIED):
+            ids = [chance.randrange(size) for _ in range(20)]
+            both = [(skip, backend.decode(ids, skip_special_tokens=skip)) for skip in (True, False)]
+            if any(self.decode(ids, skip) != text for skip, text in both):
+                return False
+            texts.append(both[1][1])
+        return all(backend.encode(text, add_special_tokens=False).ids == self.encode(text).tolist() for text in texts)
 
 
 def _added(tokenizer: Any) -> list[tuple[int, Any]]:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, fast_encoder
+from agentcore_rl_toolkit.gateway.tokenizer import Quick, Tokenizer
 from support.tokenizers import make_tokenizer
 
 
@@ -26,23 +26,29 @@ def own(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-QUICK, OWN = fast_encoder(backend()), backend()
+QUICK, OWN = Quick.made(backend()), backend()
 PARTS = st.sampled_from(["<|im_start|>", "<|im_end|>", "<think>", "</tool_call>", "the weather", "  \n\t", "é", "👩‍👧"])
 
 
 @given(st.lists(st.one_of(PARTS, st.text(max_size=20)), max_size=8).map("".join))
 def test_ids_are_the_tokenizers_own(text: str) -> None:
     assert QUICK is not None
-    assert QUICK(text).tolist() == own(OWN, text)
+    assert QUICK.encode(text).tolist() == own(OWN, text)
+
+
+@given(st.lists(st.integers(0, OWN.get_vocab_size() + 2), max_size=12), st.booleans())
+def test_text_is_the_tokenizers_own(ids: list[int], skip: bool) -> None:
+    assert QUICK is not None
+    assert QUICK.decode(ids, skip) == OWN.decode(ids, skip_special_tokens=skip)
 
 
 def test_text_is_normalized_as_the_tokenizer_does_it() -> None:
     composing = backend()
     composing.normalizer = normalizers.NFC()
-    quick = fast_encoder(composing)
+    quick = Quick.made(composing)
     assert quick is not None
     decomposed = "cafe\u0301"
-    assert quick(decomposed).tolist() == own(composing, decomposed) != own(backend(), decomposed)
+    assert quick.encode(decomposed).tolist() == own(composing, decomposed) != own(backend(), decomposed)
 
 
 def with_ids_in_another_order() -> Any:
@@ -68,9 +74,9 @@ def with_lower_case() -> Any:
 
 @pytest.mark.parametrize("make", [with_ids_in_another_order, with_prefix_space, with_lower_case])
 def test_tokenizers_of_many_kinds_are_quick(make: Any) -> None:
-    quick, text = fast_encoder(make()), "<|im_start|>The Weather  in\nZürich, don't"
+    quick, text = Quick.made(make()), "<|im_start|>The Weather  in\nZürich, don't"
     assert quick is not None
-    assert quick(text).tolist() == own(make(), text)
+    assert quick.encode(text).tolist() == own(make(), text)
 
 
 def of_words() -> Any:
@@ -90,14 +96,24 @@ class Another:
         return getattr(with_lower_case(), name)
 
 
-@pytest.mark.parametrize("make", [of_words, Another])
+class Unlike:
+    """Makes another text of ids than it says."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return str(backend().decode(ids, skip_special_tokens=not skip_special_tokens))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(backend(), name)
+
+
+@pytest.mark.parametrize("make", [of_words, Another, Unlike])
 def test_a_tokenizer_that_it_does_not_do_as_well_is_left_to_itself(make: Any) -> None:
-    assert fast_encoder(make()) is None
+    assert Quick.made(make()) is None
 
 
 def test_without_the_package_the_tokenizer_does_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastokens", None)
-    assert fast_encoder(backend()) is None
+    assert Quick.made(backend()) is None
     assert Tokenizer(make_tokenizer()).encode("the weather") == own(OWN, "the weather")
 
 
@@ -108,10 +124,10 @@ def test_what_it_gives_up_on_the_tokenizer_does() -> None:
     merges = [tuple(merge) for merge in described["merges"]]
     lacking = Backend(models.BPE({token: number for number, token in enumerate(kept)}, merges))
     lacking.pre_tokenizer, lacking.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    quick, text = fast_encoder(lacking), "a\x01b"
+    quick, text = Quick.made(lacking), "a\x01b"
     assert quick is not None
     with pytest.raises(ValueError, match="no token"):
-        quick(text)
+        quick.encode(text)
     assert Tokenizer(PreTrainedTokenizerFast(tokenizer_object=lacking)).encode(text) == own(lacking, text)
 
 
