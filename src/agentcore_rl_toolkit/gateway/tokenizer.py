@@ -19,6 +19,7 @@ from ..tiny import resolve
 from .engine.base import IDS
 
 _TRIED = 200
+_LAST = 2**32 - 1
 _HARD = [
     "  two  spaces\n\n\ttabs and\r\nlines   ",
     "don't I'LL we'Ve 1234567 3.14e-10 x=y+z;",
@@ -134,6 +135,8 @@ class Quick:
         return ids
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        if ids and not 0 <= min(ids) <= max(ids) <= _LAST:
+            raise OverflowError("a token id is a whole number of 32 bits")  # fastokens would leave it out
         text: str = self._tokenizer.decode(ids, skip_special_tokens)
         return text
 

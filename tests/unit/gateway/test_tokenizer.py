@@ -42,6 +42,14 @@ def test_text_is_the_tokenizers_own(ids: list[int], skip: bool) -> None:
     assert QUICK.decode(ids, skip) == OWN.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.mark.parametrize("wrong", [-1, 2**32])
+def test_numbers_that_are_no_ids_have_no_text(wrong: int) -> None:
+    assert QUICK is not None
+    for decode in (lambda ids: QUICK.decode(ids, False), OWN.decode):
+        with pytest.raises(OverflowError):
+            decode([5, wrong])
+
+
 def test_text_is_normalized_as_the_tokenizer_does_it() -> None:
     composing = backend()
     composing.normalizer = normalizers.NFC()
