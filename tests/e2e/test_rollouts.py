@@ -292,7 +292,8 @@ def test_too_many_failures_in_a_row_stop_the_run_with_one_traceback(client: Roll
     assert message.count("Traceback (most recent call last)") == 1
     assert 'raise ValueError("broken on purpose")' in message
     assert "hint: run one by hand" in message
-    assert [r.status.value for r in ended if not r.trained] == ["agent_error"] * 3
+    failed = [r.status.value for r in ended if not r.trained]
+    assert failed in (["agent_error"] * 3, ["agent_error"] * 4)  # the other one at work may end meanwhile
     eventually(lambda: not sessions(client))
 
 

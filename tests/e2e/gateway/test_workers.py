@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -28,11 +29,10 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 def two_ports() -> int:
-    """A free port with a free one after it."""
-    for _ in range(100):
+    """A free port with a free one after it; below those that connections are given, which come and go meanwhile."""
+    for port in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
+            first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             return port
     raise RuntimeError("no two free ports in a row")
