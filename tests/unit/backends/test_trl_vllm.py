@@ -1,10 +1,12 @@
-"""Sampling with vLLM: what is refused before anything is loaded."""
+"""Sampling with vLLM: what is refused before anything is loaded, and what a server is held back from."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,12 @@ pytest.importorskip("trl")
 from agentcore_rl_toolkit.backends.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 from agentcore_rl_toolkit.backends.trl.config import trl_config
+from agentcore_rl_toolkit.backends.trl.run import _Run
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
+from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.gateway.tokenizer import load_tokenizer
 
 
 @pytest.fixture
@@ -60,3 +67,16 @@ def test_a_server_gets_its_weights_from_a_gpu(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="from a GPU, and there is none here"):
         train(settings, report=Report(settings, quiet=True))
+
+
+def test_nobody_samples_while_a_server_gets_weights() -> None:
+    run = object.__new__(_Run)
+    run.settings = TrlSettings(vllm="http://127.0.0.1:1")
+    run.trainer = SimpleNamespace(sampler_held=None, state=SimpleNamespace(global_step=7))  # type: ignore[assignment]
+    assert isinstance(run._open_engine(None), VllmEngine)
+    with Gateway(ScriptedEngine([]), tokenizer=load_tokenizer("tiny")) as run.gateway:
+        core = run.gateway.core
+        with contextlib.suppress(OSError), run.trainer.sampler_held():
+            assert core.paused
+            raise OSError("lost on the way")
+        assert (core.paused, core.weight_version) == (False, "7")
