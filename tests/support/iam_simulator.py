@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs
+
+from support.process import http_server
 
 
 def decide(policies: list[dict[str, Any]], action: str, resource: str) -> str:
@@ -59,15 +60,8 @@ def iam_simulator(moto: str, iam: Any) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with http_server(Handler) as url:
+        yield url
 
 
 def _simulate(iam: Any, form: dict[str, str]) -> str:
