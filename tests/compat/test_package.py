@@ -136,7 +136,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "omegaconf": VERL,
         "transfer_queue": VERL,
         "verl": VERL,
-        "renderers": {"gateway/render.py"},
+        "renderers": {"gateway/families.py"},
         "fastokens": {"gateway/tokenizer.py"},
         "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
         | {"gateway/engine/payload.py", "rollout/files.py"}

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.engine import EngineError
-from agentcore_rl_toolkit.gateway.engine.http import Body, Events, HttpClient, message, seconds
+from agentcore_rl_toolkit.gateway.engine.framing import Body, Events
+from agentcore_rl_toolkit.gateway.engine.http import HttpClient, message, seconds
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
 from support.raw_server import CLOSE, END, RESET, STREAM, RawServer, chunk, http

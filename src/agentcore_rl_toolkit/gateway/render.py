@@ -14,17 +14,16 @@ import threading
 import uuid
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ConfigError
 from .chat import ChatCall, Message, Reply, ToolCall, has_assistant
 from .engine.base import IDS
+from .families import History, factory, is_generic
 from .standins import LONG_CALLS, StandIns
 from .tokenizer import Tokenizer
 from .turn import Turn
-
-History = Literal["exact", "template"]
 
 _TAIL = 256  # how much of a prompt a bridge looks back on: how it begins the reply is what matters
 _PROMPT_END = 64
@@ -60,7 +59,7 @@ class ChatRenderer:
         self.history = history
         self._stand_ins = StandIns(tokenizer)
         self._lock = threading.Lock()
-        self._create = _factory(self._stand_ins, renderer, history)
+        self._create = factory(self._stand_ins, renderer, history)
         self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._template = dict(template or {})
         try:
@@ -135,7 +134,7 @@ class ChatRenderer:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:
             ids: list[int] = bridged.token_ids
-        elif self._is_generic(renderer):
+        elif is_generic(renderer):
             added = self._generic_bridge(renderer, call, used, known, sampled)
             if added is None:
                 return None
@@ -268,87 +267,6 @@ class ChatRenderer:
         if len(self._renderers) > _RENDERERS:
             self._renderers.popitem(last=False)
         return created
-
-    def _is_generic(self, renderer: Any) -> bool:
-        return isinstance(renderer, _generic_class())
-
-
-def _factory(tokenizer: StandIns, name: str, history: History) -> Callable[[dict[str, Any]], Any]:
-    """What makes a renderer with given template settings."""
-    try:
-        from renderers import DefaultRendererConfig, config_from_name, create_renderer, merge_chat_template_kwargs
-        from renderers.base import MODEL_RENDERER_MAP
-    except ImportError as error:
-        raise ConfigError(
-            "the gateway renders with the package `renderers` (Python 3.11 or later)",
-            hint="pip install 'agentcore-rl-toolkit[gateway]'",
-        ) from error
-    if name == "auto":
-        name = MODEL_RENDERER_MAP.get(tokenizer.name_or_path, "default")
-    if name == "default":
-        if not tokenizer.chat_template:
-            raise ConfigError(
-                f"{tokenizer.name_or_path!r} has no chat template and no renderer of its own",
-                hint="name the model's family, e.g. --renderer qwen3",
-            )
-        parsers = _parsers(tokenizer)
-        return lambda template: _generic_class()(tokenizer, DefaultRendererConfig(**parsers, **template))
-    try:
-        base = config_from_name(name)
-    except ValueError as error:
-        raise ConfigError(f"there is no renderer {name!r}: {error}") from error
-    assert base is not None
-    if history == "exact":
-        base = base.model_copy(update={"thinking_retention": "all"})
-
-    def create(template: dict[str, Any]) -> Any:
-        return create_renderer(tokenizer, merge_chat_template_kwargs(base, template))
-
-    return create
-
-
-def _generic_class() -> type[Any]:
-    """A renderer for any chat template, which also gives the text before it is tokenized."""
-    global _Generic
-    if _Generic is None:
-        from renderers.default import DefaultRenderer, _decode_tool_call_arguments
-
-        class Generic(DefaultRenderer):  # type: ignore[misc, unused-ignore]
-            def render_ids(
-                self, messages: list[Message], *, tools: Any = None, add_generation_prompt: bool = False
-            ) -> list[int]:
-                ids: list[int] = self._tokenizer.encode(self.text(messages, tools, add_generation_prompt))
-                return ids
-
-            def text(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
-                settings = dict(self.config.model_extra or {})
-                if tools is not None:
-                    settings["tools"] = tools
-                text: str = self._tokenizer.apply_chat_template(
-                    _decode_tool_call_arguments(messages),
-                    add_generation_prompt=add_generation_prompt,
-                    tokenize=False,
-                    **settings,
-                )
-                return text
-
-        _Generic = Generic
-    return _Generic
-
-
-_Generic: type[Any] | None = None
-
-
-def _parsers(tokenizer: StandIns) -> dict[str, str]:
-    """How a model without a renderer writes tool calls and reasoning, as far as its tokens and template tell."""
-    template = tokenizer.chat_template or ""
-    missing = (None, tokenizer.unk_token_id)
-    parsers = {}
-    if tokenizer.convert_tokens_to_ids("<tool_call>") not in missing:
-        parsers["tool_parser"] = "qwen3.5" if "<function=" in template else "qwen3"
-    if "<think>" in template:
-        parsers["reasoning_parser"] = "think"
-    return parsers
 
 
 def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:

@@ -24,8 +24,9 @@ from .app import App, Handler
 from .core import Core, Limits
 from .engine import open_engine
 from .engine.base import Engine
+from .families import History
 from .log import Log
-from .render import ChatRenderer, History
+from .render import ChatRenderer
 from .session import read_settings
 from .shards import Shards
 from .tokenizer import Tokenizer, load_tokenizer

@@ -20,8 +20,9 @@ from agentcore_rl_toolkit.gateway.core import Core
 from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.faults import Fault
-from agentcore_rl_toolkit.gateway.log import Index, Log, build_session
+from agentcore_rl_toolkit.gateway.log import Index, Log
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
+from agentcore_rl_toolkit.gateway.replay import build_session
 from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn

@@ -14,7 +14,7 @@ from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.session import read_settings
 from agentcore_rl_toolkit.gateway.turn import Tokens
-from agentcore_rl_toolkit.gateway.wire import openai
+from agentcore_rl_toolkit.gateway.wire import completions, openai
 from agentcore_rl_toolkit.gateway.wire.body import read_json
 from agentcore_rl_toolkit.gateway.wire.sampling import read_sampling
 from support.wire import NOTHING, answer, asked, streamed
@@ -89,7 +89,7 @@ def refused_or(read: Any, *args: Any) -> Any:
 @given(st.sampled_from(FIELDS), anything)
 def test_any_value_of_any_field_is_read_or_refused(name: str, value: Any):
     refused_or(openai.read_chat, {"messages": HELLO, "tools": [TOOL], name: value})
-    refused_or(openai.read_completion, {"prompt": "x", name: value})
+    refused_or(completions.read_completion, {"prompt": "x", name: value})
     refused_or(openai.read_stream, {name: value})
 
 
@@ -283,7 +283,7 @@ def test_an_agent_brings_no_chat_template():
 @pytest.mark.parametrize("prompt", [None, "", [], [[]], ["a", "b"], [1.5], [True], [-1], {}, [[1], [2]]])
 def test_prompts_that_are_refused(prompt: Any):
     with pytest.raises(Fault) as refused:
-        openai.read_completion({"prompt": prompt})
+        completions.read_completion({"prompt": prompt})
     assert refused.value.param == "prompt"
 
 
@@ -312,7 +312,7 @@ def test_chunks():
 
 
 def test_chunks_of_plain_completions():
-    exchange = openai.TextExchange(asked({"prompt": "a", "logprobs": 1, "stream": True}))
+    exchange = completions.TextExchange(asked({"prompt": "a", "logprobs": 1, "stream": True}))
     exchange.begin(answer(Reply("four")))
     said = [exchange.piece(1, "", "four", Tokens((7, 8), (-0.5, -1.0), ())) for _ in range(2)]
     first, second = (events(data)[0] for data in said)
@@ -338,7 +338,7 @@ def test_missing_logprobs_are_null_not_zero():
     known = openai.chat_logprobs(["a", "b"], [-0.5, float("nan")], [{"a": -0.5, "c": float("-inf")}, None])
     assert [entry["logprob"] for entry in known["content"]] == [-0.5, None]
     assert [top["logprob"] for top in known["content"][0]["top_logprobs"]] == [-0.5, None]
-    assert openai.text_logprobs(["ab", "c"], [-0.5, float("nan")], [None, None]) == {
+    assert completions.text_logprobs(["ab", "c"], [-0.5, float("nan")], [None, None]) == {
         "tokens": ["ab", "c"],
         "token_logprobs": [-0.5, None],
         "top_logprobs": [{}, {}],

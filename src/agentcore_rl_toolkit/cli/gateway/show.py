@@ -34,7 +34,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from ...gateway.log import Index, build_session
+    from ...gateway.log import Index
+    from ...gateway.replay import build_session
 
     folder = Path(args.log)
     if not folder.is_dir():
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(indexes: list[Index]) -> int:
-    from ...gateway.log import build_session
+    from ...gateway.replay import build_session
     from ...gateway.trajectory import fold
     from ..table import format_table
 

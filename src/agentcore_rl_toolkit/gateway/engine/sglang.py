@@ -17,7 +17,8 @@ import msgspec
 import orjson
 
 from .base import EngineError, EngineInfo, Sampled, SampleRequest
-from .http import DONE, Events, HttpClient, message
+from .framing import DONE, Events
+from .http import HttpClient, message
 from .payload import agreeing, decode, encode, finite, highest, int32_routes, merge, settings
 
 NAMES = {

@@ -16,7 +16,8 @@ import orjson
 from ...errors import ConfigError
 from . import vllm_wire as wire
 from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
-from .http import DONE, Events, HttpClient
+from .framing import DONE, Events
+from .http import HttpClient
 from .payload import encode, settings
 
 NAMES = {

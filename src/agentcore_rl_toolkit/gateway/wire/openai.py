@@ -1,10 +1,9 @@
-"""OpenAI's chat completions and completions, to and from canonical calls. Pure."""
+"""OpenAI's chat completions, to and from canonical calls; and what its other wires share with them. Pure."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ _DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_MOST_CHOICES = 128
+MOST_CHOICES = 128
 _NO_TEXT = ("image_url", "input_audio", "file", "video_url", "image", "input_image", "input_file")
 
 _Texts = tuple[list[str], list[float], list["dict[str, float] | None"]]
@@ -42,7 +41,7 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
         tools=tools,
         tool_choice=_tool_choice(body.get("tool_choice"), tools),
         sampling=read_sampling(body, top_logprobs=whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
-        n=whole(body, "n", 1, 1, _MOST_CHOICES),
+        n=whole(body, "n", 1, 1, MOST_CHOICES),
         model=text(body, "model"),
         logprobs=logprobs,
         template=read_template(body),
@@ -55,29 +54,6 @@ def read_template(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(template, dict) or "chat_template" in template:
         raise invalid("chat_template_kwargs is not an object of settings", param="chat_template_kwargs")
     return template
-
-
-def read_completion(body: dict[str, Any]) -> TextCall:
-    """A request to `/completions`."""
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]
-    if isinstance(prompt, list) and prompt:
-        if not all(type(i) is int and 0 <= i < 2**31 for i in prompt):
-            raise invalid("prompt is neither a text nor a list of token ids", param="prompt")
-    elif not isinstance(prompt, str) or not prompt:
-        raise invalid("prompt is neither a text nor a list of token ids (one a request)", param="prompt")
-    for name in ("echo", "suffix"):
-        if body.get(name):
-            raise invalid(f"{name} is not supported", param=name)
-    top = body.get("logprobs")
-    return TextCall(
-        prompt=prompt,
-        sampling=read_sampling(body, top_logprobs=whole(body, "logprobs", 0, 0, 20) if top is not None else 0),
-        n=whole(body, "n", 1, 1, _MOST_CHOICES),
-        model=text(body, "model"),
-        logprobs=top is not None and top is not False,
-    )
 
 
 def read_messages(messages: Any) -> list[Message]:
@@ -227,7 +203,7 @@ def finish_reason(outcome: Outcome) -> str:
     return "tool_calls" if outcome.reply.tool_calls and finish == "stop" else finish
 
 
-class _Exchange(ABC):
+class Exchange(ABC):
     """One request for completions of either kind, and its events."""
 
     _prefix: str
@@ -270,7 +246,7 @@ class _Exchange(ABC):
         return self._head + b',"choices":[' + one_line(dump(entry)) + b"]}\n\n"
 
 
-class ChatExchange(_Exchange):
+class ChatExchange(Exchange):
     """One request to `/chat/completions`."""
 
     _prefix, _kind, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -311,40 +287,6 @@ class ChatExchange(_Exchange):
         return chat_logprobs(*token_texts(tokens, self._decode)) if self.call.logprobs else None
 
 
-class TextExchange(_Exchange):
-    """One request to `/completions`."""
-
-    _prefix, _kind, _chunk = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(read_completion(asked.body), asked)
-        self._said: Counter[int] = Counter()
-        """Characters of each choice so far."""
-
-    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
-        logprobs = self._logprobs(tokens, choice) if tokens.ids else None
-        return self._event(choice, {"text": content}, logprobs, None) if content or logprobs else b""
-
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
-        return self._event(choice, {"text": ""}, None, finish_reason(outcome))
-
-    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
-        return {
-            "index": place,
-            "text": outcome.reply.content,
-            "logprobs": self._logprobs(outcome.tokens, place),
-            "finish_reason": finish_reason(outcome),
-        }
-
-    def _logprobs(self, tokens: Tokens, choice: int) -> dict[str, Any] | None:
-        if not self.call.logprobs:
-            return None
-        texts, values, tops = token_texts(tokens, self._decode)
-        start = self._said[choice]
-        self._said[choice] += sum(map(len, texts))
-        return text_logprobs(texts, values, tops, start)
-
-
 def token_texts(tokens: Tokens, decode: Callable[[Sequence[int]], str]) -> _Texts:
     """Tokens as the client reads them: their texts, logprobs, and alternatives."""
     texts = [decode([token]) for token in tokens.ids]
@@ -360,32 +302,16 @@ def chat_logprobs(
         "content": [
             {
                 "token": token,
-                "logprob": _number(value),
+                "logprob": number(value),
                 "bytes": list(token.encode("utf-8", "surrogatepass")),
                 "top_logprobs": [
-                    {"token": t, "logprob": _number(v), "bytes": list(t.encode("utf-8", "surrogatepass"))}
+                    {"token": t, "logprob": number(v), "bytes": list(t.encode("utf-8", "surrogatepass"))}
                     for t, v in (top or {}).items()
                 ],
             }
             for token, value, top in zip(tokens, values, tops, strict=True)
         ],
         "refusal": None,
-    }
-
-
-def text_logprobs(
-    tokens: Sequence[str], values: Sequence[float], tops: Sequence[dict[str, float] | None], start: int = 0
-) -> dict[str, Any]:
-    """Logprobs as `/completions` gives them."""
-    offsets, place = [], start
-    for token in tokens:
-        offsets.append(place)
-        place += len(token)
-    return {
-        "tokens": list(tokens),
-        "token_logprobs": [_number(value) for value in values],
-        "top_logprobs": [{t: _number(v) for t, v in (top or {}).items()} for top in tops],
-        "text_offset": offsets,
     }
 
 
@@ -413,8 +339,8 @@ def refuse(fault: Fault) -> Refusal:
 
 
 CHAT = Wire(ChatExchange, refuse)
-TEXT = Wire(TextExchange, refuse)
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
+    """A logprob, null if there is none."""
     return value if math.isfinite(value) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from . import anthropic, converse, openai, responses
+from . import anthropic, completions, converse, openai, responses
 from .base import Wire
 
 _MODEL = re.compile(r"^(v1/)?model/.+/")  # a name with slashes comes encoded, unless a proxy has decoded it
@@ -13,7 +13,7 @@ _BEDROCK = ("model/", "v1/model/")  # the latter under a session's `base_url`
 
 WIRES: dict[str, Wire] = {
     "v1/chat/completions": openai.CHAT,
-    "v1/completions": openai.TEXT,
+    "v1/completions": completions.TEXT,
     "v1/responses": responses.RESPONSES,
     "v1/messages": anthropic.MESSAGES,
     "model/{model}/converse": converse.CONVERSE,

@@ -1,0 +1,88 @@
+"""Sessions from the records that a log has of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from .chat import Reply, ToolCall
+from .engine.base import IDS, Routes
+from .history import restore
+from .session import Answer, Outcome, Session, SessionSettings
+from .turn import LOGPROBS, Turn
+
+SCHEMA = 1
+
+
+def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
+    """A session from its records; None if there is not even the one that opened it, or another version wrote it."""
+    session: Session | None = None
+    for record in records:
+        kind = record["kind"]
+        if kind == "session":
+            if record["schema"] != SCHEMA:
+                return None
+            known = SessionSettings.__dataclass_fields__.keys()
+            settings = {name: value for name, value in record["settings"].items() if name in known}
+            session = Session(SessionSettings(**settings), record["key"], record["created"])
+        if session is None:
+            return None
+        session.used = record["at"]
+        if kind == "turn":
+            _replay(session, record)
+        elif kind == "masked":
+            session.tree.turns[record["index"]].masked = record["reason"]
+        elif kind == "result":
+            session.result = record["result"]
+        elif kind == "closed":
+            session.closed = True
+    return session
+
+
+def _replay(session: Session, record: dict[str, Any]) -> None:
+    turns = session.tree.turns
+    routes = record["routes"]
+    turn = Turn(
+        index=record["index"],
+        parent=turns[record["parent"]] if record["parent"] is not None else None,
+        keep=record["keep"],
+        delta_ids=_array(IDS, record["delta"]),
+        sampled_ids=_array(IDS, record["sampled"]),
+        logprobs=_array(LOGPROBS, record["logprobs"]),
+        finish=record["finish"],
+        versions=tuple((version, count) for version, count in record["versions"]),
+        masked=record["masked"],
+        origin=record["origin"],
+        routes=Routes(*routes) if routes is not None else None,
+        parse_failures=record["parse_failures"],
+        tool_calls=record.get("tool_calls", 0),
+        started=record["started"],
+        seconds=record["seconds"],
+        uid=record["uid"],
+    )
+    session.tree.add(turn, record["end"], record["exact"])
+    if record["text"] is not None:
+        session.texts.append((*record["text"], turn))
+    if turn.masked is None:
+        _remember(session, turn, record)
+
+
+def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
+    """A client that was cut off by a kill asks again, and gets what was recorded."""
+    request, uid, created, model, choices = record["answer"]
+    answer = session.answers.get(request)
+    if answer is None or answer.uid != uid:
+        answer = Answer(created, uid, model, request, choices)
+        answer.done.set()
+        session.remember(answer)
+    said = record["reply"]
+    reply = Reply(**said | {"tool_calls": [ToolCall(**call) for call in said["tool_calls"]]})
+    answer.outcomes.append(Outcome(turn, reply, []))
+    restore(session, record, reply)
+
+
+def _array(code: str, data: bytes) -> Any:
+    packed = array(code)
+    packed.frombytes(data)
+    return packed
