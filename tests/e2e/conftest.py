@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C reaches the test, also where the suite runs in the background and a shell has turned it off."""
+    """Ctrl-C reaches the test and what it starts, also where a shell has turned it off for the suite."""
     known = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, known)
