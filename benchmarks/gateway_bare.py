@@ -39,8 +39,8 @@ class Bare:
         xxh3_128(raw).digest()
         if self.engine is not None:
             ids = IDS[: int(len(raw) * self.tokens_per_byte) * ID_BYTES - 1]
-            body = b'{"prompt":[%b],"max_tokens":256,"return_token_ids":true,"stream":false}' % ids
-            with await self.engine.post("/v1/completions", body) as answer:
+            rest = b'],"max_tokens":256,"return_token_ids":true,"stream":false}'
+            with await self.engine.post("/v1/completions", b'{"prompt":[', ids, rest) as answer:
                 await answer.read()
         return web.Response(body=self.body, content_type="application/json")
 

@@ -27,8 +27,8 @@ def loop() -> Iterator[LoopThread]:
         yield thread
 
 
-async def fetch(client: HttpClient, body: bytes = b"{}") -> bytes:
-    with await client.post("/x", body) as answer:
+async def fetch(client: HttpClient, *body: bytes) -> bytes:
+    with await client.post("/x", *(body or (b"{}",))) as answer:
         return await answer.read()
 
 
@@ -297,12 +297,14 @@ def test_the_request_on_the_wire(loop: LoopThread) -> None:
     with RawServer([http(b"a")]).serving() as server:
         client = HttpClient(server.url + "/base/", api_key="k\n")
         loop.run(fetch(client, b'{"a":1}'))
+        loop.run(fetch(client, b'{"a"', b":", b"1}"))
         loop.run(client.get("/v1/models"))
         loop.run(client.close())
     host = server.url.removeprefix("http://").encode()
     common = b" HTTP/1.1\r\nhost: " + host + b"\r\nauthorization: Bearer k\r\n"
     json = b'content-type: application/json\r\ncontent-length: 7\r\n\r\n{"a":1}'
     assert server.requests == [
+        b"POST /base/x" + common + json,
         b"POST /base/x" + common + json,
         b"GET /base/v1/models" + common + b"content-length: 0\r\n\r\n",
     ]

@@ -36,7 +36,8 @@ from .sender import Sender
 from .session import Session, read_settings
 from .trajectory import Trajectories
 from .wire import anthropic, openai
-from .wire.base import Asked, Wire
+from .wire.base import Asked, Exchange, Wire
+from .wire.beginning import read_grown
 from .wire.body import dump, read_json
 from .wire.routes import speaks_anthropic, wire_at, wire_near
 
@@ -150,9 +151,8 @@ class App:
     async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, rest: str) -> web.StreamResponse:
         """A model call, over any wire."""
         raw = await self._body(request)
-        exchange = wire.read(Asked(read_json(raw), session, self.core.renderer.tokenizer.decode, rest))
+        exchange, known = self._read(raw, session, wire, rest)
         own = request.headers.get("Idempotency-Key", "")
-        known = xxh3_128(raw)
         known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
         digest, retried = known.digest(), bool(own) or _is_retry(request)
         if exchange.stream:
@@ -167,6 +167,16 @@ class App:
             raise
         self.core.delivered(session, answer)
         return response
+
+    def _read(self, raw: bytes, session: Session, wire: Wire, rest: str) -> tuple[Exchange, Any]:
+        """The exchange that a request begins, and a running print of its bytes."""
+
+        def ask(body: dict[str, Any]) -> Asked:
+            return Asked(body, session, self.core.renderer.tokenizer.decode, rest)
+
+        if not wire.grows or self.core.renders:  # a server that renders by itself is sent all of it anyway
+            return wire.read(ask(read_json(raw))), xxh3_128(raw)
+        return read_grown(raw, wire, ask, session)
 
     async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         await self.core.model(None, session)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -33,7 +33,7 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 class ChatCall:
     """What an agent asks for, with nothing left of the wire it asked over."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the one function to call after a `=`."""
@@ -45,6 +45,38 @@ class ChatCall:
     """Settings of the chat template, e.g. `enable_thinking`."""
     remember: int | None = None
     """Keep the conversation for calls that go on from it by id, without so many messages at its start."""
+    request: bytes = b""
+    """A print of the request it came with, where the next may begin with the same bytes."""
+    follows: bytes = b""
+    """The print of a request that had its first messages to the byte: all that this one had."""
+
+
+class Grown(Sequence[Message]):
+    """Messages the first of which are read when somebody looks at them: mostly nobody does."""
+
+    def __init__(self, count: int, new: list[Message], read: Callable[[], list[Message]]) -> None:
+        """`read` gives all of them, `new` are those after the first `count`."""
+        self._count = count
+        self._new = new
+        self._read = read
+        self._all: list[Message] | None = None
+
+    def __len__(self) -> int:
+        return self._count + len(self._new)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if start >= self._count and step == 1:
+                return self._new[start - self._count : stop - self._count]
+        elif place >= self._count:
+            return self._new[place - self._count]
+        if self._all is None:
+            self._all = self._read()
+        return self._all[place]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self[:])
 
 
 @dataclass(slots=True)
@@ -116,10 +148,14 @@ class Seen:
 
     count: int
     """How many messages it has."""
-    letters: bytes
-    """Its print to the letter."""
+    about: bytes
+    """As `about` gives it."""
+    letters: Any
+    """As `spelled` gives it."""
     whole: Any
     """As in `Prints`."""
+    request: bytes
+    """As in `ChatCall`."""
 
 
 def fingerprint(call: ChatCall, seen: Seen | None = None) -> Prints:
@@ -141,15 +177,18 @@ def fingerprint(call: ChatCall, seen: Seen | None = None) -> Prints:
     return Prints(running, echoes)
 
 
-def spelled(call: ChatCall, count: int) -> tuple[bytes, bytes]:
-    """Prints of a conversation to the letter, which are quick to make: of its first `count` messages, and of it all."""
-    running = xxh3_128(_dumped([call.tools, call.template], 0))
-    running.update(memoryview(_dumped(call.messages[:count], 0))[:-1])
-    first = running.digest()
-    if count < len(call.messages):
-        running.update(b"," if count else b"")
-        running.update(memoryview(_dumped(call.messages[count:], 0))[1:-1])
-    return first, running.digest()
+def about(call: ChatCall) -> bytes:
+    """A print of what a conversation has besides its messages: tools and template settings."""
+    return bytes(xxh3_128(_dumped([call.tools, call.template], 0)).digest())
+
+
+def spelled(messages: Sequence[Message], before: Any = None) -> Any:
+    """A print of messages to the letter, and of those `before` them: a hash that can be carried on, quick to make."""
+    running = before.copy() if before is not None else xxh3_128()
+    if messages:
+        running.update(b",")
+        running.update(memoryview(_dumped(messages, 0))[1:-1])
+    return running
 
 
 def render_key(call: ChatCall) -> bytes:
@@ -157,9 +196,10 @@ def render_key(call: ChatCall) -> bytes:
 
     Sessions share what was rendered, so that here no agent must be able to make two that are the same.
     """
-    data = _dumped([call.messages, call.tools, call.template], 0)
+    rendered = [list(call.messages), call.tools, call.template]
+    data = _dumped(rendered, 0)
     if b"null" in data:  # which is also what NaN and infinity become, but not what they are rendered as
-        data = json.dumps([call.messages, call.tools, call.template]).encode()
+        data = json.dumps(rendered).encode()
     return sha256(data, usedforsecurity=False).digest()[:16]
 
 

@@ -46,7 +46,7 @@ def remember(session: Session, plan: Plan, uid: str, reply: Reply) -> dict[str, 
     before = session.kept.get(turn.uid) if turn is not None else None
     if turn is None or before is None or before.lead != call.remember:
         turn, before, used = None, None, call.remember
-    messages = call.messages[used:]
+    messages = list(call.messages[used:])
     session.kept[uid] = Kept(before, messages, reply, call.remember)
     return {
         "before": turn.uid if turn is not None else None,

@@ -45,7 +45,7 @@ class Plan:
 
     def new_messages(self) -> list[Message]:
         """Those that the turns before have not seen."""
-        return self.call.messages[self.used :] if isinstance(self.call, ChatCall) else []
+        return list(self.call.messages[self.used :]) if isinstance(self.call, ChatCall) else []
 
 
 class Planner:

@@ -96,12 +96,11 @@ class ChatRenderer:
         return prompt
 
     def _slow(self, renderer: Any, call: ChatCall) -> array[int]:
-        return array(IDS, renderer.render_ids(call.messages, tools=call.tools or None, add_generation_prompt=True))
+        return array(IDS, _render(renderer, call))
 
     def _quick(self, renderer: Any, call: ChatCall) -> array[int]:
         with self._stand_ins.used():
-            ids = renderer.render_ids(call.messages, tools=call.tools or None, add_generation_prompt=True)
-            return self._stand_ins.restore(ids)
+            return self._stand_ins.restore(_render(renderer, call))
 
     def _agrees(self) -> bool:
         """Whether this renderer puts together stand-ins as it does the real ids."""
@@ -267,6 +266,11 @@ class ChatRenderer:
         if len(self._renderers) > _RENDERERS:
             self._renderers.popitem(last=False)
         return created
+
+
+def _render(renderer: Any, call: ChatCall) -> list[int]:
+    ids: list[int] = renderer.render_ids(list(call.messages), tools=call.tools or None, add_generation_prompt=True)
+    return ids
 
 
 def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:

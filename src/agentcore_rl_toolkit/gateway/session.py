@@ -16,6 +16,7 @@ from .faults import Fault, invalid
 from .history import Kept
 from .tree import Tree
 from .turn import Tokens, Turn
+from .wire.beginning import Beginning
 from .wire.sampling import SAMPLING, read_sampling
 
 _REMEMBERED = 8  # answers kept for clients that ask again
@@ -143,6 +144,8 @@ class Session:
         self.gone = False
         """Deleted or expired: calls still in flight are recorded nowhere."""
         self.in_flight = 0
+        self.beginning: Beginning | None = None
+        """What the last request was, to know it again as the beginning of the next."""
         self.answers: OrderedDict[bytes, Answer] = OrderedDict()
         self.texts: list[tuple[int, bytes, Turn]] = []
         """Plain completions: the length and print of the whole text, prompt and reply, that ended in a turn."""

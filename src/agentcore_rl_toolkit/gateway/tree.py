@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .chat import ChatCall, Prints, Seen, exact, fingerprint, has_assistant, spelled
+from .chat import ChatCall, Prints, Seen, about, exact, fingerprint, has_assistant, spelled
 from .turn import Turn
 
 _COMPARED = 8  # how many turns a changed history is compared with, token by token
@@ -41,17 +41,27 @@ class Tree:
 
         Agents send all of a growing conversation again and again: what the last call had is compared, not read.
         """
-        if not has_assistant(call.messages):
+        seen, own = self._seen, about(call)
+        if seen is not None and seen.about != own:
+            seen = None
+        if seen is not None and seen.request and seen.request == call.follows:  # that the bytes are the same is known
+            count, letters = seen.count, seen.letters
+        elif not has_assistant(call.messages):
             return None, 0, fingerprint(call)
-        seen, turn, used = self._seen, None, 0
-        before, letters = spelled(call, seen.count if seen is not None else 0)
-        if seen is not None and seen.letters == before:
+        else:
+            count = seen.count if seen is not None else 0
+            letters = spelled(call.messages[:count])
+            if seen is not None and seen.letters.digest() != letters.digest():
+                seen = None
+        turn, used = None, 0
+        if seen is not None:
             prints = fingerprint(call, seen)
             turn, used = self.match(prints)
         if turn is None:  # not with a reply since then: maybe with an older one
             prints = fingerprint(call)
             turn, used = self.match(prints)
-        self._seen = Seen(len(call.messages), letters, prints.whole)
+        letters = spelled(call.messages[count:], letters)
+        self._seen = Seen(len(call.messages), own, letters, prints.whole, call.request)
         return turn, used, prints
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:

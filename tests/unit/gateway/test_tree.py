@@ -10,7 +10,17 @@ from types import FrameType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.gateway.chat import ChatCall, Message, Prints, Reply, ToolCall, after, exact, fingerprint
+from agentcore_rl_toolkit.gateway.chat import (
+    ChatCall,
+    Grown,
+    Message,
+    Prints,
+    Reply,
+    ToolCall,
+    after,
+    exact,
+    fingerprint,
+)
 from agentcore_rl_toolkit.gateway.engine.base import IDS
 from agentcore_rl_toolkit.gateway.tree import Tree, common_prefix
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
@@ -138,6 +148,7 @@ def test_a_conversation_that_was_seen_is_not_read_again() -> None:
 
     def steps(turns: int) -> int:
         talk, history = Talk(), conversation(turns)
+        talk.tree.find(ChatCall(history[:-2]))
         talk.tree.find(ChatCall(history))
         talk.add(history, says("next"))
         call, count = ChatCall([*history, says("next").message(), user("more")]), 0
@@ -172,6 +183,31 @@ def test_what_was_seen_is_known_to_the_letter_or_not_at_all() -> None:
     assert found(talk.tree, ChatCall([*history[:-1], says("x").message(), user("more")])) == (before, len(history))
 
 
+def test_a_request_that_begins_with_the_last_ones_bytes_is_read_from_there() -> None:
+    """Unless it was asked with other tools, or the last call that was placed was another."""
+    talk, history = Talk(), conversation(3)
+    more, tools = [says("next").message(), user("more")], [{"name": "look"}]
+    read: list[Message] = []
+
+    def grown(follows: bytes, tools: list[dict[str, str]], first: str = "q0") -> ChatCall:
+        messages = Grown(len(history), more, lambda: read.append({}) or [user(first), *history[1:], *more])
+        return ChatCall(messages, tools, request=b"next", follows=follows)
+
+    def seen() -> Tree:
+        talk.tree.find(ChatCall(history, request=b"this"))
+        return talk.tree
+
+    turn = talk.add(history, says("next"))
+    assert seen().find(grown(b"this", []))[:2] == (turn, len(history) + 1)
+    assert not read
+    assert found(talk.tree, ChatCall([*history, *more, *more], request=b"later", follows=b"next"))[0] is turn
+    assert found(seen(), grown(b"this", tools)) == (None, 0)
+    assert found(seen(), grown(b"that", [], first="other")) == (None, 0)
+    assert read == [{}, {}]
+    talk.tree.find(ChatCall(conversation(1)))
+    assert found(talk.tree, grown(b"", [])) == (turn, len(history) + 1), "two calls without a print have none in common"
+
+
 def test_an_older_reply_is_found_where_the_newest_was_changed() -> None:
     talk, history = Talk(), conversation(2)
     talk.tree.find(ChatCall(history[:1]))
@@ -188,7 +224,7 @@ def test_only_the_print_of_one_conversation_is_kept() -> None:
         talk.tree.find(ChatCall(history[:count]))
     seen = talk.tree._seen
     assert seen is not None
-    assert (seen.count, len(seen.letters)) == (99, 16)
+    assert (seen.count, len(seen.letters.digest())) == (99, 16)
     assert gc.get_referrers(history[0]) == [history]
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import ssl as ssl_module
+from collections.abc import Sequence
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -63,9 +64,10 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(arrived)
 
-    def write(self, data: bytes) -> None:
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write them all; long ones are not copied into one first."""
         self.answered = False
-        self._transport.write(data)
+        self._transport.writelines(parts)
 
     async def more(self, seconds: float) -> bool:
         """Wait until bytes arrive or the connection is lost; False if neither happens in time."""
@@ -195,12 +197,12 @@ class HttpClient:
             f"the engine at {self.url} {what}", status=status, sampled_any=sampled_any, retry_after=retry_after
         )
 
-    async def send(self, method: str, path: str, body: bytes = b"") -> Answer:
-        """One request; the answer's head has arrived, whatever its status."""
+    async def send(self, method: str, path: str, *body: bytes) -> Answer:
+        """One request, its body in as many parts as you like; the answer's head has arrived, whatever its status."""
         head = f"{method} {self._prefix}{path}".encode() + self._headers
         if body:
             head += b"content-type: application/json\r\n"
-        request = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+        request = (b"%bcontent-length: %d\r\n\r\n" % (head, sum(map(len, body))), *body)
         connection = self._idle_connection()
         if connection is not None:
             answer = await self._exchange(connection, request)
@@ -212,17 +214,17 @@ class HttpClient:
             raise self.error("closed the connection without an answer")
         return answer
 
-    async def post(self, path: str, body: bytes = b"") -> Answer:
+    async def post(self, path: str, *body: bytes) -> Answer:
         """The answer to a request that was accepted; raises what the server said otherwise."""
-        return await self.accepted(await self.send("POST", path, body))
+        return await self.accepted(await self.send("POST", path, *body))
 
     async def get(self, path: str) -> bytes:
         with await self.accepted(await self.send("GET", path)) as answer:
             return await answer.read()
 
-    async def tell(self, path: str, body: bytes = b"", *, if_there: bool = False) -> None:
+    async def tell(self, path: str, *body: bytes, if_there: bool = False) -> None:
         """A request whose answer says nothing; with `if_there`, a server that doesn't know the path is left alone."""
-        answer = await self.send("POST", path, body)
+        answer = await self.send("POST", path, *body)
         if if_there and answer.status in (404, 405):
             with answer:
                 await answer.read()
@@ -242,7 +244,7 @@ class HttpClient:
             retry_after=seconds(answer.headers.get(b"retry-after")),
         )
 
-    async def _exchange(self, connection: Connection, request: bytes) -> Answer | None:
+    async def _exchange(self, connection: Connection, request: Sequence[bytes]) -> Answer | None:
         """The answer, or None if the connection was lost before a byte of it arrived."""
         try:
             connection.write(request)

@@ -25,14 +25,14 @@ LOWEST = -9999.0
 """vLLM writes minus infinity so, JSON having no word for it."""
 
 
-def encode(fields: Mapping[str, Any], name: str, ids: array[int]) -> bytes:
-    """`fields` as JSON, with the token ids as the member `name`.
+def encode(fields: Mapping[str, Any], name: str, ids: array[int]) -> tuple[bytes, ...]:
+    """`fields` as JSON, with the token ids as the member `name`; in parts, for ids may be long.
 
     >>> encode({"n": 1}, "prompt", array("I", [5, 6]))
-    b'{"prompt":[5,6],"n":1}'
+    (b'{"prompt":', b'[5,6]', b',"n":1}')
     """
     numbers = orjson.dumps(np.frombuffer(ids, dtype=np.uint32), option=orjson.OPT_SERIALIZE_NUMPY)
-    return b'{"%b":%b,%b' % (name.encode(), numbers, orjson.dumps(fields)[1:])
+    return b'{"%b":' % name.encode(), numbers, b",%b" % orjson.dumps(fields)[1:]
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

@@ -99,7 +99,7 @@ class SglangEngine:
         body = await self._body(request, rid)
         count, ended = 0, False
         try:
-            with await self.http.post("/generate", body) as answer:
+            with await self.http.post("/generate", *body) as answer:
                 events = Events()
                 while data := await (answer.piece() if request.stream else answer.read()):
                     whole = [event for event in events.feed(data) if event != DONE] if request.stream else [data]
@@ -150,7 +150,7 @@ class SglangEngine:
         await asyncio.gather(*self._aborts)
         await self.http.close()
 
-    async def _body(self, request: SampleRequest, rid: str) -> bytes:
+    async def _body(self, request: SampleRequest, rid: str) -> tuple[bytes, ...]:
         sampling = request.sampling
         params = settings(sampling, NAMES) | {"max_new_tokens": await self._limit(request)}
         if params.get("top_k") == 0:  # everybody else's word for all of them

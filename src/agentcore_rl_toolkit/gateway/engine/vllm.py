@@ -62,7 +62,7 @@ class VllmEngine:
         body = await self._body(request, stream)
         seen = False
         try:
-            with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", body) as answer:
+            with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", *body) as answer:
                 events = Events()
                 while data := await (answer.piece() if stream else answer.read()):
                     whole = events.feed(data) if stream else [wire.without_echo(data)]
@@ -143,7 +143,7 @@ class VllmEngine:
     async def close(self) -> None:
         await self.http.close()
 
-    async def _body(self, request: SampleRequest, stream: bool) -> bytes:
+    async def _body(self, request: SampleRequest, stream: bool) -> tuple[bytes, ...]:
         sampling = request.sampling
         fields = settings(sampling, NAMES) | {"max_tokens": await self._limit(request)}
         fields["logprobs"] = sampling.top_logprobs

@@ -45,7 +45,7 @@ def read_call(body: dict[str, Any]) -> ChatCall:
     if body.get("max_tokens") is None:
         raise invalid("max_tokens is missing: say how many tokens to sample at most", param="max_tokens")
     call = read_counted(body)
-    without_prefill(call.messages)
+    without_prefill(list(call.messages))
     return call
 
 

@@ -338,7 +338,7 @@ def refuse(fault: Fault) -> Refusal:
     return Refusal(fault.status, error(fault))
 
 
-CHAT = Wire(ChatExchange, refuse)
+CHAT = Wire(ChatExchange, refuse, grows=True)
 
 
 def number(value: float) -> float | None:
