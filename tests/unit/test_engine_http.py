@@ -93,6 +93,72 @@ def test_chunks_are_the_same_however_they_are_cut(
     assert bytes(buffer) == after
 
 
+payloads = st.sampled_from(
+    [
+        b'data: {"a":1}',
+        b"data: [DONE]",
+        b"data:  x ",
+        b"data:y",
+        b": ping",
+        b"event: e",
+        b"data: a\ndata: b",
+        b"data: ",
+        b"",
+    ]
+)
+ends = st.sampled_from([b"\n\n", b"\n\n", b"\n\n", b"\n", b"\r\n\r\n", b"", b"\n\n\r\n"])
+
+
+@given(st.lists(st.tuples(payloads, ends), max_size=8), st.sampled_from([b"%x", b"%X", b"%X;ext=1", b"0%x"]), st.data())
+def test_events_are_the_same_however_they_are_chunked_and_cut(
+    said: list[tuple[bytes, bytes]], size: bytes, data: st.DataObject
+) -> None:
+    plain = b"".join(payload + end for payload, end in said)
+    chunks = data.draw(st.sampled_from([[payload + end for payload, end in said], data.draw(cuts(plain))]))
+    raw = b"".join(size % len(part) + b"\r\n" + part + b"\r\n" for part in chunks if part) + b"0\r\n\r\n"
+    body, buffer, got = Body({b"transfer-encoding": b"chunked"}), bytearray(), []
+    for piece in data.draw(cuts(raw)):
+        buffer += piece
+        got += body.take_events(buffer) + body.take_events(buffer)
+    assert got == Events().feed(plain)
+    assert body.done
+    assert not buffer
+
+
+EVENT = b"8\r\ndata: \n\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "events"),
+    [
+        ([b"b\r\ndata: x\n\n\r\n\r\n0\r\n\r\n"], [b"x"]),
+        ([b"11\r\ndata: a\ndata: b\n\n\r\n0\r\n\r\n"], [b"a", b"b"]),
+        ([b"b\r\ndata:  x \n\n\r\n0\r\n\r\n"], [b"x"]),
+        ([b"e\r\n\n", EVENT + b"\r\n0\r\n\r\n"], [b""]),
+        ([b"0\r\n", EVENT + b"\r\n"], []),
+        ([b"7\r\ndata: a\r\n", EVENT + b"0\r\n\r\n"], [b"adata:"]),
+    ],
+    ids=["its end in an event", "two in a chunk", "space around it", "a chunk in a chunk", "in a trailer", "in a line"],
+)
+def test_what_looks_like_a_chunk_with_an_event_need_not_be_one(pieces: list[bytes], events: list[bytes]) -> None:
+    body, buffer, got = Body({b"transfer-encoding": b"chunked"}), bytearray(), []
+    for piece in pieces:
+        buffer += piece
+        got += body.take_events(buffer) + body.take_events(buffer)
+    assert got == events
+    assert (body.done, bytes(buffer)) == (True, b"")
+
+
+def test_events_of_a_body_that_is_not_chunked() -> None:
+    for headers in ({b"content-length": b"22"}, {}):
+        buffer, body = bytearray(b"data: {}\n\ndata: {}\n\n\r\n"[: 22 if headers else 20]), Body(headers)
+        assert body.take_events(buffer) == [b"{}", b"{}"]
+        assert (body.done, bytes(buffer)) == (bool(headers), b"")
+    body = Body({b"content-length": b"%d" % len(EVENT)})
+    assert body.take_events(bytearray(EVENT)) == [b""]
+    assert body.done
+
+
 @given(bodies, bodies, st.data())
 def test_a_length_ends_the_body(said: bytes, after: bytes, data: st.DataObject) -> None:
     body = Body({b"content-length": str(len(said)).encode()})

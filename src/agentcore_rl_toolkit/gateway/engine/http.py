@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import math
 import ssl as ssl_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +21,8 @@ import msgspec
 from ...errors import ConfigError
 from .base import EngineError
 from .framing import Body
+
+T = TypeVar("T", bytes, list[bytes])
 
 MAX_HEAD = 65_536
 HIGH_WATER = 4 << 20
@@ -123,14 +126,21 @@ class Answer:
 
     async def piece(self) -> bytes:
         """What has arrived since the last call, waiting for at least one byte; nothing at the end of the answer."""
+        return await self._take(self._body.take) or b""
+
+    async def events(self) -> list[bytes]:
+        """The events that have arrived since the last call, waiting for at least one; none at the end of the answer."""
+        return await self._take(self._body.take_events) or []
+
+    async def _take(self, take: Callable[[bytearray], T]) -> T | None:
         body, connection = self._body, self._connection
         while not body.done:
             try:
-                data = body.take(connection.buffer)
+                taken = take(connection.buffer)
             except ValueError as e:
                 raise self._client.error(f"answered with broken chunks: {e}", sampled_any=True) from e
-            if data:
-                return data
+            if taken:
+                return taken
             if body.done:
                 break
             if connection.lost:
@@ -139,7 +149,7 @@ class Answer:
                 body.done = True
             elif not await connection.more(self._client.timeout):
                 raise self._client.error("fell silent in the middle of an answer", status=504, sampled_any=True)
-        return b""
+        return None
 
     async def read(self) -> bytes:
         """All of it."""
@@ -147,6 +157,11 @@ class Answer:
         while data := await self.piece():
             whole += data
         return whole
+
+    async def whole(self) -> list[bytes]:
+        """All of it as one event; none if nothing is left."""
+        data = await self.read()
+        return [data] if data else []
 
     async def skip(self, seconds: float = 1.0) -> None:
         """Read what is left and drop it, so that the connection can be kept; a server that dawdles loses it."""

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from .base import EngineError, EngineInfo, Sampled, SampleRequest
-from .framing import DONE, Events
+from .framing import DONE
 from .http import HttpClient, message
 from .payload import agreeing, decode, encode, finite, highest, int32_routes, merge, settings
 
@@ -100,10 +100,8 @@ class SglangEngine:
         count, ended = 0, False
         try:
             with await self.http.post("/generate", *body) as answer:
-                events = Events()
-                while data := await (answer.piece() if request.stream else answer.read()):
-                    whole = [event for event in events.feed(data) if event != DONE] if request.stream else [data]
-                    sampled = self._read(whole, count, request)
+                while events := await (answer.events() if request.stream else answer.whole()):
+                    sampled = self._read([event for event in events if event != DONE], count, request)
                     if sampled is None:
                         continue
                     count += len(sampled.token_ids)

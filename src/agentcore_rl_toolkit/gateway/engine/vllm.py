@@ -16,7 +16,7 @@ import orjson
 from ...errors import ConfigError
 from . import vllm_wire as wire
 from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
-from .framing import DONE, Events
+from .framing import DONE
 from .http import HttpClient
 from .payload import encode, settings
 
@@ -63,10 +63,10 @@ class VllmEngine:
         seen = False
         try:
             with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", *body) as answer:
-                events = Events()
-                while data := await (answer.piece() if stream else answer.read()):
-                    whole = events.feed(data) if stream else [wire.without_echo(data)]
-                    sampled = read([event for event in whole if event != DONE], request, self.http.error)
+                while events := await (answer.events() if stream else answer.whole()):
+                    if not stream:
+                        events = [wire.without_echo(events[0])]
+                    sampled = read([event for event in events if event != DONE], request, self.http.error)
                     if sampled is None:
                         continue
                     seen = True
@@ -91,9 +91,8 @@ class VllmEngine:
         last: Chatted | None = None
         try:
             with await self.http.post("/v1/chat/completions", orjson.dumps(fields)) as answer:
-                events = Events()
-                while data := await (answer.piece() if stream else answer.read()):
-                    for event in events.feed(data) if stream else [data]:
+                while events := await (answer.events() if stream else answer.whole()):
+                    for event in events:
                         if event == DONE:
                             continue
                         chunk = wire.read(wire.CHAT, event, self.http.error)
