@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.engine import EngineError
-from agentcore_rl_toolkit.gateway.engine.framing import Body, Events
+from agentcore_rl_toolkit.gateway.engine.framing import Body, Events, _whole_events
 from agentcore_rl_toolkit.gateway.engine.http import HttpClient, message, seconds
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
@@ -147,6 +147,12 @@ def test_what_looks_like_a_chunk_with_an_event_need_not_be_one(pieces: list[byte
         got += body.take_events(buffer) + body.take_events(buffer)
     assert got == events
     assert (body.done, bytes(buffer)) == (True, b"")
+
+
+def test_what_is_no_chunk_with_an_event_is_left_to_be_refused() -> None:
+    buffer = bytearray(b"8\n\n\r\nb\r\ndata: a\nb\n\n\r\n")
+    assert _whole_events(buffer) == []
+    assert len(buffer) == 21
 
 
 def test_events_of_a_body_that_is_not_chunked() -> None:

@@ -48,7 +48,7 @@ class ChatCall:
     request: bytes = b""
     """A print of the request it came with, where the next may begin with the same bytes."""
     follows: bytes = b""
-    """The print of a request that had its first messages to the byte: all that this one had."""
+    """The print of a request whose messages, to the byte, it begins with."""
 
 
 class Grown(Sequence[Message]):
@@ -68,7 +68,7 @@ class Grown(Sequence[Message]):
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
             if start >= self._count and step == 1:
-                return self._new[start - self._count : stop - self._count]
+                return self._new[start - self._count : max(start, stop) - self._count]
         elif place >= self._count:
             return self._new[place - self._count]
         if self._all is None:

@@ -107,8 +107,8 @@ def test_messages_that_nobody_looks_at_are_not_read() -> None:
         return TALK
 
     grown = Grown(3, TALK[3:], all_of_them)
-    assert (len(grown), grown[3:], grown[4:], grown[3], grown[4], grown[3:4], grown[7:]) == (
-        5, TALK[3:], TALK[4:], TALK[3], TALK[4], TALK[3:4], []
+    assert (len(grown), grown[3:], grown[4:], grown[3], grown[4], grown[3:4], grown[7:], grown[3:2]) == (
+        5, TALK[3:], TALK[4:], TALK[3], TALK[4], TALK[3:4], [], []
     )  # fmt: skip
     assert not read
     assert (grown[2:], grown[:1], grown[0], grown[-1], list(grown), grown[3::2]) == (
@@ -142,6 +142,15 @@ def test_another_conversation_in_between_is_read_whole() -> None:
         assert list(call.messages) == list(whole(raw).messages)
         follows += "-+"[bool(call.follows)]
     assert follows == "-+--+--+"
+
+
+def test_a_name_of_any_length_costs_nothing() -> None:
+    """It is no pattern to be compiled, and kept, for anybody who asks."""
+    client = Client()
+    client.send(compact({"messages": TALK, "n" * 65: 1}))
+    assert client.session.beginning is None
+    client.send(compact({"messages": TALK, "n" * 64: 1}))
+    assert client.session.beginning is not None
 
 
 def test_an_edit_that_changes_no_length_is_noticed() -> None:
@@ -182,6 +191,10 @@ ODD = [
     (b'{"metadata":' + FIRST + b'],"n":1},' + NESTED,
      b'{"metadata":' + FIRST + b',{"role":"user","content":"a"}],"n":1},' + NESTED),
     (FIRST + b'],"n":1}', FIRST + b"," + B + b'],"n":1,"messages":[' + C + b'],"n":1}'),
+    (FIRST + b'],"n":1}', FIRST + b"," + B + b'],"n":1,"messages":[' + B + b'],"n":1}'),
+    (b'{"\\"messages":[' + B + b'],"messages":[' + B + b'],"n":1}',
+     b'{"\\"messages":[' + B + b"," + B + b'],"messages":[' + B + b'],"n":1}'),
+    (FIRST + b'],"' + b"n" * 65 + b'":1}', FIRST + b"," + B + b'],"' + b"n" * 65 + b'":1}'),
     (FIRST + b'],"n":[],"n":1}', FIRST + b'],"n":[,2],"n":1}'),
     (FIRST + b'],"n":[0],"n":1}', FIRST + b'],"n":[0,{"role":"user","content":"b"}],"n":1}'),
 ]  # fmt: skip

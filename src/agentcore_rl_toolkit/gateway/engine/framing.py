@@ -113,8 +113,8 @@ def _whole_events(buffer: bytearray) -> list[bytes]:
         return []
     events = []
     for part in parts:
-        size, _, event = part.partition(b"\r\ndata: ")
-        if not size.isalnum() or int(size, 16) != len(event) + 8:  # `data: ` and two line ends
+        size, found, event = part.partition(b"\r\ndata: ")
+        if not found or not size.isalnum() or int(size, 16) != len(event) + 8:  # `data: ` and two line ends
             return []
         events.append(event.strip())
     del buffer[:end]

@@ -68,9 +68,12 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(arrived)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Write them all; long ones are not copied into one first."""
+        """Write them all, without joining them first where the loop can do that."""
         self.answered = False
-        self._transport.writelines(parts)
+        if (
+            not self._transport.is_closing()
+        ):  # asyncio's own loop would fail on it; what comes of it is seen while reading
+            self._transport.writelines(parts)
 
     async def more(self, seconds: float) -> bool:
         """Wait until bytes arrive or the connection is lost; False if neither happens in time."""

@@ -2,7 +2,7 @@
 
 Such bytes are known again by a print of them, and only what comes after them is parsed; what nobody asks for again
 never is. Nothing rests on how a client writes its JSON: a beginning is kept only if it is seen that its messages, cut
-out, say what they say as part of the whole. Pure.
+out, say what they say as part of the whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -27,6 +28,7 @@ Ask = Callable[[dict[str, Any]], Asked]
 
 _MESSAGES = re.compile(rb'"messages"\s*:\s*\[')
 _LAST = re.compile(rb"\]\s*\}\s*\Z")
+_NAME = re.compile(r"[A-Za-z_]{1,64}")
 _TRIED = 8  # places where the list of messages may end
 
 
@@ -117,12 +119,16 @@ def _start(raw: bytes) -> int | None:
 def _end(raw: bytes, fields: dict[str, Any], start: int) -> int | None:
     """Where the last message ends: before the bracket that the next member of the body, or its end, comes after."""
     names = list(fields)
-    follows = names[names.index("messages") + 1 :][:1]
-    closed = re.compile(rb"\]\s*,\s*" + re.escape(orjson.dumps(follows[0]))) if follows else _LAST
-    for tried, found in enumerate(closed.finditer(raw, start)):
+    after = names[names.index("messages") + 1 :][:1]
+    if after and not _NAME.fullmatch(after[0]):
+        return None
+    closed = re.compile(rb"\]\s*,\s*\"%b\"" % after[0].encode()) if after else _LAST
+    for found in islice(closed.finditer(raw, start), _TRIED):
         try:
-            if tried < _TRIED and orjson.loads(b"[%b]" % raw[start : found.start()]) == fields["messages"]:
-                return found.start()
+            messages = orjson.loads(b"[%b]" % raw[start : found.start()])
+            rest = orjson.loads(b'{"":[%b' % raw[found.start() :])
         except ValueError:
-            pass
+            continue
+        if messages == fields["messages"] and "messages" not in rest:  # given twice, the last is what counts
+            return found.start()
     return None
