@@ -1,7 +1,7 @@
 """A tokenizer as the gateway and `renderers` use it: straight on the compiled one, without offsets or padding.
 
-Text is made ids by `fastokens`, fifty times faster than the tokenizer's own code, and ids text, where both are seen to
-agree: on what is hard to split, and on the tokenizer's own vocabulary in random order.
+Text is made ids by `fastokens`, fifty times faster than the tokenizer's own code, and ids text by a list of bytes,
+where these are seen to agree with it: on what is hard to split, and on its own vocabulary in random order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from ..tiny import resolve
 from .engine.base import IDS
 
 _TRIED = 200
-_LAST = 2**32 - 1
 _HARD = [
     "  two  spaces\n\n\ttabs and\r\nlines   ",
     "don't I'LL we'Ve 1234567 3.14e-10 x=y+z;",
@@ -56,8 +55,9 @@ class Tokenizer:
         )
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
-        self._quick = Quick.made(backend)
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
+        self._quick = Quick.made(backend)
+        self._pieces = Pieces.made(backend)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
         return self.packed(text, add_special_tokens).tolist()
@@ -75,8 +75,9 @@ class Tokenizer:
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         ids = token_ids if isinstance(token_ids, list) else list(token_ids)
-        if self._quick is not None:
-            return self._quick.decode(ids, skip_special_tokens)
+        if self._pieces is not None:
+            with contextlib.suppress(IndexError):  # an id that it doesn't know
+                return self._pieces.decode(ids, skip_special_tokens)
         text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
@@ -134,23 +135,70 @@ class Quick:
         ids.frombytes(self._tokenizer.encode_batch_flat([text])[0])  # spares making a list of them
         return ids
 
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        if ids and not 0 <= min(ids) <= max(ids) <= _LAST:
-            raise OverflowError("a token id is a whole number of 32 bits")  # fastokens would leave it out
-        text: str = self._tokenizer.decode(ids, skip_special_tokens)
-        return text
-
     def _agrees(self, backend: Any) -> bool:
-        chance = random.Random(0)
-        size = backend.get_vocab_size(with_added_tokens=True)
-        texts = list(_HARD)
-        for _ in range(_TRIED):
-            ids = [chance.randrange(size) for _ in range(20)]
-            both = [(skip, backend.decode(ids, skip_special_tokens=skip)) for skip in (True, False)]
-            if any(self.decode(ids, skip) != text for skip, text in both):
-                return False
-            texts.append(both[1][1])
+        texts = [*_HARD, *(text for _, _, text in _decoded(backend))]
         return all(backend.encode(text, add_special_tokens=False).ids == self.encode(text).tolist() for text in texts)
+
+
+class Pieces:
+    """Ids to text, for a tokenizer whose ids are the same bytes wherever they stand: a list, filled as they come up."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._known: list[bytes | None] = [None] * backend.get_vocab_size(with_added_tokens=True)
+        self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+
+    @classmethod
+    def made(cls, backend: Any) -> Pieces | None:
+        """None where an id's text depends on those around it."""
+        pieces = cls(backend)
+        try:
+            return pieces if all(pieces.decode(ids, skip) == text for ids, skip, text in _decoded(backend)) else None
+        except IndexError:
+            return None
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """Raises an IndexError for an id that is none."""
+        if skip_special_tokens:
+            ids = [i for i in ids if i not in self._special]
+        if ids and min(ids) < 0:
+            raise IndexError(min(ids))
+        known = self._known
+        try:
+            data = b"".join([known[i] for i in ids])  # type: ignore[misc]
+        except TypeError:  # some come up for the first time
+            data = b"".join([known[i] or self._look_up(i) for i in ids])
+        return data.decode("utf-8", "replace")
+
+    def _look_up(self, token: int) -> bytes:
+        text: str = self._backend.id_to_token(token) or ""  # a gap in the vocabulary has none
+        try:
+            piece = bytes(map(_BYTES.__getitem__, text))
+        except KeyError:
+            piece = text.encode()
+        self._known[token] = piece
+        return piece
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level tokenizers write bytes with: those that can be seen stand for themselves."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in seen)
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
+
+
+def _decoded(backend: Any) -> Iterator[tuple[list[int], bool, str]]:
+    """Random ids, every added token among them; whether special ones are left out; the text they should have."""
+    chance, size = random.Random(0), backend.get_vocab_size(with_added_tokens=True)
+    added = iter(sorted(backend.get_added_tokens_decoder()))
+    for _ in range(_TRIED):
+        ids = [chance.randrange(size) for _ in range(20)]
+        ids[1::2] = [next(added, other) for other in ids[1::2]]
+        for skip in (True, False):
+            yield ids, skip, backend.decode(ids, skip_special_tokens=skip)
 
 
 def _added(tokenizer: Any) -> list[tuple[int, Any]]:

@@ -1,4 +1,4 @@
-"""The quick encoder: the same ids as the tokenizer's own, or not used at all."""
+"""Quick ways to ids and back: the same as the tokenizer's own, or not used at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.tokenizer import Quick, Tokenizer
+from agentcore_rl_toolkit.gateway.tokenizer import Pieces, Quick, Tokenizer
 from support.tokenizers import make_tokenizer
 
 
@@ -26,7 +26,7 @@ def own(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-QUICK, OWN = Quick.made(backend()), backend()
+QUICK, PIECES, OWN, WHOLE = Quick.made(backend()), Pieces.made(backend()), backend(), Tokenizer(make_tokenizer())
 PARTS = st.sampled_from(["<|im_start|>", "<|im_end|>", "<think>", "</tool_call>", "the weather", "  \n\t", "é", "👩‍👧"])
 
 
@@ -38,14 +38,16 @@ def test_ids_are_the_tokenizers_own(text: str) -> None:
 
 @given(st.lists(st.integers(0, OWN.get_vocab_size() + 2), max_size=12), st.booleans())
 def test_text_is_the_tokenizers_own(ids: list[int], skip: bool) -> None:
-    assert QUICK is not None
-    assert QUICK.decode(ids, skip) == OWN.decode(ids, skip_special_tokens=skip)
+    text = OWN.decode(ids, skip_special_tokens=skip)
+    assert WHOLE.decode(ids, skip) == WHOLE.decode(tuple(ids), skip_special_tokens=skip) == text
+    if all(i < OWN.get_vocab_size() for i in ids):
+        assert PIECES is not None
+        assert PIECES.decode(ids, skip) == text
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**32])
 def test_numbers_that_are_no_ids_have_no_text(wrong: int) -> None:
-    assert QUICK is not None
-    for decode in (lambda ids: QUICK.decode(ids, False), OWN.decode):
+    for decode in (WHOLE.decode, OWN.decode):
         with pytest.raises(OverflowError):
             decode([5, wrong])
 
@@ -114,9 +116,51 @@ class Unlike:
         return getattr(backend(), name)
 
 
-@pytest.mark.parametrize("make", [of_words, Another, Unlike])
+@pytest.mark.parametrize("make", [of_words, Another])
 def test_a_tokenizer_that_it_does_not_do_as_well_is_left_to_itself(make: Any) -> None:
     assert Quick.made(make()) is None
+
+
+def with_words_joined() -> Any:
+    joined = backend()
+    joined.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return joined
+
+
+def with_an_odd_added_token() -> Any:
+    """One that the decoder changes, and nothing else."""
+    odd = backend()
+    odd.add_tokens(["odd\u2581one", *(f"w{n}" for n in range(30_000))])
+    odd.decoder = decoders.Sequence([decoders.Replace("\u2581", "_"), decoders.ByteLevel()])
+    return odd
+
+
+@pytest.mark.parametrize("make", [of_words, Unlike, with_words_joined, with_an_odd_added_token])
+def test_ids_whose_text_is_not_theirs_alone_are_left_to_the_tokenizer(make: Any) -> None:
+    assert Pieces.made(make()) is None
+    if make is not Unlike:
+        whole, ids = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=make())), list(range(make().get_vocab_size()))
+        assert whole.decode(ids) == make().decode(ids, skip_special_tokens=False)
+
+
+def test_an_added_token_is_its_own_text() -> None:
+    added = backend()
+    added.add_tokens(["<｜two words｜>", "né"])
+    pieces, ids = Pieces.made(added), [5, *(added.token_to_id(token) for token in ("<｜two words｜>", "né")), 6]
+    assert pieces is not None
+    assert pieces.decode(ids, False) == pieces.decode(ids, False) == added.decode(ids, skip_special_tokens=False)
+    assert "<｜two words｜>" in pieces.decode(ids, False)
+
+
+def test_a_gap_in_the_vocabulary_has_no_text() -> None:
+    described = json.loads(backend().to_str())
+    last = next(token for token, number in described["model"]["vocab"].items() if number == 20)
+    described["model"]["vocab"][last] = 5000
+    described["model"]["merges"] = []
+    gapped = Backend.from_str(json.dumps(described))
+    whole = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=gapped))
+    ids = [21, 20, 22, 5000, 23]
+    assert whole.decode(ids) == gapped.decode(ids, skip_special_tokens=False)
 
 
 def test_without_the_package_the_tokenizer_does_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:
