@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.engine import EngineError
 from agentcore_rl_toolkit.gateway.engine.framing import Body, Events, _whole_events
-from agentcore_rl_toolkit.gateway.engine.http import HttpClient, message, seconds
+from agentcore_rl_toolkit.gateway.engine.http import Connection, HttpClient, message, seconds
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
 from support.raw_server import CLOSE, END, RESET, STREAM, RawServer, chunk, http
@@ -212,6 +212,25 @@ def test_a_connection_the_server_closed_meanwhile_is_replaced(loop: LoopThread, 
         assert loop.run(fetch(client, b"2")) == b"b"
         assert [request[-1:] for request in server.requests] == [b"1", b"2", b"2"]
         loop.run(client.close())
+
+
+class Closing(asyncio.Transport):
+    """As asyncio's own from Python 3.12 on: it has nothing left to write with, and has not said so yet."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def writelines(self, list_of_data: object) -> None:
+        raise TypeError("'NoneType' object is not callable")
+
+
+def test_nothing_is_written_to_a_connection_that_is_closing(loop: LoopThread) -> None:
+    async def write() -> None:
+        connection = Connection()
+        connection.connection_made(Closing())
+        connection.write([b"a", b"b"])
+
+    loop.run(write())
 
 
 def test_what_comes_unasked_is_nobodys_answer(loop: LoopThread) -> None:

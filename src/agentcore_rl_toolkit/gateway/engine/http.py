@@ -70,9 +70,7 @@ class Connection(asyncio.Protocol):
     def write(self, parts: Sequence[bytes]) -> None:
         """Write them all, without joining them first where the loop can do that."""
         self.answered = False
-        if (
-            not self._transport.is_closing()
-        ):  # asyncio's own loop would fail on it; what comes of it is seen while reading
+        if not self._transport.is_closing():  # asyncio's own would fail; that it is lost is seen while reading
             self._transport.writelines(parts)
 
     async def more(self, seconds: float) -> bool:
