@@ -51,7 +51,8 @@ def main() -> int:
         save_every=args.steps,
         seed=args.seed,
     )
-    print(f"training {args.model} on {AGENT.parent.name}: {settings.steps} steps of 8 problems with 8 rollouts each")
+    what = f"{settings.steps} steps of 8 problems with 8 rollouts each"
+    print(f"training {args.model} on {AGENT.parent.name}: {what}", flush=True)  # before the progress, also in a file
     summary = train(settings)
     show(summary)
     return 130 if summary["interrupted"] else 0
