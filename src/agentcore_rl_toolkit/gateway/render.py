@@ -9,18 +9,17 @@ and the beginning must end with the token the model samples to end its turn.
 from __future__ import annotations
 
 import json
-import re
 import threading
-import uuid
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .chat import ChatCall, Message, Reply, ToolCall, has_assistant
+from .chat import ChatCall, Message, Reply, has_assistant
 from .engine.base import IDS
 from .families import History, factory, is_generic
+from .replies import Replies
 from .standins import LONG_CALLS, StandIns
 from .tokenizer import Tokenizer
 from .turn import Turn
@@ -34,7 +33,6 @@ _RESERVED = {
     *("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
     *("tool_parser", "reasoning_parser", "thinking_retention", "name"),
 }
-_TEXT_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 class RenderFault(Exception):
@@ -70,6 +68,7 @@ class ChatRenderer:
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._plain.get_stop_token_ids()))
         if not self.stop_ids:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} has no token that ends a turn")
+        self._replies = Replies(tokenizer, self.stop_ids)
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
         self._agreed = self._agrees()
@@ -207,46 +206,7 @@ class ChatRenderer:
 
     def parse(self, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
         """What the sampled ids say. `prompt_end` are the prompt's last ids: they may have begun the reply."""
-        ids = list(sampled)
-        tools = call.tools or None
-        try:
-            parsed = self._renderer(call.template).parse_response(ids, tools=tools, prompt_ids=list(prompt_end))
-        except (ValueError, RecursionError):  # a model may write JSON that no parser takes
-            reply = self._plain_reply(ids, prompt_end)
-            reply.parse_failures = 1 if tools else 0
-            return reply
-        reply = Reply(content=parsed.content.strip(), reasoning=(parsed.reasoning_content or "").strip())
-        attempts = parsed.tool_calls
-        may_call = bool(tools) and call.tool_choice != "none"
-        # Not every format knows thoughts, and some take all of a reply for one.
-        odd = not reply.content if reply.reasoning else reply.content.startswith("<think>")
-        if (attempts and not may_call) or (odd and not attempts):  # without tools, what looks like a call is text
-            reply = self._plain_reply(ids, prompt_end, reply.reasoning)
-        if not may_call:
-            return reply
-        broken: list[str] = []
-        for attempt in attempts:
-            made = attempt.status in ("ok", "unknown_tool")
-            if not (made and _add_call(reply, uid, attempt.name, attempt.arguments)):
-                broken.append(f"<tool_call>{attempt.raw}</tool_call>")
-        if not attempts and "<tool_call>" in reply.content:
-            _parse_text_calls(reply, uid, broken)
-        reply.parse_failures = len(broken)
-        if broken:
-            reply.content = "\n".join(filter(None, [reply.content, *broken]))
-        return reply
-
-    def _plain_reply(self, ids: list[int], prompt_end: Sequence[int], reasoning: str = "") -> Reply:
-        """Reasoning and text as they were sampled, with nothing taken for a call."""
-        end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        text = self.tokenizer.decode(ids[:end]).strip()
-        opened = self.tokenizer.decode(list(prompt_end[-4:])).rstrip().endswith("<think>")
-        if not opened and not text.startswith("<think>"):
-            return Reply(text)
-        thought, closed, rest = text.partition("</think>")
-        if not closed and reasoning:  # ended by a call, or not at all
-            thought, _, rest = text.partition(reasoning)
-        return Reply(rest.strip(), reasoning or thought.replace("<think>", "").strip())
+        return self._replies.parse(self._renderer(call.template), sampled, prompt_end, call, uid)
 
     def _renderer(self, template: dict[str, Any]) -> Any:
         settings = self._template | template
@@ -271,38 +231,6 @@ class ChatRenderer:
 def _render(renderer: Any, call: ChatCall) -> list[int]:
     ids: list[int] = renderer.render_ids(list(call.messages), tools=call.tools or None, add_generation_prompt=True)
     return ids
-
-
-def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:
-    """Add a call to the reply, if it is one that can be sent."""
-    if not name or not isinstance(name, str) or not _sendable(name):
-        return False
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    if not _sendable(text):
-        text = json.dumps(arguments)  # lone surrogates, escaped
-    reply.tool_calls.append(ToolCall(f"call_{uid or uuid.uuid4().hex}_{len(reply.tool_calls)}", name, text))
-    return True
-
-
-def _sendable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _parse_text_calls(reply: Reply, uid: str, broken: list[str]) -> None:
-    """Calls written as text between `<tool_call>` tags, by models that have no tokens of their own for it."""
-    for match in _TEXT_CALL.finditer(reply.content):
-        try:
-            found = json.loads(match[1])
-            made = _add_call(reply, uid, found["name"], found.get("arguments", found.get("parameters")))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            made = False
-        if not made:
-            broken.append(match[0])
-    reply.content = _TEXT_CALL.sub("", reply.content).strip()
 
 
 _PROBE: Message = {"role": "user", "content": "x"}
