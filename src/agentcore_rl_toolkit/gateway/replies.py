@@ -64,7 +64,7 @@ class Replies:
     def __init__(self, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
-        self._added = frozenset(tokenizer.get_added_vocab().values()) | tokenizer.special_ids | set(stop_ids)
+        self._added = frozenset(tokenizer.get_added_vocab().values()) | set(stop_ids)
         self._openings: WeakKeyDictionary[Any, list[int] | None] = WeakKeyDictionary()
 
     def parse(

@@ -115,6 +115,21 @@ def test_what_may_have_a_mark_is_given_to_the_renderer(text: str) -> None:
     assert len(spy.read) == 1
 
 
+def test_tokens_that_mean_something_are_given_to_the_renderer_whatever_they_say() -> None:
+    real = make_tokenizer("some/model", PLAIN_TEMPLATE)
+    real.add_tokens(["PAUSE"])
+    chat = ChatRenderer(Tokenizer(real))
+    spy, encode = Reading(chat._plain), chat.tokenizer.encode
+    for said, read in (("Four four", 0), ("Four PAUSE four", 1)):
+        chat._replies.parse(spy, [], [], CALLS[0], "u")
+        spy.read.clear()
+        chat._replies.parse(spy, encode(said), encode("<|im_start|>assistant\n"), CALLS[0], "u")
+        assert len(spy.read) == read
+    stopping = Replies(chat.tokenizer, encode("x"))
+    assert stopping._words(encode("Fourx")) == "Four"
+    assert stopping._words(encode("Fourxfour")) is None
+
+
 @pytest.mark.parametrize("prompt", ["<|im_start|>assistant\n<think>\n", "<|im_start|>assistant", "hi", ""])
 def test_a_reply_that_its_prompt_has_begun_is_given_to_the_renderer(prompt: str) -> None:
     parse, spy = reading()
@@ -161,6 +176,7 @@ class Marking(Reading):
         ("tools", "call:look"),
         ("prompt", "<tool_call>"),
         ("prompt", "assistant\n<think>"),
+        ("prompt", "assistant\nhi"),
         ("prompt", "<|endoftext|>"),
     ],
 )
