@@ -83,8 +83,7 @@ class Bench:
             slow = {"delay": 2, "concurrency": width, "ramp": 2.0, "warm": 2.5, "seconds": 6.0, "sessions": width * 2}
             figures[str(width)] = cell = self.rounds(self.flood("turns", 512, False, **slow))
             rows = [
-                [n, f"{f['cpu_ms']:.2f}", f"{f['p50_ms']:.0f}", f"{f['p99_ms']:.0f}", over(f, cell), errors(f)]
-                for n, f in cell.items()
+                [name, *digits(f, cpu_ms=2, p50_ms=0, p99_ms=0), over(f, cell), errors(f)] for name, f in cell.items()
             ]
             show([f"2 s a call, {width} at once", "CPU ms", "p50 ms", "p99 ms", "p99 ÷ direct", "errors"], rows)
         return figures
@@ -97,8 +96,8 @@ class Bench:
             figures[str(width)] = cell = self.rounds(self.flood("turns", 512, True, **slow))
             rows = []
             for name, f in cell.items():
-                values = [f"{f['cores']:.2f}", f"{f['p50_ms']:.0f}", f"{f['p99_ms']:.0f}", over(f, cell)]
-                rows.append([name, *values, f"{f['first_p50_ms']:.0f}", f"{f['gap_p99_ms']:.0f}", errors(f)])
+                values = [*digits(f, cores=2, p50_ms=0, p99_ms=0), over(f, cell)]
+                rows.append([name, *values, *digits(f, first_p50_ms=0, gap_p99_ms=0), errors(f)])
             header = [f"{width} streams of 50 tokens/s", "cores", "p50 ms", "p99 ms", "p99 ÷ direct"]
             show([*header, "first ms", "gap p99 ms", "errors"], rows)
         return figures
@@ -208,7 +207,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians of numbers (also in nested figures), and the spread of those that vary."""
     figures: dict[str, Any] = {}
     spread: dict[str, list[float]] = {}
-    for key, value in runs[0].items():
+    for key, value in max(runs, key=len).items():  # one in which nothing was answered in time has hardly any
         values = [run.get(key) for run in runs]
         if isinstance(value, dict):
             figures[key] = next((v for v in values if v), {}) if key == "errors" else summary(values)  # type: ignore[arg-type]
@@ -222,11 +221,17 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def over(figures: dict[str, Any], cell: dict[str, Any]) -> str:
-    return f"{figures['p99_ms'] / cell['direct']['p99_ms']:.3f}" if "direct" in cell else ""
+    return f"{figures['p99_ms'] / cell['direct']['p99_ms']:.3f}" if "direct" in cell and "p99_ms" in figures else ""
+
+
+def digits(figures: dict[str, Any], **places: int) -> list[str]:
+    """Figures with so many places; nothing where there is none."""
+    return [f"{figures[key]:.{count}f}" if key in figures else "" for key, count in places.items()]
 
 
 def errors(figures: dict[str, Any]) -> str:
-    return " ".join(f"{count}×{status}" for status, count in figures.get("errors", {}).items())
+    silent = ["none answered in time"] if figures.get("requests") == 0 else []
+    return " ".join([*silent, *(f"{count}×{status}" for status, count in figures.get("errors", {}).items())])
 
 
 def show(header: list[str], rows: list[list[str]]) -> None:
