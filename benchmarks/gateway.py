@@ -272,7 +272,9 @@ def main() -> None:
     figures = {part: getattr(bench, part)() for part in chosen}
     if "ours" in bench.names:
         show(["against the targets", "figure", "target", ""], gateway_targets.rows(figures))
-    if not args.quick:
+    if not set(GATEWAYS) <= set(bench.names):
+        print("not recorded: some gateways were left out")
+    elif not args.quick:
         write("gateway", (recorded() if args.parts else {}) | figures)
 
 

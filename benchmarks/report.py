@@ -1,4 +1,4 @@
-"""What every benchmark does with its figures: a table for people, a JSON file for the record."""
+"""What every benchmark does with its figures: a table for people, a JSON file for the record, a page for readers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import platform
 from pathlib import Path
 from typing import Any
+
+import figures as figures_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,9 +20,10 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def write(name: str, figures: dict[str, Any]) -> None:
-    """Write `benchmarks/results/<name>.json`, with the machine it was measured on."""
+    """Write `benchmarks/results/<name>.json`, with the machine it was measured on, and the page anew."""
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"machine": machine} | figures, indent=2) + "\n")
+    figures_page.write()
     print(f"\nwritten to {path.relative_to(ROOT)}")

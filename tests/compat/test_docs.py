@@ -61,9 +61,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def test_the_reference_says_what_the_code_says() -> None:
-    script = ROOT / "scripts" / "docs" / "reference.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, env=clean_env())
+@pytest.mark.parametrize("script", ["scripts/docs/reference.py", "benchmarks/figures.py"])
+def test_the_reference_says_what_the_code_and_the_benchmarks_say(script: str) -> None:
+    script = str(ROOT / script)
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, env=clean_env())
     assert done.returncode == 0, done.stderr
 
 

@@ -1,0 +1,210 @@
+"""The page of measured figures, docs/reference/figures.md, made of the files that the benchmarks write.
+
+python benchmarks/figures.py            writes it (as every benchmark does)
+python benchmarks/figures.py --check    fails if it is out of date
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "figures.md"
+MADE = "<!-- made by benchmarks/figures.py -->"
+PEERS = ("rllm", "awslabs")
+INTRO = """\
+Measured by the scripts in [benchmarks](../../benchmarks/gateway.py), each against a peer or a floor in the same run, on
+shared and noisy machines: read the ratios before the numbers. What was measured is in
+[benchmarks/results](../../benchmarks/results/gateway.json), with the least and the most of what was repeated."""
+
+
+def page() -> str:
+    """All sections."""
+    sections = [gateway(), fidelity(), training(), runtime(), client(), install()]
+    return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
+
+
+def gateway() -> list[str]:
+    found = _read("gateway")
+    cells = found["speed"]
+    speed = _table(
+        ["prompt", "ours, requests/s", *PEERS, "nginx", "÷ better peer", "CPU ms", "better peer's"],
+        ([title, *_speed(cell)] for title, cell in cells.items()),
+    )
+    calls = [(f"{width} calls of 2 s at once", cell) for width, cell in found["calls"].items()]
+    streams = [(f"{width} streams of 50 tokens/s", cell) for width, cell in found["streams"].items()]
+    late = _table(
+        ["", "ours", *PEERS],
+        [(what, *(_late(cell.get(name, {}), cell["direct"]) for name in _all())) for what, cell in (*calls, *streams)],
+    )
+    memory = [(f"KB kept of a turn, sessions from {tokens} tokens", cell) for tokens, cell in found["memory"].items()]
+    turns, read, stored = found["turns"], found["read"], found["stored"]
+    rest = _table(
+        ["", "ours", *PEERS],
+        [
+            *((what, *(f"{cell[name]['bytes_per_turn'] / 1000:.1f}" for name in _all())) for what, cell in memory),
+            ("CPU of turns 96–100 ÷ that of turns 2–6", *(f"{turns[name]['ratio']:.2f}×" for name in _all())),
+            (
+                "others' p99 while a 50-turn session is read, ms",
+                *(f"{read[name]['reading_p99_ms']:.0f}" for name in _all()),
+            ),
+            *(
+                (
+                    f"p99 of calls of 50 ms with {count} turns stored, ms",
+                    *(f"{cell[name]['p99_ms']:.0f}" for name in _all()),
+                )
+                for count, cell in stored.items()
+            ),
+        ],
+    )
+    return [
+        "## The gateway",
+        "`python benchmarks/gateway.py`, with everything on: keys, exact tokens, the log on disk. `rllm` is\n"
+        "rllm-model-gateway 0.1.0, `awslabs` is agentcore-rl-toolkit 0.2.0, each in an environment of its own; nginx\n"
+        "only passes on. 64 at a time on one core, 256 sampled tokens from an engine that answers at once. Prompts\n"
+        "are all different, or those of groups, or of conversations (turns).",
+        speed,
+        "The slowest of a hundred (p99), against the engine without a gateway. awslabs answers a stream when it has\n"
+        "ended.",
+        late,
+        "What is kept, and what it costs later.",
+        rest,
+    ]
+
+
+def _speed(cell: dict[str, Any]) -> Iterable[str]:
+    ours = cell["ours"]
+    low, high = ours["spread"]["per_second"]
+    yield f"{ours['per_second']:.0f} ({low:.0f}–{high:.0f})"
+    yield from (f"{cell[name]['per_second']:.0f}" for name in (*PEERS, "nginx"))
+    yield f"**{ours['per_second'] / max(cell[name]['per_second'] for name in PEERS):.1f}×**"
+    yield f"{ours['cpu_ms']:.2f}"
+    yield f"{min(cell[name]['cpu_ms'] for name in PEERS):.2f}"
+
+
+def _late(figures: dict[str, Any], direct: dict[str, Any]) -> str:
+    return f"{figures['p99_ms'] / direct['p99_ms']:.3f}×" if "p99_ms" in figures else "none in time"
+
+
+def fidelity() -> list[str]:
+    cases = _read("fidelity")["cases"]
+    rows = [(case, *(_fidelity(found[name]) for name in _all())) for case, found in cases.items()]
+    return [
+        "## Exact tokens",
+        "`python benchmarks/fidelity.py`: a session of six turns with tools, whose client does to the history what\n"
+        "clients do. Each sampled token is to be trained once (1.0), in as few rows as can be.",
+        _table(["what the client does", "ours", *PEERS], rows),
+    ]
+
+
+def _fidelity(found: dict[str, Any]) -> str:
+    rows = f"{found['rows']} row{'s' if found['rows'] != 1 else ''}"
+    told = rows if found["rows"] == found["rows_expected"] else f"{rows} ({found['rows_expected']} expected)"
+    return f"{found['trained_share']:.1f}, {told}"
+
+
+def training() -> list[str]:
+    found, engine = _read("training"), _read("engine_cuda")["rollouts"]
+    long, settings = found["long"], found["settings"]
+    rows = [
+        (f"held-out reward before and after {settings['steps']} steps", f"{long['before']:.2f} → {long['after']:.2f}"),
+        ("minutes for them, both evaluations included", f"{long['seconds'] / 60:.1f}"),
+        ("trained ÷ sampled tokens", f"{long['fidelity']:.1f}"),
+        ("a step ÷ one of TRL alone, with its own generation", f"{found['step_time_ratio']:.2f}"),
+        ("the same, each in a process of its own", f"{found['each_in_a_process_of_its_own']['step_time_ratio']:.2f}"),
+        (
+            "tokens/s of 128 rollouts at once ÷ Transformers' `generate`",
+            f"{engine['fixed shapes']['tokens_per_s'] / engine['generate']['tokens_per_s']:.1f}×",
+        ),
+    ]
+    return [
+        "## Training",
+        f"`{found['command']}`: {settings['model'].partition(' ')[0]} learns to use the math\nagent's calculator, "
+        f"on one {found['machine']['gpu']}.",
+        _table(["", ""], rows),
+    ]
+
+
+def runtime() -> list[str]:
+    found = _read("runtime")
+    start, live, churn, over = (found[part] for part in ("start", "live", "churn", "overhead"))
+    rows = [
+        ("a new session until the agent's first line, ms", f"{start['session_ms']['p50']:.0f}"),
+        ("the same in a fresh process, ms", f"{start['fresh_ms']['p50']:.0f}"),
+        (f"MB a session, {live['live']} of them alive", f"{live['megabytes_per_session']:.0f}"),
+        (f"sessions/s, {churn['sessions']} of them, 16 at a time", f"{churn['per_second']:.0f}"),
+        (
+            "its memory before and after them, MB",
+            " → ".join(str(churn[w]["runtime's memory MB"]) for w in ("before", "after")),
+        ),
+        (
+            "a request, directly and through the runtime, ms",
+            f"{over['direct']['p50_ms']:.1f}, {over['routed, over HTTP']['p50_ms']:.1f}",
+        ),
+    ]
+    return ["## The local runtime", "`python benchmarks/runtime.py`, on two cores.", _table(["", ""], rows)]
+
+
+def client() -> list[str]:
+    found = _read("client")
+    delivery = found["delivery"]
+    rows = [
+        (how, f"{f['p50_ms'] / 1000:.2f}", f"{f['p99_ms'] / 1000:.2f}", f"{f['store_requests_per_rollout']:.2f}")
+        for how, f in delivery.items()
+    ]
+    quota, count = found["quota"], next(iter(delivery.values()))["results"]
+    return [
+        "## The client",
+        f"`python benchmarks/client.py`: {count} results, from when they are stored until they are in the trainer's\n"
+        f"hands. A rollout that is waited for takes {found['in_flight']['kilobytes_each']:.0f} KB. Of a quota of\n"
+        f"calls a second {quota['utilization']:.0%} is used, with {quota['throttles']} refused.",
+        _table(["how they come", "p50, s", "p99, s", "requests to the store each"], rows),
+    ]
+
+
+def install() -> list[str]:
+    found = _read("install")
+    sizes, imports = found["sizes"], found["import"]
+    base, ours = imports["import bedrock_agentcore"], imports["from agentcore_rl_toolkit import AgentCoreRLApp"]
+    rows = [
+        ("packages", str(sizes["base"]["packages"]), str(sizes["ours"]["packages"])),
+        ("MB", f"{sizes['base']['megabytes']:.0f}", f"{sizes['ours']['megabytes']:.0f}"),
+        ("import, ms", f"{base['median_ms']:.0f}", f"{ours['median_ms']:.0f}"),
+    ]
+    text = "`python benchmarks/install.py`: what it adds to an agent's container."
+    return ["## Installation", text, _table(["", "bedrock-agentcore", "and ours"], rows)]
+
+
+def _all() -> Sequence[str]:
+    return ("ours", *PEERS)
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return found
+
+
+def _table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write() -> None:
+    PAGE.write_text(page())
+
+
+def main() -> int:
+    if "--check" not in sys.argv:
+        write()
+    elif not PAGE.exists() or PAGE.read_text() != page():
+        print("docs/reference/figures.md is out of date\nhint: python benchmarks/figures.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
