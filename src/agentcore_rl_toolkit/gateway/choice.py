@@ -67,8 +67,10 @@ class Choice:
         if self._passed_on:
             reply = self._gathered.reply
         else:
-            stopped = self._reading is not None and self._reading.stopped
-            reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped)
+            reading = self._reading
+            stopped, told = (reading.stopped, reading.content) if reading is not None else (False, "")
+            told = told if self._piece is not None else ""
+            reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped, told=told)
         outcome = Outcome(self._record(reply, finish, masked=None), reply, draft.tops)
         if self._passed_on:
             outcome.rest = (*self._gathered.unsent(), draft.unsent())
@@ -126,7 +128,7 @@ class Choice:
                             piece, told = self._reading.feed(waiting), now
                             waiting.clear()
                             await self._tell(*piece)
-                            if self._reading.stopped and finish is None:
+                            if self._reading.stopped:  # also where the limit came in the same stretch
                                 finish = "stop"
                     if finish is not None:
                         break
@@ -195,7 +197,7 @@ class Choice:
             end, ends = after(plan.prints.whole, message), exact(message)
         elif masked is None and isinstance(plan.call, TextCall) and isinstance(plan.call.prompt, str):
             whole = plan.call.prompt + reply.content
-            text = (len(whole), text_print(whole))
+            text = (len(whole), text_print(whole), len(reply.content))
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         kept = remember(session, plan, self._uid, reply) if masked is None else None
         session.tree.add(turn, end, ends)
@@ -216,4 +218,5 @@ class Choice:
 def engine_fault(error: EngineError) -> Fault:
     """An engine's error as the agent sees it."""
     code = {400: "invalid_request", 404: "model_not_found", 429: "overloaded", 503: "engine_unavailable"}
-    return Fault(error.status, code.get(error.status, "engine_error"), str(error), retry_after=error.retry_after)
+    wait = error.retry_after or (1 if error.status == 503 else None)
+    return Fault(error.status, code.get(error.status, "engine_error"), str(error), retry_after=wait)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_128
@@ -124,18 +125,34 @@ class Planner:
             parent, keep = session.tree.share(prompt) if session.tree.turns else (None, 0)
         else:
             parent, keep = None, 0
-            for length, digest, turn in reversed(session.texts):
+            rest = call.prompt
+            for length, digest, said, turn in reversed(session.texts):
                 if length <= len(call.prompt) and text_print(call.prompt[:length]) == digest:
-                    parent, keep = turn, turn.length
+                    parent = turn
+                    keep, rest = self._going_on(turn, said, call.prompt[length:])
                     break
-            start = parent.tokens() if parent is not None else array(IDS)
-            rest = call.prompt[length:] if parent is not None else call.prompt
+            start = parent.tokens(keep) if parent is not None else array(IDS)
             prompt = start + self._renderer.tokenizer.packed(rest, add_special_tokens=parent is None)
         if not prompt:
             raise invalid("prompt is empty", param="prompt")
         goes_on = parent is not None and keep > parent.prompt_length
         origin = "bridge" if goes_on else "render" if session.tree.turns else "first"
         return Plan(call, sampling, parent, keep, prompt[keep:], origin, prompt, None, 0)
+
+    def _going_on(self, turn: Turn, said: int, rest: str) -> tuple[int, str]:
+        """How many of a turn's tokens a text goes on from, and what comes after them.
+
+        A client is told the first `said` characters of what was sampled. The others, a stop string or the end, are part
+        of its next prompt only if it writes them there.
+        """
+        decode, sampled = self._renderer.tokenizer.decode, turn.sampled.tolist()
+        text = decode(sampled)
+        if rest.startswith(text[said:]):
+            return turn.length, rest[len(text) - said :]
+        kept = bisect_right(range(len(sampled) + 1), said, key=lambda count: len(decode(sampled[:count]))) - 1
+        while not text.startswith(decode(sampled[:kept])):  # ends within a character
+            kept -= 1
+        return turn.prompt_length + kept, text[len(decode(sampled[:kept])) : said] + rest
 
     def place(self, session: Session, plan: Plan, prompt: array[int]) -> None:
         """Where a prompt that somebody else rendered goes on from."""
@@ -163,8 +180,11 @@ class Planner:
             live=not plan.forced and streams(self._renderer.name),
         )
 
-    def parse(self, plan: Plan, sampled: array[int], uid: str, *, stopped: bool) -> Reply:
-        """What was sampled says; if it was `stopped` by a stop string, what comes before that says."""
+    def parse(self, plan: Plan, sampled: array[int], uid: str, *, stopped: bool, told: str = "") -> Reply:
+        """What was sampled says; if it was `stopped` by a stop string, what comes before that says.
+
+        `told` was passed on as content. That can't be taken back: a reply that doesn't begin with it is only text.
+        """
         tokenizer = self._renderer.tokenizer
         ids, stop = sampled.tolist(), None
         if stopped:
@@ -174,6 +194,9 @@ class Planner:
                 place, stop = min(places)
                 ids = tokenizer.encode(text[:place])
         reply = self._read(plan, ids, uid)
+        if not reply.content.startswith(told) and not reply.tool_calls:
+            text = tokenizer.decode([token for token in ids if token not in self._renderer.stop_ids]).strip()
+            reply = Reply(text) if text.startswith(told) else reply
         reply.stop = stop
         return reply
 

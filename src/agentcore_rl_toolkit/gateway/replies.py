@@ -150,7 +150,7 @@ class Replies:
         for attempt in attempts:
             made = attempt.status in ("ok", "unknown_tool")
             if not (made and _add_call(reply, uid, attempt.name, attempt.arguments)):
-                broken.append(f"<tool_call>{attempt.raw}</tool_call>")
+                broken.append(self._written(ids, attempt))
         if not attempts and "<tool_call>" in reply.content:
             _parse_text_calls(reply, uid, broken)
         reply.parse_failures = len(broken)
@@ -158,10 +158,16 @@ class Replies:
             reply.content = "\n".join(filter(None, [reply.content, *broken]))
         return reply
 
+    def _written(self, ids: list[int], attempt: Any) -> str:
+        """A call that is none, as it was sampled."""
+        if attempt.token_span is None:
+            return str(attempt.raw)
+        start, end = attempt.token_span
+        return self._tokenizer.decode(_before(ids, self._stop_ids)[start:end]).strip()
+
     def _plain_reply(self, ids: list[int], prompt_end: Sequence[int], reasoning: str = "") -> Reply:
         """Reasoning and text as they were sampled, with nothing taken for a call."""
-        end = next((place for place, token in enumerate(ids) if token in self._stop_ids), len(ids))
-        text = self._tokenizer.decode(ids[:end]).strip()
+        text = self._tokenizer.decode(_before(ids, self._stop_ids)).strip()
         opened = self._tokenizer.decode(list(prompt_end[-4:])).rstrip().endswith("<think>")
         if not opened and not text.startswith("<think>"):
             return Reply(text)
@@ -169,6 +175,11 @@ class Replies:
         if not closed and reasoning:  # ended by a call, or not at all
             thought, _, rest = text.partition(reasoning)
         return Reply(rest.strip(), reasoning or thought.replace("<think>", "").strip())
+
+
+def _before(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """The ids before the first that ends a reply."""
+    return ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]
 
 
 def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:

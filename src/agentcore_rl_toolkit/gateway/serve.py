@@ -123,8 +123,9 @@ class Gateway:
         routes: bool = False,
     ) -> None:
         """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded."""
-        self._engine = open_engine(engine) if isinstance(engine, str) else engine
-        self._renderer = ChatRenderer(_tokenizer(tokenizer), renderer=renderer, history=history, template=template)
+        loaded = _tokenizer(tokenizer)
+        self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
+        self._renderer = ChatRenderer(loaded, renderer=renderer, history=history, template=template)
         self._log = log
         self._limits = limits
         self._routes = routes

@@ -147,8 +147,8 @@ class Session:
         self.beginning: Beginning | None = None
         """What the last request was, to know it again as the beginning of the next."""
         self.answers: OrderedDict[bytes, Answer] = OrderedDict()
-        self.texts: list[tuple[int, bytes, Turn]] = []
-        """Plain completions: the length and print of the whole text, prompt and reply, that ended in a turn."""
+        self.texts: list[tuple[int, bytes, int, Turn]] = []
+        """Plain completions: length and print of the whole text, prompt and reply; the reply's length; its turn."""
         self.kept: dict[str, Kept] = {}
         """Conversations to go on from, by the id of the turn they ended in."""
         self.enforced = read_sampling(settings.enforced)

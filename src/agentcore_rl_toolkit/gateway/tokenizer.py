@@ -41,7 +41,7 @@ class Tokenizer:
                 f"{type(tokenizer).__name__} is no fast tokenizer",
                 hint="save it with a tokenizer.json beside the model",
             )
-        self._full = tokenizer
+        self.full = tokenizer
         self._backend = backend
         self.name_or_path: str = tokenizer.name_or_path
         self.eos_token_id: int | None = tokenizer.eos_token_id
@@ -89,7 +89,7 @@ class Tokenizer:
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def apply_chat_template(self, messages: Sequence[Any], **settings: Any) -> Any:
-        return self._full.apply_chat_template(messages, **settings)
+        return self.full.apply_chat_template(messages, **settings)
 
     def get_added_vocab(self) -> dict[str, int]:
         return dict(self._added)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,7 +15,9 @@ from agentcore_rl_toolkit.gateway import choice as sampling
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
-from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
+from agentcore_rl_toolkit.gateway.serve import Gateway
+from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, tokenizer
+from support.tokenizers import make_tokenizer
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
 TWO_CALLS = "let me see\n" + call_text("get_weather", city="Paris") + "\n" + call_text("get_weather", city="Rome")
@@ -95,7 +99,97 @@ def test_completions_and_how_they_go_on():
         assert "".join(chunk.choices[0].text for chunk in chunks) == " four"
         assert chunks[-1].choices[0].finish_reason == "stop"
         known = running.trajectories(session["session_id"]).fidelity
-        assert (known.rows, known.bridges, known.trained) == (1, 1, known.sampled)
+        assert (known.rows, known.bridges, known.trained) == (2, 1, known.sampled)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "stop", "said", "goes_on", "rows"),
+    [
+        (ids(" look\nObservation:", end=False), "\nObservation:", " look", "\nObservation: 0\nThought:", 1),
+        (ids(" look\nObservation: 7 or", end=False), "\nObservation:", " look", "\nObservation: 0\nThought:", 2),
+        (ids(" look\nObservation:", end=False), "\nObservation:", " look", "; and then", 2),
+        (ids(" look at Observation", end=False), "k at", " loo", " again", 2),
+        (ids(" é\nObservation:", end=False), "\nObservation:", " é", " again", 2),
+        (ids(" look"), None, " look", "\nQ: 0\nA:", 2),
+        (ids(" look"), None, " look", "<|im_end|>\nQ: 0\nA:", 1),
+        (ids(" look", end=False), None, " look", "\nQ: 0\nA:", 1),
+        (ids("\nObservation: 7", end=False), "\nObs", "", " x", 2),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_completion_goes_on_from_what_the_client_wrote(
+    tmp_path: Path, sampled: list[int], stop: str | None, said: str, goes_on: str, rows: int, restarted: bool
+):
+    start, engine = "Q: hi\nThought:", ScriptedEngine([sampled, ids(" four")], chunk=64)
+    with ExitStack() as stack:
+        running = stack.enter_context(gateway(engine, log=tmp_path))
+        session = running.open_session(session_id="s")
+        first = client(session).completions.create(model=MODEL, prompt=start, stop=stop)
+        assert (first.choices[0].text, first.choices[0].finish_reason) == (said, "stop")
+        if restarted:
+            before = running.url
+            stack.close()
+            running = stack.enter_context(gateway(engine, log=tmp_path))
+            session["base_url"] = session["base_url"].replace(before, running.url)
+        client(session).completions.create(model=MODEL, prompt=start + said + goes_on)
+        assert tokenizer().decode(engine.requests[1].prompt.tolist()) == start + said + goes_on
+        known = running.trajectories("s").fidelity
+        assert (known.rows, known.trained, known.masked) == (rows, known.sampled, {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_a_stop_string_that_comes_with_the_limit_is_why_it_ended(stream: bool, chunk: int):
+    sampled = ids("I think the answer is", end=False)
+    with gateway(ScriptedEngine([sampled], chunk=chunk)) as running:
+        session = running.open_session(mask_truncated=True)
+        answer = chat(session, stop=["the"], max_tokens=len(ids("I think the", end=False)), stream=stream)
+        if stream:
+            content, _, _, reasons = collected(answer)
+        else:
+            content, reasons = answer.choices[0].message.content, [answer.choices[0].finish_reason]
+        assert (content, reasons) == ("I think", ["stop"])
+        known = running.trajectories(session["session_id"]).fidelity
+        assert (known.trained, known.masked) == (known.sampled, {})
+
+
+def test_what_was_passed_on_as_text_stays_text():
+    said = "two and two</think>It is four.<|user|>"
+    family = make_tokenizer("some/glm-4.5", family="glm-4.5")
+    engine = ScriptedEngine([family.encode(said, add_special_tokens=False)] * 2)
+    with Gateway(engine, tokenizer=family, renderer="glm-4.5") as running:
+        session = running.open_session()
+        asked = {"model": MODEL, "messages": HELLO}
+        with client(session) as asker:
+            content, reasoning, *_ = collected(asker.chat.completions.create(**asked, stream=True))
+            assert (content, reasoning) == ("two and two</think>It is four.", "")
+            echo = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
+            message = asker.chat.completions.create(model=MODEL, messages=echo).choices[0].message
+            assert (message.content, message.reasoning_content) == ("It is four.", "two and two")
+        known = running.trajectories(session["session_id"]).fidelity
+        assert (known.rows, known.bridges) == (1, 1)
+
+
+def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():
+    with Gateway("transformers=tiny", tokenizer="tiny") as running:
+        session = running.open_session()
+        with client(session) as asker:
+            asked = {"model": "tiny", "messages": HELLO, "max_tokens": 60, "temperature": 0}
+            form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}}
+            told = asker.chat.completions.create(**asked, response_format=form).choices[0].message.content
+            assert json.loads(told) in (True, False)
+            whole = asker.chat.completions.create(**asked)
+            word = whole.choices[0].message.content.split()[1]
+            cut = asker.chat.completions.create(**asked, stop=[word])
+            assert cut.choices[0].finish_reason == "stop"
+            assert cut.usage.completion_tokens < whole.usage.completion_tokens
+
+
+def test_an_engine_that_is_away_says_when_to_come_back():
+    with gateway(ScriptedEngine(lambda _: Line([], fails=EngineError("away", status=503)))) as running:
+        with pytest.raises(openai.InternalServerError) as refused:
+            chat(running.open_session())
+        assert (refused.value.status_code, refused.value.response.headers["Retry-After"]) == (503, "1")
 
 
 def test_completions_of_token_ids():

@@ -137,6 +137,24 @@ def test_a_reply_that_its_prompt_has_begun_is_given_to_the_renderer(prompt: str)
     assert len(spy.read) == 1
 
 
+@pytest.mark.parametrize(
+    "said", ['x <tool_call>{"na', '<tool_call>\n{"name": }\n</tool_call>', "<tool_call>[1]</tool_call>"]
+)
+def test_a_call_that_is_none_is_text_as_it_was_sampled(said: str) -> None:
+    parse, _ = reading()
+    reply = parse(said, (render("qwen3").stop_ids[0],))
+    assert (reply.content.replace("x\n", "x "), reply.parse_failures) == (said, 1)
+
+
+def test_a_call_of_another_format_is_text_as_it_was_sampled() -> None:
+    chat = render("deepseek-v3")
+    said = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{"
+    reply = chat.parse(chat.tokenizer.encode(said), chat.tokenizer.encode("<｜Assistant｜>"), CALLS[1], "u")
+    assert reply.parse_failures == 1
+    assert "tool_call>" not in reply.content
+    assert reply.content in said
+
+
 def test_a_thought_that_the_prompt_opens_stays_a_thought() -> None:
     parse, _ = reading()
     assert parse("hm</think>Four.", after="<|im_start|>assistant\n<think>\n") == Reply("Four.", "hm")

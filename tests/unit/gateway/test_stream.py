@@ -188,7 +188,7 @@ def test_without_tools_json_and_calls_are_text() -> None:
 def test_a_broken_call_comes_at_the_end() -> None:
     passed, reply = one_by_one("qwen3", 'Now: <tool_call>{"name": </tool_call>')
     assert joined(passed[:-1]) == ("", "Now:")
-    assert joined(passed) == ("", 'Now:\n<tool_call>{"name":</tool_call>')
+    assert joined(passed) == ("", 'Now:\n<tool_call>{"name": </tool_call>')
     assert reply.parse_failures == 1
 
 

@@ -161,6 +161,7 @@ def test_messages_in_canonical_form():
             },
             {"role": "tool", "tool_call_id": "c", "name": "f", "content": "3"},
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"role": "assistant", "content": None, "refusal": "never"},
         ]
     )
     assert read == [
@@ -174,6 +175,7 @@ def test_messages_in_canonical_form():
         },
         {"role": "tool", "content": "3", "tool_call_id": "c", "name": "f"},
         {"role": "assistant", "content": "no"},
+        {"role": "assistant", "content": "never"},
     ]
 
 
@@ -188,6 +190,7 @@ def test_messages_in_canonical_form():
         ({"role": "assistant", "tool_calls": {}, "content": [5]}, "no text"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, "no function call"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}, "arguments"),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "write it as tool_calls"),
         ("x", "is not an object"),
     ],
 )
@@ -195,6 +198,24 @@ def test_messages_that_are_refused(message: Any, why: str):
     with pytest.raises(Fault, match=why) as refused:
         openai.read_messages([*HELLO, message])
     assert refused.value.param == "messages[1]"
+
+
+def test_what_would_be_ignored_is_refused():
+    with pytest.raises(Fault, match="write them as tools"):
+        openai.read_chat({"messages": HELLO, "functions": [{"name": "f"}], "function_call": "auto"})
+    assert openai.read_chat({"messages": HELLO, "functions": []}).tools == []
+    with pytest.raises(Fault, match="best_of is not supported"):
+        completions.read_completion({"prompt": "x", "n": 2, "best_of": 3})
+    assert completions.read_completion({"prompt": "x", "n": 2, "best_of": 2}).n == 2
+    for several in (["a", "b"], [[1, 2], [3]]):
+        with pytest.raises(Fault, match="several prompts; send one"):
+            completions.read_completion({"prompt": several})
+
+
+def test_parts_of_characters_have_no_bytes():
+    read = openai.chat_logprobs(["é", "\ufffd"], [-1.0, -2.0], [{"é": -1.0, "\ufffd": -3.0}, None])["content"]
+    assert [entry["bytes"] for entry in read] == [[195, 169], None]
+    assert [entry["bytes"] for entry in read[0]["top_logprobs"]] == [[195, 169], None]
 
 
 def test_somebody_has_to_be_replied_to():

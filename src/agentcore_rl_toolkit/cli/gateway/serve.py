@@ -122,7 +122,8 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _log(args)
     limits = Limits(max_in_flight=args.max_in_flight)
-    core = Core(open_engine(",".join(args.engine)), renderer, log=log, limits=limits, routes=args.routes)
+    engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
+    core = Core(engine, renderer, log=log, limits=limits, routes=args.routes)
     where = {"host": args.host, "port": args.port, "public_url": args.public_url}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...errors import ConfigError
 from ...tiny import resolve
@@ -36,8 +37,10 @@ __all__ = [
 KINDS = ("vllm", "vllm-chat", "vllm-generate", "sglang", "tinker", "transformers")
 
 
-def open_engine(spec: str | Sequence[str], *, api_key: str | None = None) -> Engine:
+def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None) -> Engine:
     """The engine that `spec` describes; several, as a list or with commas between them, are replicas.
+
+    `tokenizer` is one of Transformers', for an engine in this process: for JSON schemas, and to end at stop strings.
 
     >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -57,7 +60,7 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None) -> Eng
                 hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}",
             )
         kind = named
-        engines.append((kind, _open(kind, place, api_key)))
+        engines.append((kind, _open(kind, place, api_key, tokenizer)))
     if len({kind == "vllm-chat" for kind, _ in engines}) > 1:
         raise ConfigError("replicas can't mix vllm-chat with engines that take tokens", hint="use one kind for all")
     if len(engines) == 1:
@@ -67,11 +70,11 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None) -> Eng
     return Replicas([engine for _, engine in engines])
 
 
-def _open(kind: str, place: str, api_key: str | None) -> Engine:
+def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
     if kind == "transformers":
         from .transformers import TransformersEngine
 
-        return TransformersEngine(resolve(place))
+        return TransformersEngine(resolve(place), name=place, tokenizer=tokenizer)
     if kind == "tinker":
         from .tinker import TinkerEngine
 

@@ -25,12 +25,16 @@ def read_completion(body: dict[str, Any]) -> TextCall:
         prompt = prompt[0]
     if isinstance(prompt, list) and prompt:
         if not all(type(i) is int and 0 <= i < 2**31 for i in prompt):
-            raise invalid("prompt is neither a text nor a list of token ids", param="prompt")
+            several = all(isinstance(one, (str, list)) for one in prompt)
+            said = "has several prompts; send one a request" if several else "is neither a text nor a list of token ids"
+            raise invalid(f"prompt {said}", param="prompt")
     elif not isinstance(prompt, str) or not prompt:
         raise invalid("prompt is neither a text nor a list of token ids (one a request)", param="prompt")
     for name in ("echo", "suffix"):
         if body.get(name):
             raise invalid(f"{name} is not supported", param=name)
+    if whole(body, "best_of", 1, 1, MOST_CHOICES) > whole(body, "n", 1, 1, MOST_CHOICES):
+        raise invalid("best_of is not supported: nothing that was sampled is kept back; use n", param="best_of")
     top = body.get("logprobs")
     return TextCall(
         prompt=prompt,

@@ -33,6 +33,8 @@ _Texts = tuple[list[str], list[float], list["dict[str, float] | None"]]
 
 def read_chat(body: dict[str, Any]) -> ChatCall:
     """A request to `/chat/completions`."""
+    if body.get("functions"):
+        raise invalid("functions is not supported; write them as tools", param="functions")
     messages = read_messages(body.get("messages"))
     tools = _tools(body.get("tools"))
     logprobs = flag(body, "logprobs")
@@ -79,7 +81,9 @@ def _message(message: Any, place: int) -> Message:
     role = _ROLES.get(message.get("role") or "") if isinstance(message.get("role"), str) else None
     if role is None:
         raise invalid(f"{where}.role is {short(message.get('role'))}; expected one of {', '.join(_ROLES)}", param=where)
-    content = message.get("content")
+    if message.get("function_call"):
+        raise invalid(f"{where}.function_call is not supported; write it as tool_calls", param=where)
+    content = message.get("content") or message.get("refusal")
     read: Message = {"role": role, "content": content if isinstance(content, str) else read_content(content, where)}
     if role == "assistant":
         if message.get("tool_calls"):
@@ -303,16 +307,20 @@ def chat_logprobs(
             {
                 "token": token,
                 "logprob": number(value),
-                "bytes": list(token.encode("utf-8", "surrogatepass")),
+                "bytes": _bytes(token),
                 "top_logprobs": [
-                    {"token": t, "logprob": number(v), "bytes": list(t.encode("utf-8", "surrogatepass"))}
-                    for t, v in (top or {}).items()
+                    {"token": t, "logprob": number(v), "bytes": _bytes(t)} for t, v in (top or {}).items()
                 ],
             }
             for token, value, top in zip(tokens, values, tops, strict=True)
         ],
         "refusal": None,
     }
+
+
+def _bytes(token: str) -> list[int] | None:
+    """A token's bytes; None for a part of a character, whose bytes its text doesn't tell."""
+    return None if "\ufffd" in token else list(token.encode("utf-8", "surrogatepass"))
 
 
 def models(names: Sequence[str], created: int, context: int | None) -> bytes:
