@@ -62,7 +62,7 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
         uid=record["uid"],
     )
     session.tree.add(turn, record["end"], record["exact"])
-    if record["text"] is not None and len(record["text"]) == 3:  # earlier logs don't say how much was given out
+    if record["text"] is not None:
         session.texts.append((*record["text"], turn))
     if turn.masked is None:
         _remember(session, turn, record)

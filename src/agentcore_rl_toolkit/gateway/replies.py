@@ -163,11 +163,12 @@ class Replies:
         if attempt.token_span is None:
             return str(attempt.raw)
         start, end = attempt.token_span
-        return self._tokenizer.decode(_before(ids, self._stop_ids)[start:end]).strip()
+        return self._tokenizer.decode(ids[start:end]).strip()
 
     def _plain_reply(self, ids: list[int], prompt_end: Sequence[int], reasoning: str = "") -> Reply:
         """Reasoning and text as they were sampled, with nothing taken for a call."""
-        text = self._tokenizer.decode(_before(ids, self._stop_ids)).strip()
+        end = next((place for place, token in enumerate(ids) if token in self._stop_ids), len(ids))
+        text = self._tokenizer.decode(ids[:end]).strip()
         opened = self._tokenizer.decode(list(prompt_end[-4:])).rstrip().endswith("<think>")
         if not opened and not text.startswith("<think>"):
             return Reply(text)
@@ -175,11 +176,6 @@ class Replies:
         if not closed and reasoning:  # ended by a call, or not at all
             thought, _, rest = text.partition(reasoning)
         return Reply(rest.strip(), reasoning or thought.replace("<think>", "").strip())
-
-
-def _before(ids: list[int], ends: Sequence[int]) -> list[int]:
-    """The ids before the first that ends a reply."""
-    return ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]
 
 
 def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:

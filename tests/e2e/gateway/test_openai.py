@@ -108,7 +108,7 @@ def test_completions_and_how_they_go_on():
         (ids(" look\nObservation:", end=False), "\nObservation:", " look", "\nObservation: 0\nThought:", 1),
         (ids(" look\nObservation: 7 or", end=False), "\nObservation:", " look", "\nObservation: 0\nThought:", 2),
         (ids(" look\nObservation:", end=False), "\nObservation:", " look", "; and then", 2),
-        (ids(" look at Observation", end=False), "k at", " loo", " again", 2),
+        (ids(" the answer is", end=False), "swer", " the an", " again", 2),  # within a token
         (ids(" é\nObservation:", end=False), "\nObservation:", " é", " again", 2),
         (ids(" look"), None, " look", "\nQ: 0\nA:", 2),
         (ids(" look"), None, " look", "<|im_end|>\nQ: 0\nA:", 1),
@@ -156,18 +156,20 @@ def test_a_stop_string_that_comes_with_the_limit_is_why_it_ended(stream: bool, c
 def test_what_was_passed_on_as_text_stays_text():
     said = "two and two</think>It is four.<|user|>"
     family = make_tokenizer("some/glm-4.5", family="glm-4.5")
-    engine = ScriptedEngine([family.encode(said, add_special_tokens=False)] * 2)
+    engine = ScriptedEngine([family.encode(said, add_special_tokens=False)] * 3)
     with Gateway(engine, tokenizer=family, renderer="glm-4.5") as running:
         session = running.open_session()
         asked = {"model": MODEL, "messages": HELLO}
         with client(session) as asker:
             content, reasoning, *_ = collected(asker.chat.completions.create(**asked, stream=True))
             assert (content, reasoning) == ("two and two</think>It is four.", "")
+            whole = asker.chat.completions.create(**asked, stop=["never"]).choices[0].message
+            assert (whole.content, whole.reasoning_content) == ("It is four.", "two and two")
             echo = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
             message = asker.chat.completions.create(model=MODEL, messages=echo).choices[0].message
             assert (message.content, message.reasoning_content) == ("It is four.", "two and two")
         known = running.trajectories(session["session_id"]).fidelity
-        assert (known.rows, known.bridges) == (1, 1)
+        assert (known.rows, known.bridges) == (2, 1)
 
 
 def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():
