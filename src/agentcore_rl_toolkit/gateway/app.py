@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
+_ONE_MODEL = "v1/models/{model}"
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -84,6 +85,7 @@ class App:
         }
         self._of_agent: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
             ("GET", "v1/models"): self._models,
+            ("GET", _ONE_MODEL): self._model,
             ("POST", "v1/messages/count_tokens"): self._count,
             ("PUT", "result"): self._result,
         }
@@ -135,6 +137,7 @@ class App:
         wire = wire_at(rest)
         if wire is not None and request.method == "POST":
             return await self._call(request, session, wire, rest)
+        rest = _ONE_MODEL if rest.startswith("v1/models/") else rest
         action = self._of_agent.get((request.method, rest))
         if action is None:
             allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == rest}
@@ -180,11 +183,21 @@ class App:
 
     async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         await self.core.model(None, session)
-        info = self.core.info
-        names = (session.settings.model,) if session.settings.model else info.models
-        limits = [limit for limit in (session.settings.context_limit, info.context_length) if limit]
+        names = (session.settings.model,) if session.settings.model else self.core.info.models
         wire = anthropic if speaks_anthropic(request.headers) else openai
-        return _json(wire.models(names, int(self._started), min(limits, default=None)))
+        return _json(wire.models(names, int(self._started), self._context(session)))
+
+    async def _model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        name = unquote(_of_session(request)[1].removeprefix("v1/models/"))
+        known = await self.core.model(name, session)
+        if known != name:
+            raise Fault(404, "model_not_found", f"the model {name!r} does not exist", hint=f"there is: {known}")
+        wire = anthropic if speaks_anthropic(request.headers) else openai
+        return _json(dump(wire.model(name, int(self._started), self._context(session))))
+
+    def _context(self, session: Session) -> int | None:
+        limits = [limit for limit in (session.settings.context_limit, self.core.info.context_length) if limit]
+        return min(limits, default=None)
 
     async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         raw = await self._body(request)

@@ -334,6 +334,10 @@ def openapi() -> Schema:
                 "parameters": [_SESSION_AND_KEY],
                 "get": _operation("models", "The models there are", _OBJECT, admin=False),
             },
+            f"{agent}/v1/models/{{model}}": {
+                "parameters": [_SESSION_AND_KEY, _MODEL],
+                "get": _operation("model", "One of them", _OBJECT, admin=False),
+            },
             f"{agent}/result": {
                 "parameters": [_SESSION_AND_KEY],
                 "put": _operation("pushResult", "Attach the rollout's result", _OBJECT, body=_OBJECT, admin=False),

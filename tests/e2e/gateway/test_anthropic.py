@@ -504,6 +504,7 @@ def test_models():
             ("a", "model", 512), ("b", "model", 512)
         ]  # fmt: skip
         assert models[0].created_at.year > 2000
+        assert asker(session).models.retrieve("b") == models[1]
         assert [model.id for model in client(session).models.list()] == ["a", "b"]  # OpenAI's is as it was
         with pytest.raises(anthropic.AuthenticationError) as wrong:
             asker({"anthropic_base_url": session["anthropic_base_url"] + "x"}).models.list()

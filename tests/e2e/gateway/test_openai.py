@@ -416,14 +416,22 @@ def test_sampling_settings_reach_the_engine():
 
 
 def test_models():
-    with gateway(ScriptedEngine([ids("four")], models=("a", "b"), context_length=512)) as running:
+    with gateway(ScriptedEngine([ids("four")], models=("a", "b", "org/c d"), context_length=512)) as running:
         session = running.open_session()
-        assert [model.id for model in client(session).models.list()] == ["a", "b"]
+        for name in ("b", "org/c d"):
+            assert client(session).models.retrieve(name).model_dump()["max_model_len"] == 512
+            assert client(session).models.retrieve(name).id == name
+        with pytest.raises(openai.NotFoundError, match="'e' does not exist"):
+            client(session).models.retrieve("e")
+        assert [model.id for model in client(session).models.list()] == ["a", "b", "org/c d"]
         assert next(iter(client(session).models.list())).max_model_len == 512
         assert running.trajectories(session["session_id"]).fidelity.turns == 0
         narrow = running.open_session(model="b", context_limit=100)
         models = list(client(narrow).models.list())
         assert [(model.id, model.max_model_len) for model in models] == [("b", 100)]
+        assert client(narrow).models.retrieve("b").id == "b"
+        with pytest.raises(openai.NotFoundError, match="there is: b"):
+            client(narrow).models.retrieve("a")
         chat(narrow, model="whatever-the-agent-says")
         assert running.core.engine.requests[0].model == "b"
 

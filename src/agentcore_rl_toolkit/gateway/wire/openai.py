@@ -325,8 +325,13 @@ def _bytes(token: str) -> list[int] | None:
 
 def models(names: Sequence[str], created: int, context: int | None) -> bytes:
     """The answer of `/models`."""
+    return dump({"object": "list", "data": [model(name, created, context) for name in names]})
+
+
+def model(name: str, created: int, context: int | None) -> dict[str, Any]:
+    """One of them, the answer of `/models/{name}`."""
     entry = {"object": "model", "created": created, "owned_by": "agentcore-rl-toolkit", "max_model_len": context}
-    return dump({"object": "list", "data": [{"id": name, **entry} for name in names]})
+    return {"id": name, **entry}
 
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
