@@ -35,7 +35,7 @@ from .openapi import openapi
 from .sender import Sender
 from .session import Session, read_settings
 from .trajectory import Trajectories
-from .wire import anthropic, openai
+from .wire import anthropic, models
 from .wire.base import Asked, Exchange, Wire
 from .wire.beginning import read_grown
 from .wire.body import dump, read_json
@@ -184,20 +184,19 @@ class App:
     async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         await self.core.model(None, session)
         names = (session.settings.model,) if session.settings.model else self.core.info.models
-        wire = anthropic if speaks_anthropic(request.headers) else openai
-        return _json(wire.models(names, int(self._started), self._context(session)))
+        return _json(models.listed(names, **self._models_asked(request, session)))
 
     async def _model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         name = unquote(_of_session(request)[1].removeprefix("v1/models/"))
         known = await self.core.model(name, session)
         if known != name:
             raise Fault(404, "model_not_found", f"the model {name!r} does not exist", hint=f"there is: {known}")
-        wire = anthropic if speaks_anthropic(request.headers) else openai
-        return _json(dump(wire.model(name, int(self._started), self._context(session))))
+        return _json(models.described(name, **self._models_asked(request, session)))
 
-    def _context(self, session: Session) -> int | None:
+    def _models_asked(self, request: web.BaseRequest, session: Session) -> dict[str, Any]:
         limits = [limit for limit in (session.settings.context_limit, self.core.info.context_length) if limit]
-        return min(limits, default=None)
+        context, theirs = min(limits, default=None), speaks_anthropic(request.headers)
+        return {"created": int(self._started), "context": context, "anthropic": theirs}
 
     async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         raw = await self._body(request)

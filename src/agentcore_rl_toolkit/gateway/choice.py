@@ -68,8 +68,8 @@ class Choice:
             reply = self._gathered.reply
         else:
             reading = self._reading
-            stopped, told = (reading.stopped, reading.content) if reading is not None else (False, "")
-            told = told if self._piece is not None else ""
+            stopped = reading is not None and reading.stopped
+            told = reading.content if reading is not None and self._piece is not None else ""
             reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped, told=told)
         outcome = Outcome(self._record(reply, finish, masked=None), reply, draft.tops)
         if self._passed_on:

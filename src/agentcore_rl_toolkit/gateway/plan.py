@@ -150,8 +150,6 @@ class Planner:
         if rest.startswith(text[said:]):
             return turn.length, rest[len(text) - said :]
         kept = bisect_right(range(len(sampled) + 1), said, key=lambda count: len(decode(sampled[:count]))) - 1
-        while not text.startswith(decode(sampled[:kept])):  # ends within a character
-            kept -= 1
         return turn.prompt_length + kept, text[len(decode(sampled[:kept])) : said] + rest
 
     def place(self, session: Session, plan: Plan, prompt: array[int]) -> None:

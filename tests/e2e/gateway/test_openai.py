@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from agentcore_rl_toolkit.gateway import choice as sampling
+from agentcore_rl_toolkit.gateway.chat import ChatCall
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
@@ -170,6 +172,16 @@ def test_what_was_passed_on_as_text_stays_text():
             assert (message.content, message.reasoning_content) == ("It is four.", "two and two")
         known = running.trajectories(session["session_id"]).fidelity
         assert (known.rows, known.bridges) == (2, 1)
+
+
+def test_text_that_was_thought_is_not_said_again():
+    """What was passed on is not the beginning of the text: the reply stays what its format makes of it."""
+    with gateway([]) as running:
+        session, call = running.core.sessions.get(running.open_session()["session_id"]), ChatCall(HELLO)
+        plan = running.core.planner.plan(session, call, None)
+        sampled = array("i", ids("<think>\nhm\n</think>\n\nfour"))
+        reply = running.core.planner.parse(plan, sampled, "u", stopped=False, told="five")
+        assert (reply.content, reply.reasoning) == ("four", "hm")
 
 
 def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():

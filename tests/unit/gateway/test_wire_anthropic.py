@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from agentcore_rl_toolkit.gateway.chat import Reply, ToolCall, exact, parse_arguments
 from agentcore_rl_toolkit.gateway.engine.base import Sampling
 from agentcore_rl_toolkit.gateway.faults import Fault
-from agentcore_rl_toolkit.gateway.wire import anthropic, openai
+from agentcore_rl_toolkit.gateway.wire import anthropic, models, openai
 from agentcore_rl_toolkit.gateway.wire.body import read_json
 from support.wire import NOTHING, answer, asked, streamed
 
@@ -580,12 +580,12 @@ def test_an_error_is_one_line_to_everybody(message: str):
 
 
 def test_models():
-    said = json.loads(anthropic.models(["a", "b"], 0, 512))
+    said = json.loads(models.listed(["a", "b"], 0, 512, anthropic=True))
     assert [model["id"] for model in said["data"]] == ["a", "b"]
     assert said["data"][0]["created_at"] == "1970-01-01T00:00:00Z"
     assert (said["data"][0]["max_input_tokens"], said["has_more"]) == (512, False)
     assert (said["first_id"], said["last_id"]) == ("a", "b")
-    assert json.loads(anthropic.models([], 0, None))["first_id"] is None
+    assert json.loads(models.listed([], 0, None, anthropic=True))["first_id"] is None
 
 
 def test_the_first_piece_may_be_empty():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall
@@ -351,20 +350,6 @@ def _about(answer: Answer) -> dict[str, Any]:
 def counted(tokens: int) -> bytes:
     """The answer of `/messages/count_tokens`."""
     return dump({"input_tokens": tokens})
-
-
-def models(names: Sequence[str], created: int, context: int | None) -> bytes:
-    """The answer of `/models`, to a client of Anthropic's."""
-    data = [model(name, created, context) for name in names]
-    first, last = (names[0], names[-1]) if names else (None, None)
-    return dump({"data": data, "has_more": False, "first_id": first, "last_id": last})
-
-
-def model(name: str, created: int, context: int | None) -> dict[str, Any]:
-    """One of them, the answer of `/models/{name}`."""
-    since = datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    about = {"type": "model", "created_at": since, "lifecycle": "active", "max_input_tokens": context}
-    return {"id": name, "display_name": name, **about}
 
 
 _TYPES = {

@@ -83,7 +83,9 @@ def _message(message: Any, place: int) -> Message:
         raise invalid(f"{where}.role is {short(message.get('role'))}; expected one of {', '.join(_ROLES)}", param=where)
     if message.get("function_call"):
         raise invalid(f"{where}.function_call is not supported; write it as tool_calls", param=where)
-    content = message.get("content") or message.get("refusal")
+    content = message.get("content")
+    if content is None:
+        content = message.get("refusal")
     read: Message = {"role": role, "content": content if isinstance(content, str) else read_content(content, where)}
     if role == "assistant":
         if message.get("tool_calls"):
@@ -321,17 +323,6 @@ def chat_logprobs(
 def _bytes(token: str) -> list[int] | None:
     """A token's bytes; None for a part of a character, whose bytes its text doesn't tell."""
     return None if "\ufffd" in token else list(token.encode("utf-8", "surrogatepass"))
-
-
-def models(names: Sequence[str], created: int, context: int | None) -> bytes:
-    """The answer of `/models`."""
-    return dump({"object": "list", "data": [model(name, created, context) for name in names]})
-
-
-def model(name: str, created: int, context: int | None) -> dict[str, Any]:
-    """One of them, the answer of `/models/{name}`."""
-    entry = {"object": "model", "created": created, "owned_by": "agentcore-rl-toolkit", "max_model_len": context}
-    return {"id": name, **entry}
 
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
