@@ -97,7 +97,9 @@ class FakeTinker(FakeServer):
         self._samplers: dict[str, Weights] = {}
         self._futures: dict[str, Future] = {}
         self._numbers = itertools.count(1)
-        self._dice = random.Random(seed)
+        self._seed = seed
+        self._dice: dict[str, random.Random] = {}
+        """By prompt, so that what a row gets doesn't depend on which request was first."""
 
     @property
     def trained(self) -> Weights:
@@ -238,7 +240,7 @@ class FakeTinker(FakeServer):
         stop = params.get("stop") or []
         params = params | {"max_tokens": limit, "stop": stop, "ignore_eos": params.get("stop") is not None}
         if self.replies:
-            sampled = self._reply(self._samplers[body["sampling_session_id"]], limit)
+            sampled = self._reply(self._samplers[body["sampling_session_id"]], prompt, limit)
         else:
             sampled = list(self.tokens(future, prompt, params))  # type: ignore[arg-type]
         answer = pb.SampleResponse()
@@ -253,11 +255,12 @@ class FakeTinker(FakeServer):
             top.logprobs = np.array([[x - i / 10 for i in range(k)] for _, x, _ in sampled], np.float32).tobytes()
         return answer.SerializeToString()
 
-    def _reply(self, weights: Weights, limit: int) -> list[tuple[int, float, str]]:
+    def _reply(self, weights: Weights, prompt: list[int], limit: int) -> list[tuple[int, float, str]]:
         """A reply by lot. All of its probability is at its first token."""
         chances = _softmax(weights.numbers)
         with self._lock:
-            drawn = self._dice.choices(range(len(chances)), chances)[0]
+            dice = self._dice.setdefault(str(prompt), random.Random(f"{self._seed}/{prompt}"))
+            drawn = dice.choices(range(len(chances)), chances)[0]
         tokens = self.replies[drawn][:limit]
         finish = "length" if len(tokens) < len(self.replies[drawn]) else "stop"
         return [(token, math.log(chances[drawn]) if i == 0 else 0.0, finish) for i, token in enumerate(tokens)]

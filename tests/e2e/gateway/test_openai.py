@@ -184,6 +184,15 @@ def test_text_that_was_thought_is_not_said_again():
         assert (reply.content, reply.reasoning) == ("four", "hm")
 
 
+def test_a_call_stays_a_call_whatever_was_passed_on():
+    with gateway([]) as running:
+        session, call = running.core.sessions.get(running.open_session()["session_id"]), ChatCall(HELLO, [WEATHER])
+        plan = running.core.planner.plan(session, call, None)
+        sampled = array("i", ids(call_text("get_weather", city="Paris")))
+        reply = running.core.planner.parse(plan, sampled, "u", stopped=False, told="<tool_call>")
+        assert ([call.name for call in reply.tool_calls], reply.content) == (["get_weather"], "")
+
+
 def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():
     with Gateway("transformers=tiny", tokenizer="tiny") as running:
         session = running.open_session()
@@ -200,10 +209,13 @@ def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():
 
 
 def test_an_engine_that_is_away_says_when_to_come_back():
-    with gateway(ScriptedEngine(lambda _: Line([], fails=EngineError("away", status=503)))) as running:
-        with pytest.raises(openai.InternalServerError) as refused:
-            chat(running.open_session())
-        assert (refused.value.status_code, refused.value.response.headers["Retry-After"]) == (503, "1")
+    for status, seconds in ((503, "1"), (502, None)):
+        with gateway(
+            ScriptedEngine(lambda _, status=status: Line([], fails=EngineError("away", status=status)))
+        ) as running:
+            with pytest.raises(openai.InternalServerError) as refused:
+                chat(running.open_session())
+            assert (refused.value.status_code, refused.value.response.headers.get("Retry-After")) == (status, seconds)
 
 
 def test_completions_of_token_ids():

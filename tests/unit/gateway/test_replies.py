@@ -155,6 +155,15 @@ def test_a_call_of_another_format_is_text_as_it_was_sampled() -> None:
     assert reply.content in said
 
 
+def test_a_call_whose_place_is_not_told_is_text_as_it_was_sampled() -> None:
+    chat = render("kimi-k2.5")
+    call = "<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{<|tool_call_end|>"
+    said = f"</think><|tool_call_section_begin|>{call}<|tool_call_section_end|>"  # not tokens of its own
+    prompt = chat.tokenizer.encode("<|im_assistant|>assistant<|im_middle|><think>")
+    reply = chat.parse(chat.tokenizer.encode(said), prompt, CALLS[1], "u")
+    assert (reply.content, reply.parse_failures) == (call, 1)
+
+
 def test_a_thought_that_the_prompt_opens_stays_a_thought() -> None:
     parse, _ = reading()
     assert parse("hm</think>Four.", after="<|im_start|>assistant\n<think>\n") == Reply("Four.", "hm")

@@ -210,6 +210,8 @@ def test_what_would_be_ignored_is_refused():
     for several in (["a", "b"], [[1, 2], [3]]):
         with pytest.raises(Fault, match="several prompts; send one"):
             completions.read_completion({"prompt": several})
+    with pytest.raises(Fault, match="neither a text nor a list"):
+        completions.read_completion({"prompt": [1, "a"]})
 
 
 def test_parts_of_characters_have_no_bytes():
