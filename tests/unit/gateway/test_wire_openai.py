@@ -32,7 +32,20 @@ leaves = st.one_of(st.none(), st.booleans(), numbers, texts)
 keys = st.one_of(
     st.text(max_size=3),
     st.sampled_from(
-        ["role", "content", "type", "text", "function", "name", "arguments", "json_schema", "schema", "id"]
+        [
+            "role",
+            "content",
+            "type",
+            "text",
+            "function",
+            "name",
+            "arguments",
+            "json_schema",
+            "schema",
+            "id",
+            "mode",
+            "tools",
+        ]
     ),
 )
 anything = st.recursive(
@@ -227,6 +240,11 @@ def test_somebody_has_to_be_replied_to():
         openai.read_messages([])
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("choice", "read"),
     [
@@ -235,10 +253,20 @@ def test_somebody_has_to_be_replied_to():
         ("none", "none"),
         ("required", "required"),
         ({"type": "function", "function": {"name": "add"}}, "=add"),
+        (allowed("auto", "add"), "auto"),
+        (allowed("required", "add"), "required"),
     ],
 )
 def test_tool_choice(choice: Any, read: str):
     assert openai.read_chat({"messages": HELLO, "tools": [TOOL], "tool_choice": choice}).tool_choice == read
+
+
+def test_one_of_several_tools_can_be_required():
+    tools = [TOOL, {"type": "function", "function": {"name": "sub"}}]
+    asked = {"messages": HELLO, "tools": tools}
+    assert openai.read_chat(asked | {"tool_choice": allowed("required", "sub")}).tool_choice == "=sub"
+    with pytest.raises(Fault, match="send just these in tools"):
+        openai.read_chat(asked | {"tool_choice": allowed("auto", "sub")})
 
 
 @pytest.mark.parametrize("choice", ["required", {"function": {"name": "add"}}])
@@ -250,6 +278,21 @@ def test_a_choice_without_tools(choice: Any):
 @pytest.mark.parametrize("choice", ["sub", {}, {"function": {"name": "sub"}}, {"function": {"name": ["add"]}}, 5])
 def test_a_choice_of_no_tool(choice: Any):
     with pytest.raises(Fault, match="names none"):
+        openai.read_chat({"messages": HELLO, "tools": [TOOL], "tool_choice": choice})
+
+
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        ({"type": "custom", "custom": {"name": "add"}}, "'custom', which is not served"),
+        ({"type": ["function"]}, "which is not served"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, "needs a mode"),
+        ({"type": "allowed_tools"}, "needs a mode"),
+        (allowed("auto", "sub"), "names none"),
+    ],
+)
+def test_a_choice_of_another_kind(choice: Any, why: str):
+    with pytest.raises(Fault, match=why):
         openai.read_chat({"messages": HELLO, "tools": [TOOL], "tool_choice": choice})
 
 

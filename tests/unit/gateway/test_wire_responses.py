@@ -401,7 +401,7 @@ def test_tool_choice(choice: Any, read_as: str):
     [
         ({"type": "function", "name": "mul"}, "names none"),
         ("mul", "names none"),
-        ({"name": "add"}, "names none"),
+        ({"name": "mul"}, "names none"),
         ({"type": "web_search"}, "'web_search', which is not served"),
         ({"type": "allowed_tools", "mode": "auto", "tools": named("add")}, "send just these in tools"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "send just these in tools"),

@@ -41,7 +41,7 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     return ChatCall(
         messages=messages,
         tools=tools,
-        tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        tool_choice=read_tool_choice(body.get("tool_choice"), tools),
         sampling=read_sampling(body, top_logprobs=whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
         n=whole(body, "n", 1, 1, MOST_CHOICES),
         model=text(body, "model"),
@@ -156,15 +156,40 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
     return tools
 
 
-def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
-    if choice is None or choice == "auto":
-        return "auto"
-    if choice == "none":
-        return "none"
+def read_tool_choice(choice: Any, tools: Sequence[dict[str, Any]], *, nested: bool = True) -> str:
+    """What may be called. Chat completions have what is chosen under the name of its type: nested."""
+    if choice is None or choice in ("auto", "none"):
+        return choice or "auto"
     if choice == "required":
         return any_tool(tools)
-    function = choice.get("function") if isinstance(choice, dict) else None
-    return chosen_tool(function.get("name") if isinstance(function, dict) else choice, tools)
+    if not isinstance(choice, dict):
+        return chosen_tool(choice, tools)
+    kind, chosen = choice.get("type", "function"), _chosen(choice, nested)
+    if kind == "function":
+        return chosen_tool(chosen.get("name"), tools)
+    if kind != "allowed_tools":
+        raise invalid(f"tool_choice is of type {short(kind)}, which is not served", param="tool_choice")
+    mode, allowed = chosen.get("mode"), chosen.get("tools")
+    if mode not in ("auto", "required") or not isinstance(allowed, list):
+        raise invalid("tool_choice of allowed_tools needs a mode (auto or required) and tools", param="tool_choice")
+    return _allowed([_chosen(tool, nested).get("name") for tool in allowed], tools, required=mode == "required")
+
+
+def _chosen(choice: Any, nested: bool) -> dict[str, Any]:
+    if nested and isinstance(choice, dict):
+        choice = choice.get(str(choice.get("type", "function")))
+    return choice if isinstance(choice, dict) else {}
+
+
+def _allowed(names: list[Any], tools: Sequence[dict[str, Any]], *, required: bool) -> str:
+    """A choice among some of the tools, where it can be kept to: all of them, or one that has to be called."""
+    for name in names:
+        chosen_tool(name, tools)
+    if {tool["function"]["name"] for tool in tools} <= set(names):
+        return any_tool(tools) if required else "auto"
+    if required and len(set(names)) == 1:
+        return chosen_tool(names[0], tools)
+    raise invalid("tool_choice can't allow some tools only: send just these in tools", param="tool_choice")
 
 
 def read_stream(body: dict[str, Any]) -> tuple[bool, bool]:

@@ -14,11 +14,11 @@ from ..chat import ChatCall, Message, TextCall
 from ..faults import Fault, invalid
 from ..history import Kept
 from ..turn import Tokens
-from .base import Asked, Wire, any_tool, chosen_tool, function_tool, with_user_turn
+from .base import Asked, Wire, function_tool, with_user_turn
 from .body import dump, one_line
 from .fields import flag, short, text, whole
 from .items import Event, Output, read_items
-from .openai import chat_logprobs, error_fields, read_template, refuse, token_texts
+from .openai import chat_logprobs, error_fields, read_template, read_tool_choice, refuse, token_texts
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> ChatCall:
     return ChatCall(
         messages=with_user_turn(lead + messages),
         tools=tools,
-        tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        tool_choice=read_tool_choice(body.get("tool_choice"), tools, nested=False),
         sampling=read_sampling(body | _renamed(body), top_logprobs=top),
         n=whole(body, "n", 1, 1, 1),
         model=text(body, "model"),
@@ -98,36 +98,6 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
             raise invalid(f"{where} is of type {short(kind)}, which is not served: only functions are", param=where)
         read.append(function_tool(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
     return read
-
-
-def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
-    if choice is None or choice == "auto":
-        return "auto"
-    if choice == "none":
-        return "none"
-    if choice == "required":
-        return any_tool(tools)
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind == "allowed_tools":
-        return _allowed(choice, tools)
-    if kind not in ("function", None):
-        raise invalid(f"tool_choice is of type {short(kind)}, which is not served", param="tool_choice")
-    return chosen_tool(choice.get("name") if kind else choice, tools)
-
-
-def _allowed(choice: dict[str, Any], tools: Sequence[dict[str, Any]]) -> str:
-    """A choice among some of the tools, where it can be kept to: all of them, or one that has to be called."""
-    mode, allowed = choice.get("mode"), choice.get("tools")
-    if mode not in ("auto", "required") or not isinstance(allowed, list):
-        raise invalid("tool_choice of allowed_tools needs a mode (auto or required) and tools", param="tool_choice")
-    names = [tool.get("name") if isinstance(tool, dict) else tool for tool in allowed]
-    for name in names:
-        chosen_tool(name, tools)
-    if {tool["function"]["name"] for tool in tools} <= set(names):
-        return any_tool(tools) if mode == "required" else "auto"
-    if mode == "required" and len(set(names)) == 1:
-        return chosen_tool(names[0], tools)
-    raise invalid("tool_choice can't allow some tools only: send just these in tools", param="tool_choice")
 
 
 def _logprobs(body: dict[str, Any]) -> tuple[bool, int]:
