@@ -6,19 +6,17 @@ import heapq
 import itertools
 import math
 import random
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.client import pacing
 from agentcore_rl_toolkit.client.pacing import LONGEST_HOLD, Pacer
 from agentcore_rl_toolkit.errors import ConfigError
+from support.steps import steps
 
 rates = st.floats(0.2, 500)
 dice = st.one_of(
@@ -113,31 +111,13 @@ def test_a_clock_that_steps_back_does_not_reorder(rate: float | None, slots: lis
     assert [pacer.reserve(5.0), pacer.reserve(4.0)] == pytest.approx(slots)
 
 
-def lines_run(call: Callable[[], object]) -> int:
-    """How many lines of the module under test `call` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace if frame.f_code.co_filename == pacing.__file__ else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("rate", [25, None])
 def test_a_slot_costs_the_same_however_many_were_taken(rate: float | None) -> None:
     pacer = Pacer(rate)
     pacer.reserve(0)
-    first = lines_run(lambda: pacer.reserve(0))
+    first = steps(lambda: pacer.reserve(0))
     reserve_all(pacer, 0, 10_000)
-    assert lines_run(lambda: pacer.reserve(0)) == first < 20
+    assert steps(lambda: pacer.reserve(0)) == first < 20
     assert not any(hasattr(getattr(pacer, name), "__len__") for name in Pacer.__slots__)
 
 

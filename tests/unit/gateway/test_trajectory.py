@@ -7,7 +7,6 @@ import math
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from agentcore_rl_toolkit.gateway.turn import (
     Draft,
     Turn,
 )
+from support.steps import steps
 
 WIDTH = 2
 
@@ -439,28 +439,10 @@ def chain(turns: int, *, aborted: bool = False) -> Session:
     return session
 
 
-def steps(session: Session) -> int:
-    """Lines of code that folding takes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        session.fold()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("aborted", [False, True])
 def test_folding_costs_as_much_per_turn_in_a_long_session(aborted: bool) -> None:
     short, long = chain(20, aborted=aborted), chain(200, aborted=aborted)
-    assert steps(long) < 11 * steps(short)
+    assert steps(long.fold) < 11 * steps(short.fold)
 
 
 def kept_bytes(turns: Sequence[Turn]) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
 from array import array
-from types import FrameType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +22,7 @@ from agentcore_rl_toolkit.gateway.chat import (
 from agentcore_rl_toolkit.gateway.engine.base import IDS
 from agentcore_rl_toolkit.gateway.tree import Tree, common_prefix
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
+from support.steps import steps
 
 
 class Talk:
@@ -146,26 +145,18 @@ def test_a_call_is_found_as_if_it_were_the_first(asked: list[tuple[list[Message]
 def test_a_conversation_that_was_seen_is_not_read_again() -> None:
     """Reading takes a few steps for each message, comparing takes none."""
 
-    def steps(turns: int) -> int:
+    def calls(turns: int) -> int:
         talk, history = Talk(), conversation(turns)
         talk.tree.find(ChatCall(history[:-2]))
         talk.tree.find(ChatCall(history))
         talk.add(history, says("next"))
-        call, count = ChatCall([*history, says("next").message(), user("more")]), 0
-
-        def profile(frame: FrameType, event: str, arg: object) -> None:
-            nonlocal count
-            count += event == "call" and frame.f_code.co_name != "<genexpr>"
-
-        sys.setprofile(profile)
-        try:
-            turn, used, _ = talk.tree.find(call)
-        finally:
-            sys.setprofile(None)
-        assert (turn, used) == (talk.tree.turns[-1], len(call.messages) - 1)
+        call = ChatCall([*history, says("next").message(), user("more")])
+        found = []
+        count = steps(lambda: found.append(talk.tree.find(call)[:2]), of="call")
+        assert found == [(talk.tree.turns[-1], len(call.messages) - 1)]
         return count
 
-    assert steps(200) == steps(2)
+    assert calls(200) == calls(2)
 
 
 def test_what_was_seen_is_known_to_the_letter_or_not_at_all() -> None:
