@@ -294,7 +294,7 @@ class App:
         version = read_json(await self._body(request)).get("version")
         if not isinstance(version, (str, int)) or isinstance(version, bool):
             raise invalid("version is neither a text nor a number", param="version")
-        self.core.weight_version = str(version)
+        self.core.name_weights(str(version))
         return await self._health(request)
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -101,10 +101,29 @@ class Core:
         except BaseException:
             self._going.set()
             raise
+        self._note_weights()
 
     async def resume(self) -> None:
         await self.engine.resume()
         self._going.set()
+        self._note_weights()
+
+    def name_weights(self, version: str) -> None:
+        """What is sampled from now on is of this version, unless the engine says another."""
+        self.weight_version = version
+        self._note_weights()
+
+    def recall_weights(self) -> None:
+        """Go on with the version that was named last, and paused if it was: whoever paused it knows when to resume."""
+        if self.log is not None:
+            known = self.log.read_weights()
+            self.weight_version = known.version
+            if known.paused:
+                self._going.clear()
+
+    def _note_weights(self) -> None:
+        if self.log is not None:
+            self.log.write_weights(self.weight_version, paused=self.paused)
 
     async def drain(self) -> None:
         """Wait until nothing is being sampled; `pause` first. Calls that it holds back are none of that."""

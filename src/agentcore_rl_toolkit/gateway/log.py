@@ -1,6 +1,7 @@
 """Turns on disk, appended to segments, so that a gateway killed at any moment goes on where it was.
 
     <folder>/00000001.turns, 00000002.turns, …       records of all sessions, in the order they were written
+    <folder>/weights.json                            which weights are sampled, and whether they are being changed
 
 A record is written before the reply it belongs to is sent: one `write` to the operating system, a few microseconds,
 which outlives the process. A thread asks the disk to keep it, once a second, which outlives the machine. Where each
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("<IIHH")  # bytes of the body, its checksum, bytes of the session's id, why it was removed
 _SUFFIX = ".turns"
+_WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
 _PLACE_BITS = 40
@@ -46,6 +48,13 @@ _REASONS = ("", "deleted", "expired")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+
+
+class Weights(msgspec.Struct):
+    """What the engine samples with, as far as it was told."""
+
+    version: str | None = None
+    paused: bool = False
 
 
 class Index:
@@ -194,6 +203,26 @@ class Log:
             answer=(answer.request, answer.uid, answer.created, answer.model, answer.choices),
             **known,
         )
+
+    def write_weights(self, version: str | None, *, paused: bool) -> None:
+        """Put down which weights are sampled, in place of what was there."""
+        path = self._index.folder / _WEIGHTS
+        try:
+            path.with_suffix(".new").write_bytes(msgspec.json.encode(Weights(version, paused)))
+            path.with_suffix(".new").replace(path)
+        except OSError as error:
+            self.failures += 1
+            logger.error("which weights are sampled could not be logged: %s", error)
+
+    def read_weights(self) -> Weights:
+        """What was put down last."""
+        try:
+            return msgspec.json.decode((self._index.folder / _WEIGHTS).read_bytes(), type=Weights)
+        except FileNotFoundError:
+            return Weights()
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("which weights were sampled is not known: %s", error)
+            return Weights()
 
     def sessions(self) -> list[str]:
         """Ids of all sessions there are records of, the oldest first."""

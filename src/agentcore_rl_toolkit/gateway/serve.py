@@ -176,7 +176,7 @@ class Gateway:
     def resume(self, weight_version: str | None = None) -> None:
         """Go on, with a new weight version where one is given."""
         if weight_version is not None:
-            self.core.weight_version = weight_version
+            self.core.name_weights(weight_version)
         self._loop.run(self.core.resume())
 
     def __enter__(self) -> Gateway:

@@ -61,7 +61,9 @@ class Shards:
             return await self._open(request)
         elif path in _FOR_ALL:
             body = await request.read()
-            await asyncio.gather(*(self._ask(request, other, body) for other in self._others()))
+            for failed in await asyncio.gather(*(self._tell(request, other, body) for other in self._others())):
+                if failed is not None:
+                    return failed
         elif path in ("/metrics", "/health") and request.method == "GET":
             return await self._sum(request, path)
         return await self._handle_own(request)
@@ -95,6 +97,7 @@ class Shards:
 
     async def _pass_on(self, request: web.BaseRequest, owner: int, body: bytes) -> web.StreamResponse:
         """Have another worker answer, piece by piece as it does."""
+        response = None
         try:
             async with self._send(request, owner, body) as answer:
                 response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
@@ -103,9 +106,21 @@ class Shards:
                     await response.write(piece)
                 await response.write_eof()
                 return response
-        except aiohttp.ClientConnectorError:
-            fault = Fault(503, "worker_unavailable", f"worker {owner} of the gateway is not there", retry_after=1)
-            return refusal(request, fault)
+        except aiohttp.ClientError:
+            if response is None:
+                return refusal(request, _away(owner))
+            if request.transport is not None:
+                request.transport.abort()  # half an answer must not look like a whole one
+            return response
+
+    async def _tell(self, request: web.BaseRequest, worker: int, body: bytes) -> web.Response | None:
+        """Have another worker do the same; what it says if it doesn't, for all have to."""
+        try:
+            async with self._send(request, worker, body) as answer:
+                said = await answer.read()
+        except aiohttp.ClientError:
+            return refusal(request, _away(worker))
+        return None if answer.ok else web.Response(status=answer.status, body=said, headers=_kept(answer.headers))
 
     async def _ask(self, request: web.BaseRequest, worker: int, body: bytes) -> bytes:
         async with self._send(request, worker, body) as answer:
@@ -142,6 +157,10 @@ class Shards:
         bad = [one["status"] for one in read if one["status"] != "ok"]
         summed["status"] = "degraded" if len(read) < len(self._urls) else (bad or ["ok"])[0]
         return web.Response(body=orjson.dumps(summed | {"workers": len(read)}), content_type="application/json")
+
+
+def _away(worker: int) -> Fault:
+    return Fault(503, "worker_unavailable", f"worker {worker} of the gateway is not there", retry_after=1)
 
 
 def _kept(headers: Any) -> dict[str, str]:

@@ -269,6 +269,38 @@ def test_killed_under_load_at_random_moments(tmp_path: Path):
             served.kill()
 
 
+def test_a_pause_and_the_version_of_the_weights_outlive_a_kill(tmp_path: Path):
+    folder = tmp_path / "tokenizer"
+    tokenizer().save_pretrained(folder)
+    with Answering(context_length=100_000).serving() as fake:
+        served = Served(folder, fake.url, tmp_path / "log")
+        served.start()
+        headers = {"Authorization": f"Bearer {served.admin_key}"}
+        with httpx.Client(base_url=served.url, headers=headers, timeout=30) as admin:
+            try:
+                talk = Talk(admin.post("/sessions").json(), stream=False)
+                admin.post("/pause").raise_for_status()
+                admin.put("/weights", json={"version": 7}).raise_for_status()
+                served.kill()
+                served.start()
+                told = admin.get("/health").json()
+                assert (told["status"], told["weight_version"]) == ("paused", "7")
+                thread = threading.Thread(target=talk.run, args=(1, threading.Event()), daemon=True)
+                thread.start()
+                until(lambda: admin.get("/health").json()["in_flight"] == 1)
+                assert "/v1/completions" not in [path for path, _ in fake.requests]
+                admin.post("/resume").raise_for_status()
+                thread.join(60)
+                served.kill()
+                served.start()
+                told = admin.get("/health").json()
+                assert (told["status"], told["weight_version"]) == ("ok", "7")
+                (turn,) = admin.get(f"/sessions/{talk.session['session_id']}/turns").json()["turns"]
+                assert turn["weight_versions"] == [["7", len(turn["sampled_ids"])]]
+            finally:
+                served.kill()
+
+
 def check(url: str, headers: dict[str, str], talk: Talk) -> None:
     """Every reply that arrived is on record, and each goes on from the one before."""
     read = httpx.get(f"{url}/sessions/{talk.session['session_id']}/turns", headers=headers, timeout=30).json()

@@ -158,6 +158,27 @@ def test_a_worker_that_dies_comes_back_with_its_sessions(workers: tuple[int, Fak
         assert ask(port, "GET", f"/sessions/{session['session_id']}/trajectories")["fidelity"]["turns"] == 2
 
 
+def test_a_worker_that_was_away_is_paused_as_the_others_are(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    session = next(
+        s for s in (ask(port, "POST", "/sessions", json={}) for _ in range(2)) if f":{port + 1}/" in s["base_url"]
+    )
+    ask(port, "PUT", "/weights", json={"version": "v2"})
+    ask(port, "POST", "/pause")
+    os.kill(worker_on(port + 1), signal.SIGKILL)
+    until(lambda: not listens(port + 1))
+    told = httpx.put(f"http://127.0.0.1:{port}/weights", headers=HEADERS, json={"version": "v3"}, timeout=30)
+    assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
+    until(lambda: both_there(port))
+    told = ask(port + 1, "GET", "/health")
+    assert (told["status"], told["weight_version"]) == ("paused", "v2")
+    ask(port, "PUT", "/weights", json={"version": "v3"})
+    ask(port, "POST", "/resume")
+    say(session["base_url"], "after")
+    (turn,) = ask(port, "GET", f"/sessions/{session['session_id']}/turns")["turns"]
+    assert turn["weight_versions"] == [["v3", len(turn["sampled_ids"])]]
+
+
 def worker_on(port: int) -> int:
     """The process that listens on a port."""
     wanted = f"0100007F:{port:04X}"

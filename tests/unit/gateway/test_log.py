@@ -20,7 +20,7 @@ from agentcore_rl_toolkit.gateway.core import Core
 from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.faults import Fault
-from agentcore_rl_toolkit.gateway.log import Index, Log
+from agentcore_rl_toolkit.gateway.log import Index, Log, Weights
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
 from agentcore_rl_toolkit.gateway.replay import build_session
 from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
@@ -275,6 +275,29 @@ def test_only_its_owner_may_read_it(tmp_path: Path):
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "log").iterdir())
 
 
+# Which weights are sampled
+
+
+def test_the_weights_that_were_named_last(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with opened(tmp_path) as log:
+        assert log.read_weights() == Weights(None, False)
+        log.write_weights("1", paused=True)
+        log.write_weights("é2", paused=False)
+        assert log.read_weights() == Weights("é2", False)
+    with opened(tmp_path) as log:
+        assert log.read_weights() == Weights("é2", False)
+        assert log.sessions() == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 5}', b"\xff"])
+def test_weights_that_can_not_be_read_are_not_known(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture):
+    with opened(tmp_path) as log:
+        (tmp_path / "weights.json").write_bytes(content)
+        assert log.read_weights() == Weights()
+    assert "is not known" in caplog.text
+
+
 # Disks that fail
 
 
@@ -313,6 +336,16 @@ def test_a_full_disk_is_counted_and_what_it_did_not_take_is_written_later(
         assert [turn.index for turn in read.tree.turns] == [0, 1, 2, 3]
         for before, after in zip(session.tree.turns, read.tree.turns, strict=True):
             same(before, after)
+
+
+def test_weights_that_the_disk_does_not_take(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with opened(tmp_path) as log:
+        log.write_weights("1", paused=False)
+        with files_of_at_most(5):
+            log.write_weights("2", paused=True)
+        assert log.failures == 1
+        assert log.read_weights() == Weights("1", False)
+    assert "could not be logged" in caplog.text
 
 
 def test_closing_writes_what_is_late(tmp_path: Path):

@@ -86,6 +86,8 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     if not args.worker:
         print(server.url, flush=True)
         _say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
+        if server.core.paused:
+            _say("paused, as it was when it ended: POST /resume lets calls go on")
     await stop.wait()
     if not args.worker:
         _say("ending: calls in flight have 5 seconds")
@@ -124,6 +126,7 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     limits = Limits(max_in_flight=args.max_in_flight)
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
     core = Core(engine, renderer, log=log, limits=limits, routes=args.routes)
+    core.recall_weights()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
 

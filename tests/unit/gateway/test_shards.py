@@ -1,0 +1,76 @@
+"""One worker among several, when another does not do as it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agentcore_rl_toolkit.gateway.shards import Shards
+from support.raw_server import CLOSE, RawServer, Step
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+FAILED = b'HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"error":1}'
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf of it"
+
+
+@asynccontextmanager
+async def worker(other: str) -> AsyncIterator[str]:
+    """The address of the first of two workers, whose own answer is always `own`."""
+
+    async def own(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text="own")
+
+    shards = Shards(own, 0, ["http://127.0.0.1:1", other])
+    listening = await asyncio.get_running_loop().create_server(web.Server(shards.handle), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+        await shards.close()
+
+
+def ask(answer: Sequence[Step], method: str, path: str) -> tuple[int, str, str | None]:
+    """Status, text and Retry-After of what the first worker answers, when the second answers `answer`."""
+
+    async def once() -> tuple[int, str, str | None]:
+        with RawServer(answer).serving() as other:
+            async with (
+                worker(other.url) as url,
+                aiohttp.ClientSession() as client,
+                client.request(method, url + path) as said,
+            ):
+                return said.status, await said.text(), said.headers.get("Retry-After")
+
+    return asyncio.run(once())
+
+
+def not_mine(shards: Shards) -> str:
+    return next(name for name in "abcdef" if shards.owner(name) == 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/pause"), ("POST", "/resume"), ("POST", "/drain"), ("PUT", "/weights")]
+)
+def test_all_workers_have_to_do_it(method: str, path: str) -> None:
+    assert ask([OK], method, path) == (200, "own", None)
+    assert ask([FAILED], method, path) == (502, '{"error":1}', None)
+    status, text, retry_after = ask([CLOSE], method, path)
+    assert (status, retry_after) == (503, "1")
+    assert "worker 1 of the gateway is not there" in text
+
+
+def test_a_worker_that_dies_before_it_answers() -> None:
+    path = f"/sessions/{not_mine(Shards(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
+    assert ask([OK], "GET", path) == (200, "{}", None)
+    assert ask([CLOSE], "GET", path)[::2] == (503, "1")
+
+
+def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
+    path = f"/sessions/{not_mine(Shards(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
+    with pytest.raises(aiohttp.ClientError):
+        ask([HALF, CLOSE], "GET", path)
