@@ -228,9 +228,17 @@ def test_what_would_be_ignored_is_refused():
 
 
 def test_parts_of_characters_have_no_bytes():
-    read = openai.chat_logprobs(["é", "\ufffd"], [-1.0, -2.0], [{"é": -1.0, "\ufffd": -3.0}, None])["content"]
+    read = openai.chat_logprobs(["é", "\ufffd"], [-1.0, -2.0], [[("é", -1.0), ("\ufffd", -3.0), ("\ufffd", -4.0)], []])[
+        "content"
+    ]
     assert [entry["bytes"] for entry in read] == [[195, 169], None]
-    assert [entry["bytes"] for entry in read[0]["top_logprobs"]] == [[195, 169], None]
+    assert [(entry["bytes"], entry["logprob"]) for entry in read[0]["top_logprobs"]] == [
+        ([195, 169], -1.0),
+        (None, -3.0),
+        (None, -4.0),
+    ]
+    (texts,) = completions.text_logprobs(["é"], [-1.0], [[("\ufffd", -3.0), ("\ufffd", -4.0)]])["top_logprobs"]
+    assert texts == {"\ufffd": -3.0}
 
 
 def test_somebody_has_to_be_replied_to():
@@ -401,10 +409,10 @@ def test_an_event_is_one_line_to_everybody(text: str):
 
 
 def test_missing_logprobs_are_null_not_zero():
-    known = openai.chat_logprobs(["a", "b"], [-0.5, float("nan")], [{"a": -0.5, "c": float("-inf")}, None])
+    known = openai.chat_logprobs(["a", "b"], [-0.5, float("nan")], [[("a", -0.5), ("c", float("-inf"))], []])
     assert [entry["logprob"] for entry in known["content"]] == [-0.5, None]
     assert [top["logprob"] for top in known["content"][0]["top_logprobs"]] == [-0.5, None]
-    assert completions.text_logprobs(["ab", "c"], [-0.5, float("nan")], [None, None]) == {
+    assert completions.text_logprobs(["ab", "c"], [-0.5, float("nan")], [[], []]) == {
         "tokens": ["ab", "c"],
         "token_logprobs": [-0.5, None],
         "top_logprobs": [{}, {}],

@@ -11,7 +11,7 @@ from ..faults import invalid
 from ..turn import Tokens
 from .base import Asked, Wire
 from .fields import text, whole
-from .openai import MOST_CHOICES, Exchange, finish_reason, number, refuse, token_texts
+from .openai import MOST_CHOICES, Exchange, Tops, finish_reason, number, refuse, token_texts
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ class TextExchange(Exchange):
         return text_logprobs(texts, values, tops, start)
 
 
-def text_logprobs(
-    tokens: Sequence[str], values: Sequence[float], tops: Sequence[dict[str, float] | None], start: int = 0
-) -> dict[str, Any]:
+def text_logprobs(tokens: Sequence[str], values: Sequence[float], tops: Tops, start: int = 0) -> dict[str, Any]:
     """Logprobs as `/completions` gives them."""
     offsets, place = [], start
     for token in tokens:
@@ -90,7 +88,7 @@ def text_logprobs(
     return {
         "tokens": list(tokens),
         "token_logprobs": [number(value) for value in values],
-        "top_logprobs": [{t: number(v) for t, v in (top or {}).items()} for top in tops],
+        "top_logprobs": [{t: number(v) for t, v in reversed(top)} for top in tops],  # of one text, the likeliest
         "text_offset": offsets,
     }
 

@@ -25,7 +25,8 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 MOST_CHOICES = 128
 _NO_TEXT = ("image_url", "input_audio", "file", "video_url", "image", "input_image", "input_file")
 
-_Texts = tuple[list[str], list[float], list["dict[str, float] | None"]]
+Tops = Sequence[Sequence[tuple[str, float]]]
+"""The likeliest tokens of each place, with their logprobs. Parts of characters may have the same text."""
 
 
 # Requests
@@ -318,16 +319,14 @@ class ChatExchange(Exchange):
         return chat_logprobs(*token_texts(tokens, self._decode)) if self.call.logprobs else None
 
 
-def token_texts(tokens: Tokens, decode: Callable[[Sequence[int]], str]) -> _Texts:
+def token_texts(tokens: Tokens, decode: Callable[[Sequence[int]], str]) -> tuple[list[str], list[float], Tops]:
     """Tokens as the client reads them: their texts, logprobs, and alternatives."""
     texts = [decode([token]) for token in tokens.ids]
-    tops = [{decode([token]): value for token, value in top.items()} for top in tokens.tops]
-    return texts, list(tokens.logprobs), [*tops, *([None] * (len(texts) - len(tops)))]
+    tops = [[(decode([token]), value) for token, value in top.items()] for top in tokens.tops]
+    return texts, list(tokens.logprobs), [*tops, *([] for _ in texts[len(tops) :])]
 
 
-def chat_logprobs(
-    tokens: Sequence[str], values: Sequence[float], tops: Sequence[dict[str, float] | None]
-) -> dict[str, Any]:
+def chat_logprobs(tokens: Sequence[str], values: Sequence[float], tops: Tops) -> dict[str, Any]:
     """Logprobs as `/chat/completions` gives them; a token without one says so with null."""
     return {
         "content": [
@@ -335,9 +334,7 @@ def chat_logprobs(
                 "token": token,
                 "logprob": number(value),
                 "bytes": _bytes(token),
-                "top_logprobs": [
-                    {"token": t, "logprob": number(v), "bytes": _bytes(t)} for t, v in (top or {}).items()
-                ],
+                "top_logprobs": [{"token": t, "logprob": number(v), "bytes": _bytes(t)} for t, v in top],
             }
             for token, value, top in zip(tokens, values, tops, strict=True)
         ],
