@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.backends.settings import POLICY
 from agentcore_rl_toolkit.backends.slime import generate_rollout, post_process
 from agentcore_rl_toolkit.backends.slime.convert import flat
 from agentcore_rl_toolkit.backends.slime.data import write_rows
@@ -170,8 +171,8 @@ def test_slime_decides_how_tokens_are_sampled(args: Arguments, router: FakeRoute
     output = generate_rollout(asked, 0, Source(rows("a"), 2))
     (params,) = {json.dumps(body["sampling_params"]) for path, body in router.requests if path == "/generate"}
     assert json.loads(params) == {
+        **POLICY,
         "temperature": 0.75,
-        "top_p": 1.0,
         "max_new_tokens": 3,
         "stop_token_ids": [router.tokenizer.eos_token_id],  # the gateway's own
     }

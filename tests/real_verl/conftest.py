@@ -25,7 +25,8 @@ def invoke_agent(payload):
 
     def ask(*said):
         messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
-        body = json.dumps({"model": settings["model_id"], "messages": messages, "temperature": 0.25}).encode()
+        call = {"model": settings["model_id"], "messages": messages, "temperature": 0.25, "top_k": 3}
+        body = json.dumps(call).encode()
         request = urllib.request.Request(settings["base_url"] + "/chat/completions", body, method="POST")
         request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=60) as reply:

@@ -206,6 +206,7 @@ def test_verl_says_how_to_sample(run: Run) -> None:
     held_out = [params for _, params in asked if params["temperature"] == 0.0]
     assert (len(held_out), len(trained)) == (2, len(asked) - 2)
     assert all(params["logprobs"] is True and params["max_tokens"] < 1024 for params in trained)
+    assert {(params["top_k"], params["top_p"], params["repetition_penalty"]) for _, params in asked} == {(-1, 1.0, 1.0)}
     assert max(Counter(session for session, _ in asked).values()) == 2  # calls of one session go to one server
 
 

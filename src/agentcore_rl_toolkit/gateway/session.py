@@ -176,5 +176,4 @@ class Session:
         """What a call samples with: enforced, else asked for, else the session's default."""
         if not self.settings.enforced and not self.settings.sampling:
             return asked
-        merged = self.defaults.settings() | asked.settings() | self.enforced.settings()
-        return Sampling(**merged)
+        return self.enforced.over(asked.over(self.defaults))

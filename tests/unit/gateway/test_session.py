@@ -51,6 +51,22 @@ def test_enforced_then_asked_then_default():
     )
 
 
+OFF = {"top_k": 0, "stop": [], "stop_token_ids": [], "logit_bias": {}, "ignore_eos": False}
+OFF |= {"response_format": {"type": "text"}, "repetition_penalty": 1.0}
+ON = {"top_k": 5, "stop": ["x"], "stop_token_ids": [7], "logit_bias": {"5": 3}, "ignore_eos": True}
+ON |= {"response_format": {"type": "json_object"}, "repetition_penalty": 1.2}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_off_is_a_setting_like_any_other(name: str):
+    on, off = {name: ON[name]}, {name: OFF[name]}
+    assert session(enforced=off).sampling(read_sampling(on)) == read_sampling(off) != read_sampling(on)
+    assert session(sampling=on).sampling(read_sampling(off)) == read_sampling(off)
+    assert session(sampling=on, enforced=off).sampling(read_sampling({})) == read_sampling(off)
+    assert session(sampling=off, enforced=on).sampling(read_sampling(off)) == read_sampling(on)
+    assert session(sampling=on).sampling(read_sampling({name: None})) == read_sampling(on)
+
+
 def test_time_to_live_counts_from_the_last_use():
     one = session(ttl_seconds=10)
     one.used = 100.0

@@ -317,7 +317,7 @@ def test_sampling():
         }
     )
     assert read == Sampling(
-        temperature=0, max_tokens=7, stop=("a",), logit_bias=((5, 1.0),), json_schema={"type": "object"}
+        temperature=0, top_k=-1, max_tokens=7, stop=("a",), logit_bias=((5, 1.0),), json_schema={"type": "object"}
     )
 
 

@@ -19,6 +19,7 @@ from ...errors import ConfigError
 from ...gateway.serve import Gateway
 from ...gateway.tokenizer import load_tokenizer
 from ...rollout import Rollout, RolloutRunner, RolloutWriter
+from ..settings import POLICY
 from .backend import SlimeSettings
 from .convert import Replay
 from .router import RouterEngine, router_url
@@ -121,6 +122,7 @@ def replay_of(args: Any) -> Replay | None:
 def options_of(args: Any, **changes: Any) -> dict[str, Any]:
     """How slime wants rollouts to be run, whatever an agent asks for; changes to how tokens are sampled."""
     asked = {
+        **POLICY,
         "temperature": args.rollout_temperature,
         "top_p": args.rollout_top_p,
         "top_k": args.rollout_top_k,

@@ -24,6 +24,7 @@ from ...client import RolloutClient
 from ...gateway.serve import Gateway
 from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter
 from ...types import Status
+from ..settings import POLICY
 from .compose import Rollouts
 from .convert import measured, outputs, trained, validated
 from .engine import VerlEngine
@@ -111,10 +112,8 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     def _enforced(self, sampling: dict[str, Any]) -> dict[str, Any]:
         """verl's sampling settings, whatever the agent asks for."""
-        known = {"temperature": float(sampling["temperature"]), "max_tokens": self._settings.max_tokens}
-        known["top_p"] = sampling["top_p"] if sampling["top_p"] < 1 else None
-        known["top_k"] = sampling["top_k"] if sampling["top_k"] > 0 else None
-        return {name: value for name, value in known.items() if value is not None}
+        known = {**POLICY, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
+        return known if self._settings.max_tokens is None else known | {"max_tokens": self._settings.max_tokens}
 
     async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> bool:
         """Give a group's outputs to verl; False if there are none."""

@@ -40,12 +40,19 @@ class Sampling:
     """How many alternatives to report with each token."""
     json_schema: dict[str, Any] | None = None
     """What is sampled has to be JSON of this schema; `{}` is any JSON object."""
+    said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Names of settings that count as set whatever their value is: one may ask for no stop strings."""
 
     def settings(self) -> dict[str, Any]:
         """Those that are set, by name."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "said"}
         unset = {"stop": (), "stop_token_ids": (), "logit_bias": (), "ignore_eos": False, "top_logprobs": 0}
         return {name: value for name, value in fields.items() if value is not None and value != unset.get(name)}
+
+    def over(self, others: Sampling) -> Sampling:
+        """These settings, and `others` where these say nothing."""
+        theirs = {name: value for name, value in others.settings().items() if name not in self.said}
+        return Sampling(**theirs | self.settings(), said=self.said | others.said)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,10 @@ _NUMBERS: dict[str, tuple[float, float, bool]] = {
 }
 
 
-SAMPLING = frozenset({*_NUMBERS, "stop", "stop_token_ids", "logit_bias", "ignore_eos", "response_format"})
+_SWITCHED = {name: name for name in ("stop", "stop_token_ids", "logit_bias", "ignore_eos")}
+_SWITCHED["response_format"] = "json_schema"
+"""Settings that can be said to be off, and where `Sampling` has them."""
+SAMPLING = frozenset({*_NUMBERS, *_SWITCHED})
 """What `read_sampling` reads."""
 
 
@@ -47,8 +50,8 @@ def read_sampling(body: dict[str, Any], *, top_logprobs: int = 0) -> Sampling:
     longest = numbers.pop("max_completion_tokens", None)
     if longest is not None:
         numbers["max_tokens"] = longest
-    if numbers.get("top_k") in (0, -1):
-        del numbers["top_k"]
+    if numbers.get("top_k") == 0:
+        numbers["top_k"] = -1
     return Sampling(
         **numbers,
         stop=_stop(body.get("stop")),
@@ -57,6 +60,7 @@ def read_sampling(body: dict[str, Any], *, top_logprobs: int = 0) -> Sampling:
         ignore_eos=flag(body, "ignore_eos"),
         top_logprobs=top_logprobs,
         json_schema=_schema(body.get("response_format")),
+        said=frozenset(field for name, field in _SWITCHED.items() if name in body and body[name] is not None),
     )
 
 
