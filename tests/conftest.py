@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -19,6 +20,14 @@ from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
 
 BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
+
+with contextlib.suppress(ImportError):  # environments made for one real trainer or engine have none
+    from hypothesis import settings
+
+    # Timing decides no test, and chance fails no run. HYPOTHESIS_PROFILE=explore looks for examples not tried yet.
+    settings.register_profile("suite", deadline=None, derandomize=True)
+    settings.register_profile("explore", deadline=None, max_examples=1000)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

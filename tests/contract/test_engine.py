@@ -320,7 +320,7 @@ def test_cancelling_whoever_waits_aborts_the_request(subject: Subject, loop: Loo
 
     async def cancel() -> None:
         task = asyncio.create_task(collect(subject.engine, wish(max_tokens=400, stream=stream)))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1)  # it is on its way
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

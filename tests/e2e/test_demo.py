@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from agentcore_rl_toolkit.rollout import read_rollouts
 from support.process import clean_env
 
 DEMO = Path(__file__).parents[2] / "examples" / "strands_math_agent" / "demo.py"
 
 
+@pytest.mark.timeout(300)
 def test_one_step(tmp_path: Path) -> None:
     output = tmp_path / "demo"
     command = [sys.executable, str(DEMO), "--output", str(output), "--steps", "1", "--held-out", "6"]

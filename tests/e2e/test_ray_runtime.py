@@ -168,7 +168,7 @@ def test_a_command_that_nobody_listens_to_is_ended(tmp_path: Path) -> None:
 
 def test_a_session_that_is_idle_ends_and_one_that_works_does_not(tmp_path: Path) -> None:
     idle, busy = new_id(), new_id()
-    with on_ray(agent(tmp_path / "agent"), idle_timeout=1.5) as user:
+    with on_ray(agent(tmp_path / "agent"), idle_timeout=3) as user:
         user.ask(busy, do="sleep", pid_file=str(tmp_path / "pid"), _rollout=rollout(tmp_path, busy))
         user.ask(idle)
         eventually(lambda: ended(user, idle))
@@ -181,7 +181,7 @@ def ended(user: RayUser, session_id: str) -> bool:
 
 def test_a_session_that_is_too_old_ends_whatever_it_does(tmp_path: Path) -> None:
     session_id = new_id()
-    with on_ray(agent(tmp_path / "agent"), max_lifetime=1) as user:
+    with on_ray(agent(tmp_path / "agent"), max_lifetime=3) as user:
         settings = rollout(tmp_path, session_id)
         key = user.ask(session_id, do="sleep", pid_file=str(tmp_path / "pid"), _rollout=settings)["result_key"]
         assert stored(tmp_path / key)["error"]["kind"] == "session_lost"

@@ -293,7 +293,8 @@ def test_too_many_failures_in_a_row_stop_the_run_with_one_traceback(client: Roll
     assert 'raise ValueError("broken on purpose")' in message
     assert "hint: run one by hand" in message
     failed = [r.status.value for r in ended if not r.trained]
-    assert failed in (["agent_error"] * 3, ["agent_error"] * 4)  # the other one at work may end meanwhile
+    assert set(failed) == {"agent_error"}
+    assert 3 <= len(failed) <= 5  # the other one at work may end meanwhile, and a success may have come between
     eventually(lambda: not sessions(client))
 
 

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a 
 AGENT = (
     ASKING
     + """
+import random
+
 @app.rollout_entrypoint
 def invoke_agent(payload):
     said = ask(payload)
@@ -40,7 +42,7 @@ def invoke_agent(payload):
         raise ValueError("broken on purpose")
     if payload["do"] == "sleep":
         time.sleep(300)
-    return {"rewards": 1.0 if payload["do"] == "same" else len(said) % 7, "response": said}
+    return {"rewards": 1.0 if payload["do"] == "same" else random.random(), "response": said}
 """
 )
 

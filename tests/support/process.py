@@ -16,8 +16,13 @@ from pathlib import Path
 
 
 def free_port() -> int:
+    """One that nobody else is given for a minute: a port in TIME_WAIT is not handed out, but a server may take it."""
     with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         s.bind(("127.0.0.1", 0))
+        s.listen(1)
+        with socket.create_connection(s.getsockname()):
+            s.accept()[0].close()  # this side first, so that it is the one that waits
         return int(s.getsockname()[1])
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import time
 from array import array
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -428,12 +429,15 @@ async def test_closing_the_iterator_frees_the_place() -> None:
 async def test_who_waits_can_leave_too() -> None:
     async with serving(make_model(), max_batch=1) as engine:
         running = asyncio.create_task(ask(engine, prompt_of(5), max_tokens=60, ignore_eos=True))
-        await asyncio.sleep(0.01)
+        while not engine.counters.sampled:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await engine.pause()  # so that its place is not free before the other one has left
         waiting = asyncio.create_task(ask(engine, prompt_of(7), max_tokens=3))
         await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        await engine.resume()
         await running
         assert engine.counters.sampled == 60
         decoder = engine._decoder
@@ -510,6 +514,9 @@ async def test_a_turn_may_span_an_update(recompute: bool, graphs: bool) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     async with serving(model, interval=0.0, weight_version="a", recompute=recompute, graphs=graphs) as engine:
         answer, updated = Answer(), 0
+        model.register_forward_pre_hook(  # or it might be done before anybody had a chance to update it
+            lambda *_: time.sleep(0.1) if not updated and engine.counters.sampled >= 10 else None
+        )
         async for sampled in engine.sample(request(prompt, max_tokens=40, ignore_eos=True)):
             answer.add(sampled)
             if not updated and len(answer.ids) >= 10:

@@ -191,7 +191,7 @@ def test_a_client_that_goes_away_while_waiting(stream: bool):
     with gateway(engine) as running:
         session = running.open_session()
         with pytest.raises(openai.APITimeoutError):
-            chat(session, client={"timeout": 0.5}, stream=stream)
+            chat(session, client={"timeout": 2}, stream=stream)
         engine.wait(engine.asked)
         engine.wait(engine.ended)
         assert len(engine.inner.aborted) == 1

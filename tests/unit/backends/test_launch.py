@@ -122,14 +122,14 @@ def test_either_signal_asks_politely_first(tmp_path: Path, number: signal.Signal
 
 
 def test_what_the_program_leaves_behind_is_ended_too(tmp_path: Path) -> None:
-    with launched(tmp_path, child_deaf="SIGINT", seconds=(0.2, 600)) as process:
+    with launched(tmp_path, child_deaf="SIGINT", seconds=(2, 600)) as process:
         process.send_signal(signal.SIGTERM)
         _, heard = ended(process, tmp_path)
     assert heard == ["SIGINT"], "it had ended when its child was told more"
 
 
 def test_what_hears_nothing_is_killed(tmp_path: Path) -> None:
-    with launched(tmp_path, deaf="SIGINT,SIGTERM", child_deaf="SIGINT,SIGTERM", seconds=(0.3, 0.3)) as process:
+    with launched(tmp_path, deaf="SIGINT,SIGTERM", child_deaf="SIGINT,SIGTERM", seconds=(2, 2)) as process:
         process.send_signal(signal.SIGINT)
         ending, heard = ended(process, tmp_path)
     assert (ending, heard) == (Ending(130, interrupted=True), ["SIGINT", "SIGTERM"])
