@@ -9,7 +9,7 @@ import math
 import os
 import time
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -506,6 +506,13 @@ def change(model: Any) -> None:
     optimizer.zero_grad()
 
 
+def slow(model: Any, engine: TransformersEngine, until: Callable[[], bool], after: int = 1) -> None:
+    """Have the model take its time, so that it isn't done before whoever watches it has come to act."""
+    model.register_forward_pre_hook(
+        lambda *_: time.sleep(0.1) if not until() and engine.counters.sampled >= after else None
+    )
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
 async def test_a_turn_may_span_an_update(recompute: bool, graphs: bool) -> None:
@@ -514,9 +521,7 @@ async def test_a_turn_may_span_an_update(recompute: bool, graphs: bool) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     async with serving(model, interval=0.0, weight_version="a", recompute=recompute, graphs=graphs) as engine:
         answer, updated = Answer(), 0
-        model.register_forward_pre_hook(  # or it might be done before anybody had a chance to update it
-            lambda *_: time.sleep(0.1) if not updated and engine.counters.sampled >= 10 else None
-        )
+        slow(model, engine, until=lambda: updated > 0, after=10)
         async for sampled in engine.sample(request(prompt, max_tokens=40, ignore_eos=True)):
             answer.add(sampled)
             if not updated and len(answer.ids) >= 10:
@@ -561,11 +566,14 @@ async def test_nothing_kept_outlives_an_update() -> None:
 async def test_who_spans_an_update_leaves_nothing_behind() -> None:
     model, prompt = make_model(), prompt_of(30)
     async with serving(model, interval=0.0) as engine:
+        updated = asyncio.Event()
+        slow(model, engine, until=updated.is_set)
         stream = engine.sample(request(prompt, session="s", max_tokens=60, ignore_eos=True))
         answer = Answer()
         answer.add(await anext(stream))
         with engine.updating("1"):
             change(model)
+        updated.set()
         beside = await ask(engine, [*prompt, 12], max_tokens=2, ignore_eos=True)
         assert engine.counters.reused == 0
         async for sampled in stream:
@@ -591,7 +599,8 @@ async def test_an_update_that_fails_keeps_the_version() -> None:
 async def test_pause_holds_everybody_and_resume_lets_them_go_on() -> None:
     model = make_model()
     async with serving(model, interval=0.0) as engine:
-        begun = asyncio.Event()
+        begun, paused = asyncio.Event(), asyncio.Event()
+        slow(model, engine, until=paused.is_set)
 
         async def watched() -> Answer:
             answer = Answer()
@@ -604,6 +613,7 @@ async def test_pause_holds_everybody_and_resume_lets_them_go_on() -> None:
         await begun.wait()
         await engine.pause()
         await engine.pause()
+        paused.set()
         steps = engine.counters.steps
         late = asyncio.create_task(ask(engine, prompt_of(4), max_tokens=2, ignore_eos=True))
         await asyncio.sleep(0.05)
