@@ -119,6 +119,15 @@ def test_bytes_cut_anywhere_lose_nothing(loop: LoopThread, size: int) -> None:
     assert got[-1].finish == "length"
 
 
+def test_a_stream_that_is_none_says_what_it_is(loop: LoopThread) -> None:
+    said = http(b'{"error": {"message": "CUDA out of memory"}}', headers="content-type: application/json\r\n")
+    with pytest.raises(EngineError, match="answered without a stream: CUDA out of memory"):
+        sample(loop, said)
+    page = http(b"<html>who are you?</html>", headers="Content-Type: text/html\r\n")
+    with pytest.raises(EngineError, match="who are you"):
+        sample(loop, page)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("logprobs", "kept"),
@@ -127,6 +136,7 @@ def test_bytes_cut_anywhere_lose_nothing(loop: LoopThread, size: int) -> None:
         ([-0.1, float("nan"), -0.3], [-0.1, None, -0.3]),
         ([float("-inf"), -0.2, float("inf")], [None, -0.2, None]),
         ([-9999.0, -0.2, -0.3], [None, -0.2, -0.3]),
+        ([3.5, -0.2, 1e-6], [None, -0.2, 1e-6]),
         ({"token_logprobs": [-0.1, -0.2], "tokens": ["token_id:1", "token_id:2"]}, [-0.1, -0.2, None]),
         ({"token_logprobs": [-0.2, -0.3], "tokens": ["token_id:2", "token_id:3"]}, [None, None, None]),
         ({"token_logprobs": [-0.1, -0.3], "tokens": ["token_id:1", "token_id:3"]}, [-0.1, None, None]),

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError
 from xxhash import xxh3_128
 
 from .choice import engine_fault
@@ -59,7 +60,7 @@ class App:
     ) -> None:
         """`url` says where the gateway is reached, for the URLs given to agents."""
         self.core = core
-        self._admin = f"Bearer {admin_key}".encode()
+        self._admin = admin_key.encode()
         self._url = url
         self.keep_alive_seconds = keep_alive_seconds
         self._started = time.time()
@@ -145,8 +146,9 @@ class App:
         return await action(request, session)
 
     def _check_admin(self, request: web.BaseRequest) -> None:
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._admin):
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        key = given.strip().encode("utf-8", "surrogateescape")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key, self._admin):
             raise Fault(401, "invalid_admin_key", "this needs the gateway's admin key", hint="Authorization: Bearer …")
 
     # Agents
@@ -208,7 +210,12 @@ class App:
         most = self.core.limits.max_body_bytes
         if size is not None and size > most:
             raise Fault(413, "body_too_large", f"the body has {size} bytes; at most {most} are read")
-        return await request.read()
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise Fault(413, "body_too_large", f"the body has more than the {most} bytes that are read") from None
+        except (web.RequestPayloadError, ContentEncodingError) as error:
+            raise invalid(f"the body can't be read: {error}") from None
 
     # Control
 

@@ -203,7 +203,8 @@ class Choice:
         session.tree.add(turn, end, ends)
         if core.log is not None and not session.gone:
             known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
-            core.log.write_turn(session, turn, reply, self._answer, **known)
+            tops = {"tops": draft.tops} if draft.tops else {}
+            core.log.write_turn(session, turn, reply, self._answer, **known, **tops)
         return turn
 
     def _count(self, turn: Turn) -> None:

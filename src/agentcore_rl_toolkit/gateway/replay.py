@@ -10,7 +10,7 @@ from .chat import Reply, ToolCall
 from .engine.base import IDS, Routes
 from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
-from .turn import LOGPROBS, Turn
+from .turn import LOGPROBS, UNDELIVERED, Turn
 
 SCHEMA = 1
 
@@ -32,12 +32,28 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
         if kind == "turn":
             _replay(session, record)
         elif kind == "masked":
-            session.tree.turns[record["index"]].masked = record["reason"]
+            _mask(session, session.tree.turns[record["index"]], record["reason"])
         elif kind == "result":
             session.result = record["result"]
         elif kind == "closed":
             session.closed = True
+    if session is not None:
+        _doubt(session)
     return session
+
+
+def _mask(session: Session, turn: Turn, reason: str | None) -> None:
+    turn.masked = reason
+    for answer in session.answers.values():
+        if any(outcome.turn is turn for outcome in answer.outcomes):
+            answer.lost = reason == UNDELIVERED
+
+
+def _doubt(session: Session) -> None:
+    """Nobody knows whether an answer arrived that nothing goes on from: whoever asks for the same gets it again."""
+    gone_on_from = {turn.parent.index for turn in session.tree.turns if turn.parent is not None}
+    for answer in session.answers.values():
+        answer.lost |= all(outcome.turn.index not in gone_on_from for outcome in answer.outcomes)
 
 
 def _replay(session: Session, record: dict[str, Any]) -> None:
@@ -78,7 +94,7 @@ def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
         session.remember(answer)
     said = record["reply"]
     reply = Reply(**said | {"tool_calls": [ToolCall(**call) for call in said["tool_calls"]]})
-    answer.outcomes.append(Outcome(turn, reply, []))
+    answer.outcomes.append(Outcome(turn, reply, record.get("tops") or []))
     restore(session, record, reply)
 
 

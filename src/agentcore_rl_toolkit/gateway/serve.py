@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ..errors import ConfigError
 from ..loop import PrivateLoop
@@ -33,6 +35,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 from .trajectory import Trajectories
 
 ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
+_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 class Server:
@@ -71,6 +74,7 @@ class Server:
             request_factory=_request_factory(self.core.limits.max_body_bytes),
             handler_cancellation=True,
             access_log=None,
+            logger=_logger(),
             keepalive_timeout=75,
         )
         try:
@@ -251,6 +255,14 @@ def _request_factory(max_body: int) -> Any:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body)
 
     return make
+
+
+def _logger() -> logging.Logger:
+    """aiohttp's words. A request that can't be read is its client's fault, and gets an answer, not a traceback."""
+    logger = logging.getLogger(f"{__name__}.http")
+    if not logger.filters:
+        logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], _UNREADABLE))
+    return logger
 
 
 def _quietly(handle: Handler) -> Handler:

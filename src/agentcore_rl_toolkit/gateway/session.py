@@ -74,7 +74,7 @@ def read_settings(body: dict[str, Any]) -> SessionSettings:
     if given.get("context_limit", 1) < 1:
         raise invalid("context_limit is less than one token", param="context_limit")
     if not 0 < given.get("ttl_seconds", 1.0) < 1e9:
-        raise invalid("ttl_seconds is not a positive number of seconds", param="ttl_seconds")
+        raise invalid("ttl_seconds is not above 0 and below 1e9 seconds", param="ttl_seconds")
     for name in ("sampling", "enforced"):
         _check_sampling(name, given.get(name, {}))
     return SessionSettings(**given)

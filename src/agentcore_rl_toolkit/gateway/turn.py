@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from .engine.base import IDS, Routes, Sampled
+from .engine.base import IDS, EngineError, Routes, Sampled
 
 LOGPROBS = "f"
 
@@ -159,11 +159,16 @@ class Draft:
     def add(self, ids: Sequence[int], logprobs: Sequence[float | None], version: str | None) -> None:
         if not ids:
             return
-        self.sampled.extend(ids)
+        before = len(self.sampled)
+        try:
+            self.sampled.extend(ids)
+        except (OverflowError, TypeError) as error:
+            del self.sampled[before:]
+            raise EngineError(f"the engine sampled what is no token id: {error}", sampled_any=True) from None
         try:
             self.logprobs.extend(logprobs)  # type: ignore[arg-type]
         except TypeError:  # some are missing; what was taken in before the first of them is taken back
-            del self.logprobs[len(self.sampled) - len(ids) :]
+            del self.logprobs[before:]
             self.logprobs.extend([math.nan if value is None else value for value in logprobs])
         missing = len(self.sampled) - len(self.logprobs)
         if missing > 0:

@@ -68,6 +68,12 @@ def test_control_needs_the_admin_key(shared: Gateway, method: str, path: str, he
     assert not shared.core.paused
 
 
+@pytest.mark.parametrize("scheme", ["bearer ", "BEARER  "])
+def test_the_word_before_a_key_has_no_case(shared: Gateway, scheme: str):
+    headers = {"Authorization": scheme + shared.admin_key}
+    assert httpx.get(f"{shared.url}/sessions/one", headers=headers).status_code == 200
+
+
 def test_a_sessions_key_is_no_admin_key(shared: Gateway):
     session = shared.open_session()
     key = session["base_url"].split("/")[4].partition(".")[2]

@@ -18,6 +18,7 @@ import pytest
 
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY, Gateway
+from agentcore_rl_toolkit.gateway.session import Session
 from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
@@ -25,6 +26,7 @@ from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway,
 from support.process import clean_env, free_port
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
+AGAIN = [{"role": "user", "content": "and three plus three?"}]
 
 
 def moved(session: dict[str, Any], before: Gateway, after: Gateway) -> dict[str, Any]:
@@ -90,6 +92,45 @@ def test_a_retry_after_a_restart_gets_the_recorded_turn(tmp_path: Path, n: int):
         assert rows(second, session)[1]["turns"] == 2 * n
 
 
+def test_who_asks_the_same_after_a_restart_may_never_have_had_the_answer(tmp_path: Path):
+    asked = {"model": MODEL, "messages": HELLO, "logprobs": True, "top_logprobs": 1}
+    other = asked | {"messages": AGAIN}
+    with gateway([ids("four"), ids("six"), ids("good")], log=tmp_path) as first:
+        session = first.open_session()
+        asker = client(session)
+        before = [asker.chat.completions.create(**asked), asker.chat.completions.create(**other)]
+        went_on = [*HELLO, {"role": "assistant", "content": "four"}, {"role": "user", "content": "thanks"}]
+        asker.chat.completions.create(**asked | {"messages": went_on})
+    engine = ScriptedEngine([ids("five"), ids("seven")])
+    with gateway(engine, log=tmp_path) as second:
+        again = client(moved(session, first, second))
+        assert again.chat.completions.create(**other) == before[1]  # with its alternatives
+        assert engine.requests == []
+        assert again.chat.completions.create(**asked).choices[0].message.content == "five"  # it was gone on from
+        assert again.chat.completions.create(**other).choices[0].message.content == "seven"  # it has arrived now
+        assert rows(second, session)[1]["turns"] == 5
+
+
+def test_an_answer_that_was_never_received_outlives_a_restart(tmp_path: Path):
+    with gateway([ids("four")], log=tmp_path) as first:
+        session = first.open_session()
+        client(session).chat.completions.create(model=MODEL, messages=HELLO)
+        known = first.core.sessions.get(session["session_id"])
+        first._loop.run(undelivered(first, known))
+    engine = ScriptedEngine([ids("five")])
+    with gateway(engine, log=tmp_path) as second:
+        assert rows(second, session)[1]["masked"] == {"undelivered": len(ids("four"))}
+        answer = client(moved(session, first, second)).chat.completions.create(model=MODEL, messages=HELLO)
+        assert (answer.choices[0].message.content, engine.requests) == ("four", [])
+        known = rows(second, session)[1]
+        assert (known["turns"], known["trained"]) == (1, known["sampled"])
+
+
+async def undelivered(running: Gateway, session: Session) -> None:
+    (answer,) = session.answers.values()
+    running.core.undelivered(session, answer)
+
+
 def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
     with gateway([ids("the answer is"), ids(" four")], log=tmp_path) as first:
         control = Control(first)
@@ -121,19 +162,20 @@ def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
 
 
 def test_half_a_record_at_the_end_is_dropped(tmp_path: Path):
-    with gateway([ids("four"), ids("five")], log=tmp_path) as first:
+    with gateway([ids("four"), ids("five"), ids("six")], log=tmp_path) as first:
         session = first.open_session()
         asker = client(session)
         asker.chat.completions.create(model=MODEL, messages=HELLO)
+        asker.chat.completions.create(model=MODEL, messages=AGAIN)
         before = rows(first, session)
         asker.chat.completions.create(model=MODEL, messages=HELLO)
     segment = max(tmp_path.glob("*.turns"))
     os.truncate(segment, segment.stat().st_size - 3)
     with gateway([ids("six")], log=tmp_path) as second:
         assert rows(second, session) == before
-        client(moved(session, first, second)).chat.completions.create(model=MODEL, messages=HELLO)
+        client(moved(session, first, second)).chat.completions.create(model=MODEL, messages=[*HELLO, *HELLO])
     with gateway([], log=tmp_path) as third:
-        assert len(Control(third).turns(session)) == 2
+        assert len(Control(third).turns(session)) == 3
 
 
 def test_a_disk_that_fails_harms_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gzip
 import json
 import math
 import threading
@@ -384,6 +385,23 @@ def test_an_engine_that_tells_versions_at_the_end():
         assert Control(running).turns(session)[0]["weight_versions"] == [["a", 2], ["b", len(ids(SAID)) - 2]]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wrong", [-1, 2**32, "7"])
+def test_what_is_no_token_id_is_the_engines_fault(wrong: Any, stream: bool):
+    class Odd(ScriptedEngine):
+        async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+            yield Sampled(ids("four", end=False), [-0.5] * len(ids("four", end=False)))
+            yield Sampled([5, wrong], [-0.5, -0.5], "stop")
+
+    with gateway(Odd([])) as running:
+        session = running.open_session()
+        with pytest.raises(openai.APIError, match="what is no token id"):
+            text(chat(session, stream=stream))
+        (turn,) = Control(running).turns(session)
+        assert turn["sampled_ids"] == ids("four", end=False)
+        assert (turn["masked"], len(turn["logprobs"])) == ("engine_error", len(turn["sampled_ids"]))
+
+
 class Broken(ScriptedEngine):
     """Raises what no engine should."""
 
@@ -533,9 +551,21 @@ def test_a_body_that_is_too_large():
         assert (raised.value.status_code, raised.value.code) == (413, "body_too_large")
         pieces = (b" " * 100 for _ in range(50))  # nobody has said how long it will be
         response = httpx.post(f"{session['base_url']}/chat/completions", content=pieces)
-        assert response.status_code == 413
+        assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
         assert response.json()["error"]["type"] == "invalid_request_error"
         assert text(chat(session)) == "four"
+
+
+@pytest.mark.parametrize("body", [b"xx", gzip.compress(b'{"messages": []}', mtime=0)[:-12] + b"x" * 12])
+def test_a_body_that_is_not_packed_as_it_says(body: bytes, caplog: pytest.LogCaptureFixture):
+    with gateway([ids("four")]) as running:
+        session = running.open_session()
+        headers = {"Content-Encoding": "gzip"}
+        response = httpx.post(f"{session['base_url']}/chat/completions", content=body, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+        assert "can't be read" in response.json()["error"]["message"]
+        assert text(chat(session)) == "four"
+    assert "Traceback" not in caplog.text
 
 
 def test_too_many_sessions():

@@ -115,6 +115,7 @@ class Answer:
         self._connection = connection
         self._body = Body(headers)
         self._body.done |= status in (204, 304)
+        self._streamed = headers.get(b"content-type", b"text/event-stream").lower().startswith(b"text/event-stream")
 
     def __enter__(self) -> Answer:
         return self
@@ -131,6 +132,8 @@ class Answer:
 
     async def events(self) -> list[bytes]:
         """The events that have arrived since the last call, waiting for at least one; none at the end of the answer."""
+        if not self._streamed:
+            raise self._client.error(f"answered without a stream: {message(await self.read())}")
         return await self._take(self._body.take_events) or []
 
     async def _take(self, take: Callable[[bytearray], T]) -> T | None:

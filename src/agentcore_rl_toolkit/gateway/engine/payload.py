@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from .base import Routes, Sampled, Sampling
 T = TypeVar("T")
 
 LOWEST = -9999.0
+_HIGHEST = 1e-3  # 0, but for rounding
 """vLLM writes minus infinity so, JSON having no word for it."""
 
 
@@ -57,17 +57,17 @@ def settings(sampling: Sampling, names: Mapping[str, str]) -> dict[str, Any]:
 def finite(logprobs: list[float | None]) -> list[float | None]:
     """The same, with None for what is not a logprob.
 
-    >>> finite([-0.5, None, float("nan"), -9999.0])
-    [-0.5, None, None, None]
+    >>> finite([-0.5, None, float("nan"), -9999.0, 3.5])
+    [-0.5, None, None, None, None]
     """
     try:
         total = sum(logprobs)  # type: ignore[arg-type]
     except TypeError:
         pass
     else:
-        if LOWEST < total < math.inf:  # then each of them is
+        if total > LOWEST and max(logprobs, default=0.0) <= _HIGHEST:  # type: ignore[type-var, operator]
             return logprobs
-    return [x if x is not None and LOWEST < x < math.inf else None for x in logprobs]
+    return [x if x is not None and LOWEST < x <= _HIGHEST else None for x in logprobs]
 
 
 def agreeing(ids: Sequence[int], entries: Iterable[tuple[int, float | None]]) -> list[float | None]:
