@@ -10,7 +10,7 @@ from .chat import Reply, ToolCall
 from .engine.base import IDS, Routes
 from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
-from .turn import LOGPROBS, UNDELIVERED, Turn
+from .turn import LOGPROBS, Turn
 
 SCHEMA = 1
 
@@ -32,7 +32,7 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
         if kind == "turn":
             _replay(session, record)
         elif kind == "masked":
-            _mask(session, session.tree.turns[record["index"]], record["reason"])
+            session.tree.turns[record["index"]].masked = record["reason"]
         elif kind == "result":
             session.result = record["result"]
         elif kind == "closed":
@@ -42,18 +42,11 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
     return session
 
 
-def _mask(session: Session, turn: Turn, reason: str | None) -> None:
-    turn.masked = reason
-    for answer in session.answers.values():
-        if any(outcome.turn is turn for outcome in answer.outcomes):
-            answer.lost = reason == UNDELIVERED
-
-
 def _doubt(session: Session) -> None:
     """Nobody knows whether an answer arrived that nothing goes on from: whoever asks for the same gets it again."""
     gone_on_from = {turn.parent.index for turn in session.tree.turns if turn.parent is not None}
     for answer in session.answers.values():
-        answer.lost |= all(outcome.turn.index not in gone_on_from for outcome in answer.outcomes)
+        answer.lost = all(outcome.turn.index not in gone_on_from for outcome in answer.outcomes)
 
 
 def _replay(session: Session, record: dict[str, Any]) -> None:

@@ -59,9 +59,9 @@ def shared() -> Any:
 
 
 @pytest.mark.parametrize(("method", "path"), CONTROLLED)
-@pytest.mark.parametrize("header", [None, "", "Bearer wrong", "Basic x", "Bearer \u00e9"])
+@pytest.mark.parametrize("header", [None, "", "Bearer wrong", "Basic {key}", "{key}", "Bearer \u00e9"])
 def test_control_needs_the_admin_key(shared: Gateway, method: str, path: str, header: str | None):
-    headers = {} if header is None else {"Authorization": header.encode()}
+    headers = {} if header is None else {"Authorization": header.format(key=shared.admin_key).encode()}
     refused = httpx.request(method, shared.url + path, headers=headers, content=b"{}")
     assert code(refused) == (401, "invalid_admin_key")
     assert shared.admin_key not in refused.text

@@ -52,7 +52,7 @@ class Sampling:
     def over(self, others: Sampling) -> Sampling:
         """These settings, and `others` where these say nothing."""
         theirs = {name: value for name, value in others.settings().items() if name not in self.said}
-        return Sampling(**theirs | self.settings(), said=self.said | others.said)
+        return Sampling(**theirs | self.settings())
 
 
 @dataclass(frozen=True)
