@@ -104,6 +104,8 @@ def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLik
             "the gateway needs Transformers to load a tokenizer",
             hint="pip install 'agentcore-rl-toolkit[gateway]'",
         ) from error
+    if str(name).startswith(("/", "./", "../")) and not os.path.isdir(name):
+        raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: there is no such folder")
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(os.fspath(name)))
         if chat_template is not None:

@@ -72,7 +72,7 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
     ("arguments", "said"),
     [
         (["--engine", "gpt=4"], "not an engine"),
-        (["--tokenizer", "/nowhere"], "no tokenizer could be loaded"),
+        (["--tokenizer", "/nowhere"], "no tokenizer could be loaded from '/nowhere': there is no such folder"),
         (["--renderer", "nothing"], "there is no renderer 'nothing'"),
         (["--renderer", "auto"], "has no chat template and no renderer"),
         (["--workers", "0"], "--workers 0"),
