@@ -37,7 +37,12 @@ class Server(ScriptedEngine):
         self.error: EngineError | None = None
         self.first: list[int] = []  # said before the error
         self.down = False
+        self.refuses: tuple[str, ...] = ()
         self.pauses = 0
+
+    @property
+    def paused(self) -> bool:
+        return not self._going.is_set()
 
     def line(self) -> Line:
         if self.error is not None and not self.first:
@@ -50,9 +55,17 @@ class Server(ScriptedEngine):
         return await super().info()
 
     async def pause(self) -> None:
-        if self.down:
-            raise EngineError("nobody there", status=503)
+        self.obey("pause")
         self.pauses += 1
+        await super().pause()
+
+    async def resume(self) -> None:
+        self.obey("resume")
+        await super().resume()
+
+    def obey(self, what: str) -> None:
+        if self.down or what in self.refuses:
+            raise EngineError("nobody there" if self.down else f"no {what}", status=503)
 
 
 def wish(session: str = "") -> SampleRequest:
@@ -239,12 +252,124 @@ def test_a_pause_reaches_all_also_those_who_come_back(loop: LoopThread) -> None:
     assert [server.pauses for server in servers] == [1, 1, 1]
 
 
-def test_a_pause_that_failed_is_told(loop: LoopThread) -> None:
+def test_who_was_away_during_a_resume_goes_on_when_it_is_back(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    loop.run(replicas.pause())
+    servers[2].down = True
+    loop.run(replicas.check())
+    loop.run(replicas.resume())
+    assert [server.paused for server in servers] == [False, False, True]
+    servers[2].down, servers[2].refuses = False, ("resume",)
+    loop.run(replicas.check())
+    assert replicas.replicas[2].ejected  # it is there, and gets no calls while it is paused
+    servers[2].refuses = ()
+    loop.run(replicas.check())
+    assert not servers[2].paused
+    assert not replicas.replicas[2].ejected
+
+
+def test_who_was_away_goes_on_also_where_nobody_else_is_there(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    loop.run(replicas.pause())
+    for server in servers:
+        server.down = True
+    loop.run(replicas.check())
+    loop.run(replicas.resume())
+    for server in servers:
+        server.down = False
+    home = ask(loop, replicas, "s")
+    assert [server.paused for server in servers] == [number != home for number in range(3)]
+    assert [replica.ejected for replica in replicas.replicas] == [number != home for number in range(3)]
+
+
+def test_who_comes_back_during_a_resume_is_not_left_paused(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    servers[2].down = True
+    loop.run(replicas.check())
+    loop.run(replicas.pause())
+
+    async def cross() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow_pause() -> None:
+            begun.set()
+            await go_on.wait()
+            servers[2]._going.clear()
+
+        servers[2].down, servers[2].pause = False, slow_pause  # type: ignore[method-assign]
+        checking = asyncio.create_task(replicas.check())
+        await begun.wait()
+        await replicas.resume()
+        go_on.set()
+        await checking
+
+    loop.run(cross())
+    assert [server.paused for server in servers] == [False, False, False]
+
+
+def test_a_call_that_ends_on_one_that_was_left_out_does_not_take_it_back(loop: LoopThread) -> None:
     servers, replicas = trio()
-    servers[0].down = True
-    with pytest.raises(EngineError, match="nobody there"):
+    servers[0].first, servers[0].error = [1, 2], None
+
+    async def end_it() -> None:
+        items = cast(Any, replicas.sample(wish()))
+        await anext(items)
+        replicas.replicas[0].ejected = True
+        async for _ in items:
+            pass
+
+    loop.run(end_it())
+    assert replicas.replicas[0].ejected
+
+
+def test_a_pause_that_failed_is_told_and_undone(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    servers[0].refuses = ("pause",)
+    with pytest.raises(EngineError, match="no pause"):
         loop.run(replicas.pause())
     assert [server.pauses for server in servers] == [0, 1, 1]
+    assert [server.paused for server in servers] == [False, False, False]
+    servers[1].down = True
+    loop.run(replicas.check())
+    servers[1].down = False
+    loop.run(replicas.check())
+    assert not servers[1].paused  # nor is one that comes back
+
+
+def test_a_second_pause_that_failed_leaves_the_first(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    loop.run(replicas.pause())
+    servers[0].refuses = ("pause",)
+    with pytest.raises(EngineError, match="no pause"):
+        loop.run(replicas.pause())
+    assert [server.paused for server in servers] == [True, True, True]
+
+
+def test_a_resume_that_failed_leaves_those_who_come_back_paused(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=1)
+    loop.run(replicas.pause())
+    servers[0].refuses, servers[1].down = ("resume",), True
+    loop.run(replicas.check())
+    with pytest.raises(EngineError, match="no resume"):
+        loop.run(replicas.resume())
+    servers[1].down = False
+    loop.run(replicas.check())
+    assert servers[1].paused
+    servers[0].refuses = ()
+    loop.run(replicas.resume())
+    assert [server.paused for server in servers] == [False, False, False]
+
+
+def test_who_may_be_paused_still_is_left_out(loop: LoopThread) -> None:
+    servers, replicas = trio()
+    servers[0].refuses, servers[1].refuses = ("pause",), ("resume",)
+    with pytest.raises(EngineError, match="no pause"):
+        loop.run(replicas.pause())
+    assert [replica.ejected for replica in replicas.replicas] == [False, True, False]
+    servers[1].refuses = ()
+    loop.run(replicas.check())
+    assert not servers[1].paused
+    assert not replicas.replicas[1].ejected
 
 
 def test_adapters_reach_all(loop: LoopThread) -> None:

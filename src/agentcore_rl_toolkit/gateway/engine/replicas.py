@@ -55,6 +55,7 @@ class Replicas:
         self._eject_after = eject_after
         self._check_every = check_every
         self._paused = False
+        """What all replicas are to be; one that is left out may not know it yet."""
         self._checks: asyncio.Task[None] | None = None
 
     def pick(self, session_id: str, tried: Sequence[Replica] = ()) -> Replica | None:
@@ -86,11 +87,14 @@ class Replicas:
             replica.in_flight += 1
             given = False
             try:
+                if replica.ejected:
+                    await self._take_back(replica)
                 async with contextlib.aclosing(cast("AsyncGenerator[T, None]", call(replica.engine))) as items:
                     async for item in items:
                         given = True
                         yield item
-                self._well(replica)
+                if not replica.ejected:  # else it was left out meanwhile, and a check takes it back
+                    replica.failures = 0
                 return
             except EngineError as e:
                 self._ill(replica, e)
@@ -116,12 +120,30 @@ class Replicas:
                     raise
 
     async def pause(self) -> None:
-        self._paused = True
-        await self._all("pause")
+        """All of them or none: where one fails, the others go on as before."""
+        before, self._paused = self._paused, True
+        try:
+            await self._all("pause")
+        except BaseException:
+            self._paused = before
+            if not before:
+                await self._undo_pause()
+            raise
+
+    async def _undo_pause(self) -> None:
+        """One that can't be told is left out until it can be."""
+        for replica, result in zip(self.replicas, await self._tell("resume"), strict=True):
+            if isinstance(result, BaseException) and not replica.ejected:
+                replica.ejected = True
+                logger.warning("replica %d is left out, it may be paused still: %s", replica.number, result)
 
     async def resume(self) -> None:
-        self._paused = False
-        await self._all("resume")
+        before, self._paused = self._paused, False
+        try:
+            await self._all("resume")
+        except BaseException:
+            self._paused = before
+            raise
 
     async def load_lora(self, name: str, path: str) -> None:
         await self._all("load_lora", name, path)
@@ -153,21 +175,25 @@ class Replicas:
 
     async def _check(self, replica: Replica) -> None:
         try:
-            await asyncio.wait_for(replica.engine.info(), 10)
-            if replica.ejected and self._paused:
-                await replica.engine.pause()
+            async with asyncio.timeout(10):
+                await replica.engine.info()
+                if replica.ejected:
+                    await self._take_back(replica)
         except EngineError as e:
             self._ill(replica, e)
         except TimeoutError:
             self._ill(replica, EngineError("a health check took more than 10 s", status=504))
         else:
-            self._well(replica)
+            replica.failures = 0
 
-    def _well(self, replica: Replica) -> None:
-        replica.failures = 0
-        if replica.ejected:
-            replica.ejected = False
-            logger.info("replica %d is back", replica.number)
+    async def _take_back(self, replica: Replica) -> None:
+        """Let it be paused or going as all are, whatever it has missed or forgotten, and only then count on it."""
+        told = None
+        while told != self._paused:  # which may change meanwhile
+            told = self._paused
+            await (replica.engine.pause() if told else replica.engine.resume())
+        replica.failures, replica.ejected = 0, False
+        logger.info("replica %d is back", replica.number)
 
     def _ill(self, replica: Replica, error: EngineError) -> None:
         # A refusal and a request to come back later are answers of a replica in good health.
@@ -180,8 +206,11 @@ class Replicas:
 
     async def _all(self, name: str, *args: str) -> None:
         """Reach every replica, and only then complain of one that should have been there."""
-        calls = (getattr(replica.engine, name)(*args) for replica in self.replicas)
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        for replica, result in zip(self.replicas, results, strict=True):
+        for replica, result in zip(self.replicas, await self._tell(name, *args), strict=True):
             if isinstance(result, BaseException) and not replica.ejected:
                 raise result
+
+    async def _tell(self, name: str, *args: str) -> list[BaseException | None]:
+        calls = (getattr(replica.engine, name)(*args) for replica in self.replicas)
+        said: list[BaseException | None] = await asyncio.gather(*calls, return_exceptions=True)
+        return said
