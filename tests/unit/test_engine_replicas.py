@@ -89,6 +89,16 @@ def test_a_session_stays_where_it_is_and_sessions_spread(loop: LoopThread) -> No
     assert min(Counter(homes.values()).values()) > 15
 
 
+@pytest.mark.parametrize("names", ["k{}", "session-{}", "{:024x}"])
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_every_replica_has_its_share_of_sessions(count: int, names: str) -> None:
+    replicas = Replicas([Server(i) for i in range(count)])
+    homes = [replicas.pick(names.format(i)) for i in range(1000 * count)]
+    shares = Counter(home.number for home in homes if home is not None)
+    assert len(shares) == count
+    assert all(850 < share < 1150 for share in shares.values())
+
+
 def test_who_has_no_session_goes_where_least_is_running(loop: LoopThread) -> None:
     _, replicas = trio()
     for replica, running in zip(replicas.replicas, (5, 1, 3), strict=True):

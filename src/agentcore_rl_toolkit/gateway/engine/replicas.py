@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
+
+from xxhash import xxh3_64_intdigest
 
 from ...errors import ConfigError
 from .base import ChatEngine, Chatted, Engine, EngineError, EngineInfo, Sampled, SampleRequest
@@ -69,7 +70,7 @@ class Replicas:
         if not session_id:
             return least
         # The highest score wins (rendezvous hashing): a replica that leaves or returns moves only its own sessions.
-        own = max(left, key=lambda replica: zlib.crc32(f"{session_id}\n{replica.number}".encode()))
+        own = max(left, key=lambda replica: xxh3_64_intdigest(f"{session_id}\n{replica.number}".encode()))
         return own if own.in_flight <= least.in_flight + self._slack else least
 
     def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
