@@ -243,6 +243,15 @@ def test_health_is_checked_without_requests(loop: LoopThread) -> None:
     loop.run(wait())
 
 
+def test_who_is_not_there_at_the_start_is_left_out_at_once(loop: LoopThread) -> None:
+    servers, replicas = trio(eject_after=3, check_every=60)
+    servers[1].down = True
+    loop.run(replicas.start())
+    assert [replica.ejected for replica in replicas.replicas] == [False, True, False]
+    assert [replica.failures for replica in replicas.replicas] == [0, 3, 0]
+    loop.run(replicas.close())
+
+
 def test_with_all_of_them_out_one_is_still_tried(loop: LoopThread) -> None:
     _, replicas = trio()
     for replica in replicas.replicas:

@@ -28,6 +28,7 @@ from .trajectory import Trajectories, fold
 from .turn import UNDELIVERED, Turn
 
 _LARGE = 200_000  # bytes
+_PAUSE_SECONDS = 10.0  # given to an engine at the start; calls are held back anyway
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class Core:
     async def start(self) -> None:
         """Get the engine ready. One that can't be reached yet is asked again with the first call."""
         await self.engine.start()
+        if self.paused:  # as it was when it ended
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_PAUSE_SECONDS):
+                    await self.engine.pause()
         with contextlib.suppress(EngineError):
             self.info = await self.engine.info()
 
@@ -95,11 +100,13 @@ class Core:
 
     async def pause(self) -> None:
         """Let no new call sample until `resume`; agents wait, and notice nothing but the time."""
+        before = self.paused
         self._going.clear()
         try:
             await self.engine.pause()
         except BaseException:
-            self._going.set()
+            if not before:
+                self._going.set()
             raise
         self._note_weights()
 

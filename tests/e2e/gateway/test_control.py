@@ -411,6 +411,23 @@ def test_an_engine_that_can_not_pause():
         chat(running.open_session())
 
 
+def test_a_second_pause_that_fails_leaves_the_first():
+    class Once(ScriptedEngine):
+        async def pause(self) -> None:
+            if not self._going.is_set():
+                raise EngineError("it can't be reached", status=503)
+            await super().pause()
+
+    engine = Once([ids("four")])
+    with gateway(engine) as running:
+        control = Control(running)
+        control("POST", "/pause").raise_for_status()
+        assert code(control("POST", "/pause")) == (503, "engine_unavailable")
+        assert control("GET", "/health").json()["status"] == "paused"
+        control("POST", "/resume").raise_for_status()
+        chat(running.open_session())
+
+
 # Reading
 
 

@@ -153,8 +153,12 @@ class Replicas:
         await self._all("unload_lora", name)
 
     async def start(self) -> None:
+        """One that isn't there yet is left out at once."""
         await asyncio.gather(*(replica.engine.start() for replica in self.replicas))
         if self._checks is None:
+            for replica in self.replicas:
+                replica.failures = self._eject_after - 1
+            await self.check()
             self._checks = asyncio.get_running_loop().create_task(self._keep_checking())
 
     async def close(self) -> None:

@@ -1,0 +1,104 @@
+"""The gateway without HTTP: a pause that outlives it, and what it knows of its engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.gateway.core import Core
+from agentcore_rl_toolkit.gateway.engine.base import Engine, EngineError, EngineInfo
+from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
+from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.log import Log
+from agentcore_rl_toolkit.gateway.render import ChatRenderer
+from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
+from support.gateway import ids, tokenizer
+
+
+class Away(ScriptedEngine):
+    """An engine that isn't always there."""
+
+    def __init__(self, *, there: bool = True) -> None:
+        super().__init__(lambda _: ids("four"))
+        self.there = there
+
+    @property
+    def paused(self) -> bool:
+        return not self._going.is_set()
+
+    async def info(self) -> EngineInfo:
+        self._answer()
+        return await super().info()
+
+    async def pause(self) -> None:
+        self._answer()
+        await super().pause()
+
+    async def resume(self) -> None:
+        self._answer()
+        await super().resume()
+
+    def _answer(self) -> None:
+        if not self.there:
+            raise EngineError("nobody there", status=503)
+
+
+@asynccontextmanager
+async def started(engine: Engine, folder: Path) -> AsyncIterator[Core]:
+    """A core that goes on from its log."""
+    core = Core(engine, ChatRenderer(Tokenizer(tokenizer()), renderer="qwen3"), log=Log(folder))
+    core.recall_weights()
+    await core.start()
+    try:
+        yield core
+    finally:
+        await core.close()
+
+
+def pause_before(folder: Path) -> None:
+    log = Log(folder)
+    log.write_weights("7", paused=True)
+    log.close()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_engine_is_paused_as_the_gateway_was(tmp_path: Path, there: bool) -> None:
+    async def restart() -> None:
+        engine = Away(there=there)
+        async with started(engine, tmp_path) as core:
+            assert core.paused
+            assert engine.paused == there
+            engine.there = True
+            await core.resume()
+            assert not engine.paused
+
+    pause_before(tmp_path)
+    asyncio.run(restart())
+
+
+def test_a_replica_that_comes_back_is_paused_as_the_gateway_was(tmp_path: Path) -> None:
+    async def restart() -> None:
+        one, other = Away(), Away(there=False)
+        replicas = Replicas([one, other], check_every=3600)
+        async with started(replicas, tmp_path):
+            assert one.paused
+            other.there = True
+            await replicas.check()
+            assert other.paused
+
+    pause_before(tmp_path)
+    asyncio.run(restart())
+
+
+def test_an_engine_that_was_not_paused_is_not(tmp_path: Path) -> None:
+    async def restart() -> None:
+        engine = Away()
+        async with started(engine, tmp_path) as core:
+            assert not core.paused
+            assert not engine.paused
+
+    asyncio.run(restart())
