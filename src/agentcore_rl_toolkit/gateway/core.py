@@ -39,6 +39,8 @@ class Limits:
     max_sessions: int = 100_000
     max_body_bytes: int = 64 << 20
     sweep_seconds: float = 30.0
+    stalled_seconds: float = 60.0
+    """After so long, a client that reads nothing of its stream counts as one that has left."""
 
 
 class Core:

@@ -1,13 +1,18 @@
-"""One stream to a client: pieces as they come, signs of life while the engine is silent, one end."""
+"""One stream to a client: pieces as they come, signs of life while the engine is silent, one end.
+
+A client that stops reading is left after a while: what is sampled for it would hold up a weight update.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from .faults import Fault
 from .session import Answer, Outcome, Session
@@ -16,6 +21,8 @@ from .wire.base import Exchange
 
 if TYPE_CHECKING:
     from .app import App
+
+logger = logging.getLogger(__name__)
 
 
 class Sender:
@@ -31,6 +38,8 @@ class Sender:
         self._response = _Stream(
             headers={"Content-Type": stream_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
+        self._writer: AbstractStreamWriter | None = None
+        self._progress = Progress()
         self._begun: set[int] = set()
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -86,26 +95,52 @@ class Sender:
 
     async def _send(self, data: bytes) -> None:
         if not self._response.prepared:
-            await self._response.prepare(self._request)
+            self._writer = await self._response.prepare(self._request)
         self._last = time.monotonic()
         await self._response.write(data)
 
     async def _end(self, data: bytes) -> None:
         if not self._response.prepared:
-            await self._response.prepare(self._request)
+            self._writer = await self._response.prepare(self._request)
         await self._response.write_eof(data)
 
     def _wait(self) -> None:
-        """Tell the client that we are still here, while the engine is busy."""
-        seconds = self._app.keep_alive_seconds
-        if seconds:
-            if self._timer is not None and time.monotonic() - self._last >= seconds:
+        """Tell the client that we are still here, while the engine is busy; leave one that isn't."""
+        silent, stalled = self._app.keep_alive_seconds, self._app.core.limits.stalled_seconds
+        if self._timer is not None:
+            now = time.monotonic()
+            self._leave_after(stalled, now)
+            if silent and now - self._last >= silent:
                 self._comment = asyncio.ensure_future(self._say_nothing())
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._wait)
+        self._timer = asyncio.get_running_loop().call_later(min(silent or stalled, stalled), self._wait)
+
+    def _leave_after(self, seconds: float, now: float) -> None:
+        transport = self._request.transport
+        if self._writer is None or transport is None:
+            return
+        waited = self._progress.waited(now, self._writer.output_size, transport.get_write_buffer_size())
+        if waited >= seconds:
+            logger.info("a client of session %s has read nothing for %.0f s: left", self._session.id, waited)
+            transport.abort()
 
     async def _say_nothing(self) -> None:
         with contextlib.suppress(ConnectionError):
             await self._send(self._exchange.keep_alive())
+
+
+class Progress:
+    """Whether what is written gets anywhere."""
+
+    def __init__(self) -> None:
+        self._sent: int | None = None
+        self._since = 0.0
+
+    def waited(self, now: float, written: int, left: int) -> float:
+        """For how many seconds nothing has gone out of what is `left` of what was `written`."""
+        sent = written - left
+        if not left or sent != self._sent:
+            self._sent, self._since = sent, now
+        return now - self._since
 
 
 class _Stream(web.StreamResponse):

@@ -7,9 +7,11 @@ import copy
 import gzip
 import json
 import math
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import hypothesis
@@ -21,6 +23,7 @@ from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError, Sampled, SampleRequest
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
 from agentcore_rl_toolkit.gateway.log import Index
+from agentcore_rl_toolkit.gateway.sender import Progress
 from agentcore_rl_toolkit.gateway.serve import Gateway
 from support.fault_proxy import FaultProxy
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, text_of, until
@@ -293,6 +296,53 @@ def test_choices_that_were_sampled_for_a_client_that_is_gone_are_not_trained(str
         known = fidelity(running, session)
         assert (known.turns, known.trained) == (2, 0)
         assert known.masked["undelivered"] == len(ids("four"))
+
+
+class Endless(ScriptedEngine):
+    """Says more than any buffer holds."""
+
+    async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+        self.requests.append(request)
+        said = ids("word " * 500, end=False)
+        try:
+            while True:
+                yield Sampled(said, [-0.5] * len(said))
+                await asyncio.sleep(0)
+        finally:
+            self.aborted.append(request)
+
+
+@pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
+def test_a_client_that_stops_reading_holds_up_no_weight_update(keep_alive: float, caplog: pytest.LogCaptureFixture):
+    engine = Endless([])
+    with gateway(engine, limits=Limits(stalled_seconds=0.3)) as running:
+        running._running.app.keep_alive_seconds = keep_alive
+        session = running.open_session()
+        body = json.dumps({"model": MODEL, "messages": HELLO, "stream": True}).encode()
+        head = f"POST {urlsplit(session['base_url']).path}/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        with socket.socket() as mute:
+            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            mute.connect(("127.0.0.1", urlsplit(running.url).port))
+            mute.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            until(lambda: bool(engine.requests))
+            control = Control(running)
+            control("POST", "/pause").raise_for_status()
+            control("POST", "/drain").raise_for_status()
+            assert engine.aborted == engine.requests
+        until(lambda: running.core.in_flight == 0)
+        (turn,) = control.turns(session)
+        assert (turn["finish"], turn["masked"]) == ("abort", "aborted")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_client_that_reads_slowly_is_waited_for():
+    progress = Progress()
+    assert progress.waited(0.0, written=100, left=90) == 0
+    assert progress.waited(50.0, written=150, left=140) == 50  # more was written, nothing has gone out
+    assert progress.waited(59.0, written=150, left=139) == 0
+    assert progress.waited(69.0, written=150, left=139) == 10
+    assert progress.waited(100.0, written=150, left=0) == 0
+    assert progress.waited(900.0, written=150, left=0) == 0  # it has read all there is
 
 
 def close_connections(running: Gateway) -> None:
