@@ -25,6 +25,7 @@ from .wire.body import dump, read_json
 
 _PASSED_ON = "X-Gateway-Worker"
 _FOR_ALL = {"/pause", "/resume", "/drain", "/weights"}
+_ASK_SECONDS = 5.0
 _OWN_TO_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
 
 
@@ -36,11 +37,17 @@ class Shards:
         handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         index: int,
         urls: Sequence[str],
+        *,
+        ask_seconds: float = _ASK_SECONDS,
     ) -> None:
-        """`handle` serves what is this worker's own; `urls` are those of all workers, `index` says which is this."""
+        """`handle` serves what is this worker's own; `urls` are those of all workers, `index` says which is this.
+
+        `ask_seconds` is what the others have to say how they are; what they are told to do takes as long as it does.
+        """
         self._handle_own = handle
         self._index = index
         self._urls = urls
+        self._ask_seconds = ask_seconds
         self._turn = itertools.count(index)
         self._client: aiohttp.ClientSession | None = None
 
@@ -122,8 +129,9 @@ class Shards:
             return refusal(request, _away(worker))
         return None if answer.ok else web.Response(status=answer.status, body=said, headers=_kept(answer.headers))
 
-    async def _ask(self, request: web.BaseRequest, worker: int, body: bytes) -> bytes:
-        async with self._send(request, worker, body) as answer:
+    async def _ask(self, request: web.BaseRequest, worker: int) -> bytes:
+        """What another worker says; one that says nothing in time is as good as away."""
+        async with asyncio.timeout(self._ask_seconds), self._send(request, worker, b"") as answer:
             said: bytes = await answer.read()
             return said
 
@@ -141,9 +149,7 @@ class Shards:
         own = await self._handle_own(request)
         assert isinstance(own, web.Response)
         assert isinstance(own.body, bytes)
-        others = await asyncio.gather(
-            *(self._ask(request, other, b"") for other in self._others()), return_exceptions=True
-        )
+        others = await asyncio.gather(*(self._ask(request, other) for other in self._others()), return_exceptions=True)
         answers = [own.body, *(answer for answer in others if isinstance(answer, bytes))]
         if path == "/metrics":
             counts: Counter[str] = Counter()

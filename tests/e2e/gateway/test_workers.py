@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import openai
 import pytest
 
 from support.bedrock import ARN, bedrock
+from support.fake_server import Handler
 from support.fake_vllm import MODEL, FakeVllm
 from support.process import clean_env
 from support.speakers.bedrock_converse import gather
@@ -45,21 +47,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@contextlib.contextmanager
+def serving(folder: Path, port: int, engine: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "gateway", "serve", "--engine", engine]
+    line += ["--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(port), "--workers", "2", *more]
+    env = clean_env() | {"AGENTCORE_RL_ADMIN_KEY": KEY, "PYTHONWARNINGS": "ignore"}
+    process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
 @pytest.fixture
 def workers(folder: Path, tmp_path: Path) -> Iterator[tuple[int, FakeVllm]]:
     port = two_ports()
     with FakeVllm().serving() as server:
-        line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "gateway", "serve", "--engine", f"vllm={server.url}"]
-        line += ["--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(port), "--workers", "2"]
-        line += ["--log", str(tmp_path / "log")]
-        env = clean_env() | {"AGENTCORE_RL_ADMIN_KEY": KEY, "PYTHONWARNINGS": "ignore"}
-        process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            until(lambda: both_there(port))
+        with serving(folder, port, f"vllm={server.url}", "--log", str(tmp_path / "log")) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
             yield port, server
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
         until(lambda: not any(listens(p) for p in (port, port + 1)))
 
 
@@ -92,6 +100,48 @@ def say(base_url: str, text: str, **more: Any) -> Any:
         messages = [{"role": "user", "content": text}]
         answer = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4, **more)
         return list(answer) if more.get("stream") else answer
+
+
+def test_all_workers_are_there_when_the_first_says_so(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    assert ask(port, "GET", "/health")["workers"] == 2
+    assert {ask(port, "POST", "/sessions", json={})["base_url"].split("/")[2] for _ in range(2)} == {
+        f"127.0.0.1:{port}",
+        f"127.0.0.1:{port + 1}",
+    }
+
+
+def test_a_worker_without_a_port_is_the_end_of_all(folder: Path) -> None:
+    port = two_ports()
+    with socket.create_server(("127.0.0.1", port + 1)), FakeVllm().serving() as server:
+        with serving(folder, port, f"vllm={server.url}") as process:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 1
+        assert out == ""
+        assert f"can't listen on 127.0.0.1:{port + 1}" in err
+        assert f"worker 1 ended with 1 before it listened on port {port + 1}" in err
+        assert "serving" not in err
+        assert not listens(port)
+
+
+def test_it_can_be_ended_while_a_worker_starts(folder: Path) -> None:
+    port = two_ports()
+    asked = threading.Event()
+
+    class Slow(FakeVllm):
+        def handle(self, handler: Handler, path: str, body: dict[str, Any]) -> None:
+            if len(self.requests) > 3:  # the second worker asks; the first has been answered
+                asked.set()
+                handler.wait(3600)
+            super().handle(handler, path, body)
+
+    with Slow().serving() as server, serving(folder, port, f"vllm={server.url}") as process:
+        assert asked.wait(60)
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "")
+        assert "serving" not in err
+    until(lambda: not listens(port))
 
 
 def test_any_worker_serves_any_session(workers: tuple[int, FakeVllm]) -> None:

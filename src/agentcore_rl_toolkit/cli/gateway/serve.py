@@ -13,11 +13,16 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+
+_LISTENS = b"!"
+"""What a worker says to the first one, over its standard input."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -74,43 +79,88 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    others = [asyncio.create_task(_keep_running(number)) for number in range(1, args.workers) if not args.worker]
     if args.worker:  # ends with the first worker, however that ends
         loop.add_reader(sys.stdin.fileno(), stop.set)
     server = _server(args, admin_key)
-    await server.start()
-    # What is recorded are packed arrays: collecting less often costs little, and pauses nobody.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-    if not args.worker:
-        print(server.url, flush=True)
-        _say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
-        if server.core.paused:
-            _say("paused, as it was when it ended: POST /resume lets calls go on")
-    await stop.wait()
-    if not args.worker:
-        _say("ending: calls in flight have 5 seconds")
-    for task in others:
-        task.cancel()
-    await asyncio.gather(server.close(), *others, return_exceptions=True)
+    others: list[_Worker] = []
+    try:
+        await _unless(stop, server.start())
+        # What is recorded are packed arrays: collecting less often costs little, and pauses nobody.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        if not args.worker and not stop.is_set():
+            others = [_Worker(number, args.port + number) for number in range(1, args.workers)]
+            await _unless(stop, asyncio.gather(*(other.up for other in others)))
+        if not stop.is_set():
+            _announce(server, args.worker)
+        await stop.wait()
+        if not args.worker:
+            _say("ending: calls in flight have 5 seconds")
+    finally:
+        await asyncio.gather(server.close(), *(other.close() for other in others), return_exceptions=True)
     return 0
 
 
-async def _keep_running(number: int) -> None:
+async def _unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
+    """Wait for something, unless the end comes first."""
+    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if stop.is_set():
+        working.cancel()
+        await asyncio.wait((working,))
+    else:
+        working.result()
+
+
+def _announce(server: Any, worker: int) -> None:
+    """Say that it listens: a worker to the first one, the first to everybody."""
+    if worker:
+        os.write(sys.stdin.fileno(), _LISTENS)
+        return
+    print(server.url, flush=True)
+    _say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
+    if server.core.paused:
+        _say("paused, as it was when it ended: POST /resume lets calls go on")
+
+
+class _Worker:
     """Another worker, as a process; one that dies is started again, and goes on from its log."""
-    line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
-    while True:
-        process = await asyncio.create_subprocess_exec(*line, stdin=asyncio.subprocess.PIPE)
-        try:
-            code = await process.wait()
-        except asyncio.CancelledError:
-            assert process.stdin is not None
-            process.stdin.close()
-            await process.wait()
-            raise
-        _say(f"worker {number} ended with {code}; starting it again")
-        await asyncio.sleep(1)
+
+    def __init__(self, number: int, port: int) -> None:
+        self._number, self._port = number, port
+        self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when it listens; fails with a `ConfigError` if it ends before it ever did."""
+        self._line: socket.socket | None = None  # its standard input
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping = asyncio.create_task(self._keep_running())
+
+    async def close(self) -> None:
+        self._keeping.cancel()
+        await asyncio.wait({self._keeping})
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            await self._process.wait()
+
+    async def _keep_running(self) -> None:
+        command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(self._number)]
+        while True:
+            self._line, its = socket.socketpair()
+            self._line.setblocking(False)
+            with its:
+                self._process = await asyncio.create_subprocess_exec(*command, stdin=its.fileno())
+            if await asyncio.get_running_loop().sock_recv(self._line, 1) and not self.up.done():
+                self.up.set_result(None)
+            code = await self._process.wait()
+            self._line.close()
+            if not self.up.done():
+                said = f"worker {self._number} ended with {code} before it listened on port {self._port}"
+                self.up.set_exception(ConfigError(said, hint="what it said is above"))
+                return
+            _say(f"worker {self._number} ended with {code}; starting it again")
+            await asyncio.sleep(1)
 
 
 def _server(args: argparse.Namespace, admin_key: str) -> Any:
