@@ -307,14 +307,17 @@ class App:
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         core = self.core
         log_failures = core.log.failures if core.log is not None else 0
+        well, replicas = await core.replicas()
         return _json(
             dump(
                 {
-                    "status": "paused" if core.paused else "degraded" if log_failures else "ok",
+                    "status": "paused" if core.paused else "degraded" if log_failures or not well else "ok",
                     "sessions": len(core.sessions),
                     "in_flight": core.in_flight,
                     "weight_version": core.weight_version,
                     "models": core.info.models,
+                    "replicas": replicas,
+                    "replicas_well": well,
                     "log_failures": log_failures,
                 }
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from .chat import ChatCall, TextCall
 from .choice import Choice, Piece, engine_fault
 from .engine.base import Engine, EngineError, EngineInfo
+from .engine.replicas import Replicas
 from .faults import Fault
 from .log import Log
 from .plan import Plan, Planner
@@ -28,6 +30,7 @@ from .trajectory import Trajectories, fold
 from .turn import UNDELIVERED, Turn
 
 _LARGE = 200_000  # bytes
+_ASK_EVERY, _ASK_SECONDS = 5.0, 2.0  # how often an engine is asked how it is, and how long it has to answer
 _PAUSE_SECONDS = 10.0  # given to an engine at the start; calls are held back anyway
 
 
@@ -70,6 +73,7 @@ class Core:
         self.in_flight = 0
         self.totals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self._well, self._asked = True, -math.inf
         self._going = asyncio.Event()
         self._going.set()
         self._idle = asyncio.Event()
@@ -93,6 +97,21 @@ class Core:
         await self.engine.close()
         if self.log is not None:
             self.log.close()
+
+    async def replicas(self) -> tuple[int, int]:
+        """How many of the engine's replicas are well, of how many. One alone is asked, and not by everyone."""
+        if isinstance(self.engine, Replicas):
+            return self.engine.well, len(self.engine.replicas)
+        now = time.monotonic()
+        if now - self._asked >= _ASK_EVERY:
+            self._asked = now
+            try:
+                async with asyncio.timeout(_ASK_SECONDS):
+                    await self.engine.info()
+                self._well = True
+            except (EngineError, TimeoutError) as error:
+                self._well = isinstance(error, EngineError) and not error.ill
+        return int(self._well), 1
 
     def trajectories(self, session: Session) -> Trajectories:
         """The session's turns so far, folded."""

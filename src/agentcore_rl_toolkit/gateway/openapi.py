@@ -128,9 +128,14 @@ _HEALTH: Schema = {
     "type": "object",
     "required": ["status", "sessions", "in_flight"],
     "properties": {
-        "status": {"enum": ["ok", "paused", "degraded"]},
+        "status": {
+            "enum": ["ok", "paused", "degraded"],
+            "description": "degraded: no replica of the engine is well, a worker is not there, or the log fails",
+        },
         "sessions": {"type": "integer"},
         "in_flight": {"type": "integer"},
+        "replicas": {"type": "integer"},
+        "replicas_well": {"type": "integer"},
     },
 }
 _MESSAGE: Schema = {

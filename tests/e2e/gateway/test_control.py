@@ -14,7 +14,8 @@ import numpy as np
 import openai
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
+from agentcore_rl_toolkit.gateway.engine.base import EngineError, EngineInfo
+from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.serve import Gateway
 from support.gateway import MODEL, Control, Gated, client, gateway, ids, in_thread, until
@@ -110,6 +111,20 @@ def test_health_and_metrics_and_the_description_are_open(shared: Gateway):
     metrics = httpx.get(f"{shared.url}/metrics").text
     assert re.search(r"^agentcore_rl_gateway_sessions_open \d+$", metrics, re.MULTILINE)
     assert httpx.get(f"{shared.url}/openapi.json").json()["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(
+    ("there", "status"), [([False], "degraded"), ([True, False], "ok"), ([False, False], "degraded")]
+)
+def test_health_says_how_many_engines_are_well(there: list[bool], status: str):
+    class Engine(ScriptedEngine):
+        async def info(self) -> EngineInfo:
+            raise EngineError("nobody there", status=503)
+
+    engines = [(ScriptedEngine if one else Engine)([ids("four")]) for one in there]
+    with gateway(Replicas(engines) if len(engines) > 1 else engines[0]) as running:
+        health = httpx.get(f"{running.url}/health").json()
+        assert (health["status"], health["replicas_well"], health["replicas"]) == (status, sum(there), len(there))
 
 
 def test_wrong_ways_are_told_the_right_ones(shared: Gateway):

@@ -121,6 +121,7 @@ def test_a_worker_without_a_port_is_the_end_of_all(folder: Path) -> None:
         assert f"can't listen on 127.0.0.1:{port + 1}" in err
         assert f"worker 1 ended with 1 before it listened on port {port + 1}" in err
         assert "serving" not in err
+        assert "again" not in err
         assert not listens(port)
 
 

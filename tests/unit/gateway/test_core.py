@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ class Away(ScriptedEngine):
     def __init__(self, *, there: bool = True) -> None:
         super().__init__(lambda _: ids("four"))
         self.there = there
+        self.says: Exception | None = None
 
     @property
     def paused(self) -> bool:
@@ -45,6 +47,8 @@ class Away(ScriptedEngine):
     def _answer(self) -> None:
         if not self.there:
             raise EngineError("nobody there", status=503)
+        if self.says is not None:
+            raise self.says
 
 
 @asynccontextmanager
@@ -102,3 +106,36 @@ def test_an_engine_that_was_not_paused_is_not(tmp_path: Path) -> None:
             assert not engine.paused
 
     asyncio.run(restart())
+
+
+def test_an_engine_is_asked_how_it_is_now_and_then(tmp_path: Path) -> None:
+    async def ask() -> None:
+        engine = Away(there=False)
+        async with started(engine, tmp_path) as core:
+            assert await core.replicas() == (0, 1)
+            engine.there = True
+            core._asked = math.inf  # just now
+            assert await core.replicas() == (0, 1)
+            core._asked = -math.inf
+            assert await core.replicas() == (1, 1)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("error", "well"),
+    [
+        (EngineError("broken", status=502), 0),
+        (EngineError("busy", status=503, retry_after=1), 1),
+        (EngineError("too many", status=429), 1),
+        (TimeoutError(), 0),
+    ],
+)
+def test_what_an_engine_answers_tells_how_it_is(tmp_path: Path, error: Exception, well: int) -> None:
+    async def ask() -> None:
+        engine = Away()
+        async with started(engine, tmp_path) as core:
+            engine.says = error
+            assert await core.replicas() == (well, 1)
+
+    asyncio.run(ask())

@@ -80,11 +80,13 @@ def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
 
 
 def test_a_worker_that_says_nothing_is_counted_out() -> None:
-    well = {"status": "ok", "sessions": 1, "in_flight": 0, "log_failures": 0}
+    well = {"status": "ok", "sessions": 1, "in_flight": 0, "replicas": 2, "replicas_well": 2, "log_failures": 0}
     told = json.dumps(well).encode()
     there = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(told), told)
     _, said, _ = ask([there], "GET", "/health", json.dumps(well))
     assert json.loads(said) == well | {"sessions": 2, "workers": 2}
+    _, said, _ = ask([there], "GET", "/health", json.dumps(well | {"replicas": 3, "replicas_well": 3}))
+    assert json.loads(said)["replicas_well"] == 2
     for silent in ([3600.0], [b"HTTP/1.1 200 OK\r\n", 3600.0], [there[:-3], 3600.0]):
         _, said, _ = ask(silent, "GET", "/health", json.dumps(well), 0.1)
         assert json.loads(said) == well | {"status": "degraded", "workers": 1}

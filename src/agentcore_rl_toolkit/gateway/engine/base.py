@@ -125,6 +125,10 @@ class EngineInfo:
     weight_version: str | None = None
 
 
+ELSEWHERE = frozenset({429, 500, 502, 503, 504})
+"""Statuses that another replica may not give; any other is the request's own fault."""
+
+
 class EngineError(AgentCoreRLError):
     """An engine refused or failed. Raised by `sample`, before or between tokens.
 
@@ -139,6 +143,11 @@ class EngineError(AgentCoreRLError):
         self.status = status
         self.sampled_any = sampled_any
         self.retry_after = retry_after
+
+    @property
+    def ill(self) -> bool:
+        """Whether an engine that says so is in bad health: a refusal or a request to come back later is an answer."""
+        return self.status in ELSEWHERE and self.status != 429 and self.retry_after is None
 
 
 class Engine(Protocol):

@@ -16,13 +16,10 @@ from typing import Any, TypeVar, cast
 from xxhash import xxh3_64_intdigest
 
 from ...errors import ConfigError
-from .base import ChatEngine, Chatted, Engine, EngineError, EngineInfo, Sampled, SampleRequest
+from .base import ELSEWHERE, ChatEngine, Chatted, Engine, EngineError, EngineInfo, Sampled, SampleRequest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-ELSEWHERE = frozenset({429, 500, 502, 503, 504})
-"""Statuses that another replica may not give; any other is the request's own fault."""
 
 
 @dataclass(eq=False)
@@ -58,6 +55,11 @@ class Replicas:
         self._paused = False
         """What all replicas are to be; one that is left out may not know it yet."""
         self._checks: asyncio.Task[None] | None = None
+
+    @property
+    def well(self) -> int:
+        """How many are not left out."""
+        return sum(not replica.ejected for replica in self.replicas)
 
     def pick(self, session_id: str, tried: Sequence[Replica] = ()) -> Replica | None:
         """Where a request goes next, None if it has been everywhere."""
@@ -201,8 +203,7 @@ class Replicas:
         logger.info("replica %d is back", replica.number)
 
     def _ill(self, replica: Replica, error: EngineError) -> None:
-        # A refusal and a request to come back later are answers of a replica in good health.
-        if error.status not in ELSEWHERE or error.status == 429 or error.retry_after is not None:
+        if not error.ill:
             return
         replica.failures += 1
         if replica.failures >= self._eject_after and not replica.ejected:
