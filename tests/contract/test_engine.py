@@ -84,7 +84,8 @@ def sglang(incremental: bool = False) -> Iterator[Subject]:
 
 @contextmanager
 def replicas() -> Iterator[Subject]:
-    with FakeVllm().serving() as one, FakeVllm().serving() as two:
+    # Their connections are there from the start: without a pace, all of a stream could come in one piece.
+    with FakeVllm(pace=0.01).serving() as one, FakeVllm(pace=0.01).serving() as two:
 
         def slow() -> None:
             one.pace = two.pace = 0.05
