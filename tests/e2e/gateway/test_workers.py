@@ -121,8 +121,29 @@ def test_a_worker_without_a_port_is_the_end_of_all(folder: Path) -> None:
         assert f"can't listen on 127.0.0.1:{port + 1}" in err
         assert f"worker 1 ended with 1 before it listened on port {port + 1}" in err
         assert "serving" not in err
-        assert "again" not in err
         assert not listens(port)
+
+
+def test_it_starts_again_though_a_worker_of_one_that_was_killed_is_there(folder: Path, tmp_path: Path) -> None:
+    port, log = two_ports(), ("--log", str(tmp_path / "log"))
+    with FakeVllm(pace=0.2).serving() as server:
+        with serving(folder, port, f"vllm={server.url}", *log) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+            sessions = [ask(port, "POST", "/sessions", json={}) for _ in range(2)]
+            there = next(s["base_url"] for s in sessions if f":{port + 1}/" in s["base_url"])
+            client = openai.OpenAI(base_url=there, api_key="EMPTY", max_retries=0)
+            messages = [{"role": "user", "content": "long"}]
+            stream = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=400, stream=True)
+            next(iter(stream))  # which the worker waits for, when the first one is gone
+            process.kill()
+            process.wait()
+        with serving(folder, port, f"vllm={server.url}", *log) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+            assert ask(port, "GET", "/health")["workers"] == 2
+        stream.close()
+        client.close()
 
 
 def test_it_can_be_ended_while_a_worker_starts(folder: Path) -> None:

@@ -10,11 +10,13 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import os
 import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from ...errors import ConfigError
 
 _LISTENS = b"!"
 """What a worker says to the first one, over its standard input."""
+_PATIENCE = 10.0
+"""Seconds for which a worker is tried that never listened: that of a gateway that was killed may be there still."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +37,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="append",
         required=True,
         metavar="KIND=WHERE",
-        help="vllm=URL, vllm-chat=URL (its template does the rendering), sglang=URL, transformers=PATH, "
+        help="vllm=URL, vllm-generate=URL (over its token interface), vllm-chat=URL (its template does the rendering), "
+        "sglang=URL, transformers=PATH, "
         "tinker=MODEL or tinker=tinker://…; several are replicas",
     )
     parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder, a hub id, or `tiny`")
@@ -61,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     from ...gateway.serve import ADMIN_KEY, new_loop
 
-    if args.workers < 1 or (args.workers > 1 and not args.port):
-        raise ConfigError(f"--workers {args.workers} --port {args.port}: workers need a port to count from")
+    _check(args)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
     if not os.environ.get(ADMIN_KEY):
@@ -73,6 +77,24 @@ def run(args: argparse.Namespace) -> int:
         return loop.run_until_complete(_serve(args, admin_key))
     finally:
         loop.close()
+
+
+def _check(args: argparse.Namespace) -> None:
+    last = args.port + args.workers - 1
+    if args.workers < 1:
+        raise ConfigError(f"--workers {args.workers}: there is at least one")
+    if not 0 <= args.port <= last <= 65_535:
+        raise ConfigError(f"--port {args.port} --workers {args.workers}: ports are up to 65535")
+    if args.workers > 1 and not args.port:
+        raise ConfigError(f"--workers {args.workers} --port 0: workers need a port to count from")
+    if not 0 < args.log_gb < math.inf:
+        raise ConfigError(f"--log-gb {args.log_gb} is no size")
+    if args.max_in_flight < 1:
+        raise ConfigError(f"--max-in-flight {args.max_in_flight} would refuse every call")
+    if args.public_url is not None and not args.public_url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"--public-url {args.public_url} is no URL", hint="write it like http://gateway.internal:9000"
+        )
 
 
 async def _serve(args: argparse.Namespace, admin_key: str) -> int:
@@ -146,6 +168,7 @@ class _Worker:
 
     async def _keep_running(self) -> None:
         command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(self._number)]
+        began = time.monotonic()
         while True:
             self._line, its = socket.socketpair()
             self._line.setblocking(False)
@@ -155,7 +178,7 @@ class _Worker:
                 self.up.set_result(None)
             code = await self._process.wait()
             self._line.close()
-            if not self.up.done():
+            if not self.up.done() and time.monotonic() - began > _PATIENCE:
                 said = f"worker {self._number} ended with {code} before it listened on port {self._port}"
                 self.up.set_exception(ConfigError(said, hint="what it said is above"))
                 return
