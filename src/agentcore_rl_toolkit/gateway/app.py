@@ -255,9 +255,9 @@ class App:
 
     async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
-        return await send_list(
-            request, "turns", (turn_fields(turn, packed) for turn in list(session.tree.turns)), {}, packed
-        )
+        about = {"damaged": session.damaged}
+        fields = (turn_fields(turn, packed) for turn in list(session.tree.turns))
+        return await send_list(request, "turns", fields, about, packed)
 
     async def _trajectories(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
@@ -299,16 +299,18 @@ class App:
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         core = self.core
-        log_failures = core.log.failures if core.log is not None else 0
+        log = core.log
+        log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
         return _json(
             dump(
                 {
-                    "status": "paused" if core.paused else "degraded" if log_failures else "ok",
+                    "status": "paused" if core.paused else "degraded" if log_failures or log_damaged else "ok",
                     "sessions": len(core.sessions),
                     "in_flight": core.in_flight,
                     "weight_version": core.weight_version,
                     "models": core.info.models,
                     "log_failures": log_failures,
+                    "log_damaged": log_damaged,
                 }
             )
         )
@@ -327,6 +329,7 @@ class App:
         if core.log is not None:
             lines.append(f"agentcore_rl_gateway_log_bytes {core.log.size}")
             lines.append(f"agentcore_rl_gateway_log_failures_total {core.log.failures}")
+            lines.append(f"agentcore_rl_gateway_log_damaged {core.log.damaged}")
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -89,7 +89,8 @@ class Core:
 
     def trajectories(self, session: Session) -> Trajectories:
         """The session's turns so far, folded."""
-        return fold(session.tree.turns, mask_truncated=session.settings.mask_truncated)
+        truncated = session.settings.mask_truncated
+        return fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
 
     # Weight updates
 

@@ -14,14 +14,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import mmap
 import os
-import struct
 import threading
 import time
-import zlib
-from array import array
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -32,22 +27,17 @@ import msgspec
 from ..errors import ConfigError
 from .chat import Reply
 from .replay import SCHEMA, build_session
+from .segments import ANEW, PLACE_BITS, REASONS, Index, pack
 from .session import Answer, Session
 from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_HEAD = struct.Struct("<IIHH")  # bytes of the body, its checksum, bytes of the session's id, why it was removed
-_SUFFIX = ".turns"
 _WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
-_PLACE_BITS = 40
-_REMOVED_REMEMBERED = 10_000
-_REASONS = ("", "deleted", "expired")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Weights(msgspec.Struct):
@@ -55,80 +45,6 @@ class Weights(msgspec.Struct):
 
     version: str | None = None
     paused: bool = False
-
-
-class Index:
-    """Where the records of each session are: numbers of `segment << 40 | place`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sizes: dict[int, int] = {}
-        """Bytes of each segment that are whole records."""
-        self.places: dict[str, array[int]] = {}
-        self.removed: dict[str, str] = {}
-        """Sessions that are gone, and why."""
-        self.live: defaultdict[int, set[str]] = defaultdict(set)
-        self.gone: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions with records in each segment, those that are not removed and those that are."""
-        self.words: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions of which a segment says that they are gone."""
-        for path in sorted(folder.glob(f"*{_SUFFIX}")):
-            if path.stem.isdigit():
-                self._scan(int(path.stem), path)
-
-    def path(self, segment: int) -> Path:
-        return self.folder / f"{segment:08d}{_SUFFIX}"
-
-    def add(self, session_id: str, segment: int, place: int, reason: int = 0) -> None:
-        if reason:
-            for known in {position >> _PLACE_BITS for position in self.places.pop(session_id, ())}:
-                self.live[known].discard(session_id)
-                self.gone[known].add(session_id)
-            self.words[segment].add(session_id)
-            self.removed.pop(session_id, None)
-            self.removed[session_id] = _REASONS[reason]
-            if len(self.removed) > _REMOVED_REMEMBERED:
-                del self.removed[next(iter(self.removed))]
-        else:
-            self.removed.pop(session_id, None)
-            self.live[segment].add(session_id)
-            self.places.setdefault(session_id, array("Q")).append(segment << _PLACE_BITS | place)
-
-    def records(self, session_id: str) -> Iterator[dict[str, Any]]:
-        """A session's records in order, up to the first that is not whole."""
-        files: dict[int, Any] = {}
-        try:
-            for position in self.places.get(session_id, ()):
-                segment, place = position >> _PLACE_BITS, position & (1 << _PLACE_BITS) - 1
-                if segment not in files:
-                    files[segment] = open(self.path(segment), "rb")  # noqa: SIM115
-                files[segment].seek(place)
-                length, check, name, _ = _HEAD.unpack(files[segment].read(_HEAD.size))
-                body = files[segment].read(name + length)[name:]
-                if len(body) != length or zlib.crc32(body) != check:
-                    logger.warning("a record of session %s is damaged; the rest of it is not read", session_id)
-                    return
-                yield _decode(body)
-        finally:
-            for file in files.values():
-                file.close()
-
-    def _scan(self, segment: int, path: Path) -> None:
-        place, size = 0, path.stat().st_size
-        self.sizes[segment] = 0
-        if size == 0:
-            return
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            while place + _HEAD.size <= size:
-                length, check, name, reason = _HEAD.unpack_from(data, place)
-                end = place + _HEAD.size + name + length
-                if end > size or reason >= len(_REASONS):
-                    break
-                if end == size and zlib.crc32(data[end - length : end]) != check:
-                    break  # a kill or a full disk may have cut the last one, and only that
-                session_id = data[place + _HEAD.size : place + _HEAD.size + name].decode("utf-8", "replace")
-                self.add(session_id, segment, place, reason)
-                place = self.sizes[segment] = end
 
 
 class Log:
@@ -141,7 +57,7 @@ class Log:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
             self._claim = _claim(Path(folder))
             self._index = Index(Path(folder))
-            self._segment = max(self._index.sizes, default=1)
+            self._segment = max(self._index.sizes, default=self._index.last + 1)
             self._file = self._open(self._segment)
         except OSError as error:
             raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
@@ -159,6 +75,11 @@ class Log:
     @property
     def size(self) -> int:
         return sum(self._index.sizes.values())
+
+    @property
+    def damaged(self) -> int:
+        """In how many places something is that can't be read."""
+        return len(self._index.unreadable)
 
     @property
     def full(self) -> bool:
@@ -232,8 +153,15 @@ class Log:
         return session_id in self._index.places
 
     def load(self, session_id: str) -> Session | None:
-        """A session as it was."""
-        return build_session(self._index.records(session_id))
+        """A session as it was, or what can be read of it; only that counts from then on."""
+        index = self._index
+        written = len(index.places.get(session_id, ()))
+        session = build_session(index.records(session_id))
+        if len(index.places.get(session_id, ())) < written:
+            self._append(session_id, index.named(session_id), ANEW)
+        if session is not None:
+            session.damaged = session_id in index.cut
+        return session
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
         """Forget a session for good; segments go when no session is left in them."""
@@ -241,7 +169,7 @@ class Log:
             self._late = [late for late in self._late if late[0] != session_id]
         if not self.has(session_id):
             return
-        self._append(session_id, b"", _REASONS.index(reason))
+        self._append(session_id, b"", REASONS.index(reason))
         with self._lock:
             for segment in sorted(self._index.sizes):
                 if segment != self._segment and not self._index.live[segment]:
@@ -253,7 +181,7 @@ class Log:
         others = [index.gone[other] for other in index.sizes if other != segment]
         for session_id in index.words[segment]:
             if not self.has(session_id) and any(session_id in gone for gone in others):
-                self._late.append((session_id, b"", _REASONS.index(index.removed.get(session_id, "deleted"))))
+                self._late.append((session_id, b"", REASONS.index(index.removed.get(session_id, "deleted"))))
         self._write_late()
         if self._late:  # the disk fails: another time
             return
@@ -279,17 +207,16 @@ class Log:
                 os.close(self._claim)
                 self._file = -1
 
-    def _append(self, session_id: str, body: bytes, reason: int = 0) -> None:
+    def _append(self, session_id: str, body: bytes, mark: int = 0) -> None:
         """Write a record, after those that could not be written before."""
         with self._lock:
-            self._late.append((session_id, body, reason))
+            self._late.append((session_id, body, mark))
             self._write_late()
 
     def _write_late(self) -> None:
         while self._late:
-            session_id, body, reason = self._late[0]
-            name = session_id.encode()
-            record = _HEAD.pack(len(body), zlib.crc32(body), len(name), reason) + name + body
+            session_id, body, mark = self._late[0]
+            record = pack(session_id, body, mark)
             try:
                 place = self._index.sizes[self._segment]
                 if place and place + len(record) > self._segment_bytes:
@@ -305,11 +232,12 @@ class Log:
             del self._late[0]
             self._dirty = True
             self._index.sizes[self._segment] = place + len(record)
-            self._index.add(session_id, self._segment, place, reason)
+            self._index.add(session_id, self._segment << PLACE_BITS | place, len(record), mark, body)
 
     def _open(self, segment: int) -> int:
         """A segment to append to, without what a kill has left of a last record."""
         whole = self._index.sizes.setdefault(segment, 0)
+        self._index.last = max(self._index.last, segment)
         descriptor = os.open(self._index.path(segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(descriptor).st_size
         if size > whole:
@@ -318,9 +246,10 @@ class Log:
         return descriptor
 
     def _next_segment(self) -> None:
-        descriptor = self._open(self._segment + 1)
+        number = self._index.last + 1
+        descriptor = self._open(number)
         self._filled.append(self._file)
-        self._segment += 1
+        self._segment = number
         self._file = descriptor
 
     def _sync_forever(self) -> None:
