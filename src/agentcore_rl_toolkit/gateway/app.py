@@ -255,7 +255,7 @@ class App:
 
     async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
-        about = {"damaged": session.damaged}
+        about = {"damaged": True} if session.damaged else {}
         fields = (turn_fields(turn, packed) for turn in list(session.tree.turns))
         return await send_list(request, "turns", fields, about, packed)
 

@@ -211,6 +211,8 @@ class Core:
                 break
         if self.in_flight >= self.limits.max_in_flight:
             raise Fault(429, "overloaded", f"{self.in_flight} calls are in flight", retry_after=1)
+        if self.log is not None:
+            self.log.check()
         answer = Answer(int(time.time()), secrets.token_hex(8), "", request, call.n)
         self.in_flight += 1
         session.in_flight += 1

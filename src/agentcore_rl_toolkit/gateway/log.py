@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,8 +27,9 @@ import msgspec
 
 from ..errors import ConfigError
 from .chat import Reply
+from .faults import Fault
 from .replay import SCHEMA, build_session
-from .segments import ANEW, PLACE_BITS, REASONS, Index, pack
+from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
 from .session import Answer, Session
 from .turn import Turn
 
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 _WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
+_LATE_BYTES = 64 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -61,8 +64,13 @@ class Log:
             self._file = self._open(self._segment)
         except OSError as error:
             raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
-        self._late: list[tuple[str, bytes, int]] = []
+        self._late: deque[tuple[str, bytes, int]] = deque()
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
+        self._late_bytes = 0
+        self._error = ""
+        """What the disk said last."""
+        self._half = False
+        """The segment ends in half a record."""
         self._dirty = False
         self._filled: list[int] = []
         """Descriptors of segments that are full, to be synced and closed."""
@@ -89,6 +97,11 @@ class Log:
     def removed(self) -> dict[str, str]:
         """Sessions that there were, and why there are no more, as far as segments with a word of them are left."""
         return self._index.removed
+
+    def check(self, most: int = _LATE_BYTES) -> None:
+        """Refuse what will have to be recorded, while more bytes than these wait for the disk."""
+        if self._late_bytes > most:
+            raise Fault(503, "log_failing", f"the log can't be written: {self._error}", retry_after=5)
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
@@ -166,7 +179,8 @@ class Log:
     def remove(self, session_id: str, reason: str = "deleted") -> None:
         """Forget a session for good; segments go when no session is left in them."""
         with self._lock:
-            self._late = [late for late in self._late if late[0] != session_id]
+            self._late = deque(late for late in self._late if late[0] != session_id)
+            self._late_bytes = sum(len(body) + HEAD.size for _, body, _ in self._late)
         if not self.has(session_id):
             return
         self._append(session_id, b"", REASONS.index(reason))
@@ -211,28 +225,55 @@ class Log:
         """Write a record, after those that could not be written before."""
         with self._lock:
             self._late.append((session_id, body, mark))
+            self._late_bytes += len(body) + HEAD.size
             self._write_late()
 
     def _write_late(self) -> None:
         while self._late:
             session_id, body, mark = self._late[0]
-            record = pack(session_id, body, mark)
             try:
-                place = self._index.sizes[self._segment]
-                if place and place + len(record) > self._segment_bytes:
-                    self._next_segment()
-                    place = 0
-                if os.write(self._file, record) != len(record):
-                    os.ftruncate(self._file, place)  # half a record would hide all that come after it
-                    raise OSError("the disk took only half of it")
+                self._put(session_id, body, mark)
             except OSError as error:
                 self.failures += 1
+                self._error = str(error)
                 logger.error("a record of session %s could not be logged: %s", session_id, error)
                 return
-            del self._late[0]
-            self._dirty = True
-            self._index.sizes[self._segment] = place + len(record)
-            self._index.add(session_id, self._segment << PLACE_BITS | place, len(record), mark, body)
+            self._late.popleft()
+            self._late_bytes -= len(body) + HEAD.size
+
+    def _put(self, session_id: str, body: bytes, mark: int) -> int:
+        """Write a record now; where it is."""
+        record = pack(session_id, body, mark)
+        place = self._index.sizes[self._segment]
+        if self._half:
+            self._take_back(place)
+        if place and place + len(record) > self._segment_bytes:
+            self._next_segment()
+            place = 0
+        written = os.write(self._file, record)
+        if written != len(record):
+            self._put_rest(place, record[written:])
+        self._dirty = True
+        self._index.sizes[self._segment] = place + len(record)
+        position = self._segment << PLACE_BITS | place
+        self._index.add(session_id, position, len(record), mark, body)
+        return position
+
+    def _put_rest(self, place: int, rest: bytes) -> None:
+        """The other half of a record, or the disk's reason why not; then the first half goes too."""
+        self._half = True
+        try:
+            if os.write(self._file, rest) != len(rest):
+                raise OSError("the disk took only a part of it")
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back(place)
+            raise
+        self._half = False
+
+    def _take_back(self, place: int) -> None:
+        os.ftruncate(self._file, place)
+        self._half = False
 
     def _open(self, segment: int) -> int:
         """A segment to append to, without what a kill has left of a last record."""
