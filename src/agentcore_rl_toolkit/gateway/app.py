@@ -301,10 +301,11 @@ class App:
         core = self.core
         log = core.log
         log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
+        degraded = log is not None and (log_failures or log_damaged or log.crowded)
         return _json(
             dump(
                 {
-                    "status": "paused" if core.paused else "degraded" if log_failures or log_damaged else "ok",
+                    "status": "paused" if core.paused else "degraded" if degraded else "ok",
                     "sessions": len(core.sessions),
                     "in_flight": core.in_flight,
                     "weight_version": core.weight_version,

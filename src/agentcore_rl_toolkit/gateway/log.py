@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..errors import ConfigError
 from .chat import Reply
 from .faults import Fault
 from .replay import SCHEMA, build_session
+from .room import Room
 from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
 from .session import Answer, Session
 from .turn import Turn
@@ -39,6 +41,7 @@ _WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
 _LATE_BYTES = 64 << 20
+_MOVED_AT_ONCE = 4 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -74,7 +77,10 @@ class Log:
         self._dirty = False
         self._filled: list[int] = []
         """Descriptors of segments that are full, to be synced and closed."""
-        self._lock = threading.Lock()
+        self._room = Room(self._index, self._put)
+        self._crowded = False
+        """The last time, no room could be made."""
+        self._lock = threading.RLock()
         self._closed = threading.Event()
         self.failures = 0
         self._syncer = threading.Thread(target=self._sync_forever, name="gateway-log", daemon=True)
@@ -92,6 +98,11 @@ class Log:
     @property
     def full(self) -> bool:
         return self.size >= self._max_bytes
+
+    @property
+    def crowded(self) -> bool:
+        """Full, and there is nothing that could go."""
+        return self._crowded and self.full
 
     @property
     def removed(self) -> dict[str, str]:
@@ -171,45 +182,68 @@ class Log:
         written = len(index.places.get(session_id, ()))
         session = build_session(index.records(session_id))
         if len(index.places.get(session_id, ())) < written:
-            self._append(session_id, index.named(session_id), ANEW)
+            places = index.places[session_id]
+            live = {segment: held[session_id] for segment, held in index.live.items() if session_id in held}
+            self._append(session_id, index.named(session_id, places, live), ANEW)
         if session is not None:
             session.damaged = session_id in index.cut
         return session
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
-        """Forget a session for good; segments go when no session is left in them."""
+        """Forget a session for good; segments go when no session needs them."""
         with self._lock:
             self._late = deque(late for late in self._late if late[0] != session_id)
             self._late_bytes = sum(len(body) + HEAD.size for _, body, _ in self._late)
-        if not self.has(session_id):
-            return
-        self._append(session_id, b"", REASONS.index(reason))
-        with self._lock:
-            for segment in sorted(self._index.sizes):
-                if segment != self._segment and not self._index.live[segment]:
-                    self._free(segment)
-
-    def _free(self, segment: int) -> None:
-        """Remove a segment; but the word that a session is gone has to outlive the session's records."""
-        index = self._index
-        others = [index.gone[other] for other in index.sizes if other != segment]
-        for session_id in index.words[segment]:
-            if not self.has(session_id) and any(session_id in gone for gone in others):
-                self._late.append((session_id, b"", REASONS.index(index.removed.get(session_id, "deleted"))))
-        self._write_late()
-        if self._late:  # the disk fails: another time
-            return
-        with contextlib.suppress(OSError):
-            os.unlink(index.path(segment))
-        for known in (index.sizes, index.live, index.gone, index.words):
-            known.pop(segment, None)
-
-    def make_room(self, disposable: Iterator[str]) -> None:
-        """Remove sessions that are over until the log is within three quarters of its bound."""
-        for session_id in disposable:
-            self.remove(session_id, "expired")
-            if self.size < self._max_bytes * 3 // 4:
+            if not self.has(session_id):
                 return
+            mark = REASONS.index(reason)
+            self._append(session_id, b"", mark)
+            if self._late:
+                self._remove_in_place(session_id, mark)
+                self._index.forget(session_id, reason)
+                self._leave_unneeded()
+            self._room.free_unneeded(self._segment)
+            self._write_late()
+
+    def _remove_in_place(self, session_id: str, mark: int) -> None:
+        """The disk has no room for the word that a session is gone."""
+        try:
+            self._filled += self._room.strike(session_id, mark)
+        except OSError as error:
+            logger.error("session %s is gone, but comes back if the gateway is killed now: %s", session_id, error)
+            return
+        self._late.pop()
+        self._late_bytes -= HEAD.size
+
+    def _leave_unneeded(self) -> None:
+        """Go on in another segment, if no session needs this one: so it can be removed."""
+        if self._index.sizes[self._segment] and not self._index.live[self._segment]:
+            with contextlib.suppress(OSError):
+                self._next_segment()
+
+    def make_room(self, disposable: Iterator[str]) -> bool:
+        """Get the log within three quarters of its bound: copy what is needed out of segments with little of it, and
+        remove sessions that are over. Whether asking again would copy more."""
+        left, enough = _MOVED_AT_ONCE, self._max_bytes * 3 // 4
+        gone: Iterator[str | None] = chain([None], disposable)
+        while self.size >= enough and (session_id := next(gone, "")) != "":
+            if session_id is not None:
+                self.remove(session_id, "expired")
+            while self.size >= enough and (moved := self._clear(left)):
+                left -= moved
+        self._crowded = self.full
+        return left <= 0
+
+    def _clear(self, most: int) -> int:
+        with self._lock:
+            if self._late:
+                return 0
+            try:
+                return self._room.clear(self._segment, most)
+            except OSError as error:
+                self.failures += 1
+                logger.error("no room could be made in the log: %s", error)
+                return 0
 
     def close(self) -> None:
         """Write what is left to write, and end."""
@@ -305,14 +339,18 @@ class Log:
             if self._dirty:
                 descriptors.append(os.dup(self._file))
             self._dirty = False
+            doomed = len(self._room.doomed)
         for descriptor in descriptors:
             try:
                 os.fdatasync(descriptor)
             except OSError as error:
                 self.failures += 1
+                doomed = 0
                 logger.error("the log could not be synced: %s", error)
             finally:
                 os.close(descriptor)
+        with self._lock:
+            self._room.remove_doomed(doomed)
 
 
 def _claim(folder: Path) -> int:

@@ -13,7 +13,7 @@ import struct
 import zlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,12 +26,14 @@ REASONS = ("", "deleted", "expired")
 """What a record's mark says: nothing, or why the session and all its records up to here are gone; or this:"""
 ANEW = 3
 """Of the session's records up to here, those count that are named here."""
+COPY = 4
+"""Counts once it is named."""
 PLACE_BITS = 40
 _SUFFIX = ".turns"
 _REMOVED_REMEMBERED = 10_000
 _ID = re.compile(rb"[A-Za-z0-9_~:@=-]*")
 _LONGEST_ID = 128
-_LIKE_A_HEAD = re.compile(rb"[\x01-\x80]\x00[\x00-\x03]\x00(?=[A-Za-z0-9_~:@=-])")  # from the length of the id on
+_LIKE_A_HEAD = re.compile(rb"[\x01-\x80]\x00[\x00-\x04]\x00(?=[A-Za-z0-9_~:@=-])")  # from the length of the id on
 _FIRST_FIELD = b"\xa4kind"  # of any body
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -71,6 +73,8 @@ class Index:
         """Sessions that are gone, and why."""
         self.live: defaultdict[int, dict[str, int]] = defaultdict(dict)
         """Sessions that need each segment, and how many bytes of it."""
+        self.used: Counter[int] = Counter()
+        """How many bytes of each segment are needed."""
         self.gone: defaultdict[int, set[str]] = defaultdict(set)
         """Sessions with records in each segment that don't count any more."""
         self.words: defaultdict[int, set[str]] = defaultdict(set)
@@ -101,13 +105,14 @@ class Index:
             self.removed.pop(session_id, None)
             live = self.live[segment]
             live[session_id] = live.get(session_id, 0) + size
+            self.used[segment] += size
             self.places.setdefault(session_id, array("Q")).append(position)
         elif mark == ANEW:
             try:
                 self._name(session_id, position, size, _decode_anew(body))
             except (msgspec.DecodeError, ValueError):
                 self.unreadable.add(position)
-        else:
+        elif mark != COPY:
             self.forget(session_id, REASONS[mark])
             self.words[segment].add(session_id)
 
@@ -142,12 +147,16 @@ class Index:
             for file in files.values():
                 file.close()
 
-    def named(self, session_id: str) -> bytes:
-        """What names the session's records as they are known now."""
-        places = self.places[session_id]
-        segments = {position >> PLACE_BITS for position in places}
-        live = [(segment, self.live[segment].get(session_id, 0)) for segment in segments]
-        return msgspec.msgpack.encode(Anew("anew", places.tobytes(), live, session_id in self.cut))
+    def named(self, session_id: str, places: array[int], live: Mapping[int, int]) -> bytes:
+        """What names a session's records; `live` are their bytes by segment."""
+        sizes = [(segment, live[segment]) for segment in {position >> PLACE_BITS for position in places}]
+        return msgspec.msgpack.encode(Anew("anew", places.tobytes(), sizes, session_id in self.cut))
+
+    def drop(self, segment: int) -> None:
+        """Learn that a segment is no more."""
+        for known in (self.sizes, self.live, self.used, self.gone, self.words):
+            known.pop(segment, None)
+        self.unreadable = {position for position in self.unreadable if position >> PLACE_BITS != segment}
 
     def _name(self, session_id: str, position: int, size: int, said: Anew) -> None:
         self._leave(session_id)
@@ -159,10 +168,12 @@ class Index:
         bytes_of = Counter(dict(said.live)) + Counter({position >> PLACE_BITS: size})
         for segment, count in bytes_of.items():
             self.live[segment][session_id] = count
+            self.used[segment] += count
 
     def _leave(self, session_id: str) -> None:
         for segment, live in self.live.items():
-            if live.pop(session_id, None) is not None:
+            if session_id in live:
+                self.used[segment] -= live.pop(session_id)
                 self.gone[segment].add(session_id)
 
     def _read(self, files: dict[int, BinaryIO], position: int) -> dict[str, Any] | None:
@@ -204,8 +215,8 @@ class Index:
         logger.warning("%s can't be read from byte %d to %d", self.path(segment), place, behind)
         self.unreadable.add(segment << PLACE_BITS | place)
         while (end := _end(data, place)) is not None and end <= behind:
-            name = _parts(data, place, end)[0]
-            if name in self.places:  # whose record this seems to be: it is read up to here
+            name, mark, _ = _parts(data, place, end)
+            if name in self.places and mark != COPY:  # whose record this seems to be: it is read up to here
                 self.unreadable.add(segment << PLACE_BITS | place)
                 self.add(name, segment << PLACE_BITS | place, end - place)
             place = end
@@ -233,7 +244,7 @@ def _end(data: _Data, place: int) -> int | None:
     if place + HEAD.size > len(data):
         return None
     length, _, name, mark = HEAD.unpack_from(data, place)
-    if not 0 < name <= _LONGEST_ID or mark > ANEW or (not length and not 0 < mark < len(REASONS)):
+    if not 0 < name <= _LONGEST_ID or mark > COPY or (not length and not 0 < mark < len(REASONS)):
         return None
     start = place + HEAD.size
     return start + name + length if _ID.fullmatch(data, start, start + name) else None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.faults import Fault
 from agentcore_rl_toolkit.gateway.log import Log
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
+from agentcore_rl_toolkit.gateway.replay import build_session
+from agentcore_rl_toolkit.gateway.segments import Index
 from agentcore_rl_toolkit.gateway.session import read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from support.log import add_turn, files_of_at_most, new_session, opened, turns_of
@@ -88,3 +93,91 @@ def test_half_a_record_that_could_not_be_taken_back_is_before_the_next(
     with opened(tmp_path) as log:
         assert log.damaged == 0
         assert turns_of(log, "one") == 3
+
+
+# Removing sessions while the disk takes nothing
+
+
+@contextmanager
+def full_disk(log: Log) -> Iterator[None]:
+    """Nothing can be added to the segment; what is there can be changed."""
+    held, log._file = log._file, os.open(log._index.path(log._segment), os.O_RDONLY)
+    swapped = log._file
+    try:
+        yield
+    finally:
+        if log._file == swapped:
+            os.close(log._file)
+            log._file = held
+        else:
+            os.close(held)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.turns"))}
+
+
+def put(folder: Path, files: dict[str, bytes]) -> Path:
+    """A folder as a kill would have left it."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.turns"):
+        path.unlink()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_sessions_removed_on_a_full_disk_make_room_and_stay_removed(tmp_path: Path):
+    with opened(tmp_path / "log", max_bytes=40_000) as log:
+        sessions = [new_session(log, f"s{number}") for number in range(8)]
+        for _ in range(5):
+            for session in sessions:
+                add_turn(log, session)
+        before = log.size
+        assert len(log._index.sizes) > 2
+        with full_disk(log):
+            add_turn(log, sessions[-1])  # which waits
+            for session in sessions[:-1]:
+                log.remove(session.id, "expired")
+                known = Index(put(tmp_path / "kill", bytes_of(tmp_path / "log")))
+                assert session.id not in known.places
+                assert known.removed[session.id] == "expired"
+            assert turns_of(log, "s7") == 5
+            assert log.failures
+            log.remove("s7")
+            assert log.size == 0
+        assert before > 10_000
+        new_session(log, "new")
+    with opened(tmp_path / "log") as log:
+        assert log.sessions() == ["new"]
+        assert log.damaged == 0
+        assert len(list((tmp_path / "log").glob("*.turns"))) == 1
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_kill_while_a_session_is_removed_in_place_leaves_none_of_it(tmp_path: Path, named: bool):
+    with opened(tmp_path / "log") as log:
+        session = new_session(log, "one")
+        for _ in range(5):
+            add_turn(log, session)
+        add_turn(log, new_session(log, "other"))
+        if named:
+            log._append("one", b"\x81\xa4kind")
+            assert log.load("one") is not None  # which names its records anew
+            add_turn(log, session)
+        before = bytes_of(tmp_path / "log")["00000001.turns"]
+        with full_disk(log):
+            log.remove("one")
+            assert log.failures
+            after = bytes_of(tmp_path / "log")["00000001.turns"]
+    heads = [place for place in range(len(before)) if before[place : place + 12] != after[place : place + 12]]
+    heads = [place for place in heads if before[place + 12 : place + 15] == b"one" and place + 12 < len(before)]
+    assert len(heads) == (2 if named else 6)
+    state = bytearray(before)
+    for place in heads:
+        state[place : place + 12] = after[place : place + 12]
+        index = Index(put(tmp_path / "kill", {"00000001.turns": bytes(state)}))
+        assert build_session(index.records("one")) is None
+    assert state == after
+    assert list(Index(tmp_path / "kill").places) == ["other"]
+    assert Index(tmp_path / "kill").removed == {"one": "deleted"}
