@@ -208,7 +208,7 @@ class Log:
     def _remove_in_place(self, session_id: str, mark: int) -> None:
         """The disk has no room for the word that a session is gone."""
         try:
-            self._filled += self._room.strike(session_id, mark)
+            self._room.strike(session_id, mark)
         except OSError as error:
             logger.error("session %s is gone, but comes back if the gateway is killed now: %s", session_id, error)
             return
@@ -331,11 +331,13 @@ class Log:
         while not self._closed.wait(_SYNC_SECONDS):
             self._sync()
         self._sync()
+        if self._late:  # there is room once full segments are closed
+            self._sync()
 
     def _sync(self) -> None:
         with self._lock:
             self._write_late()
-            descriptors, self._filled = self._filled, []
+            descriptors, self._filled = self._filled + self._room.open_struck(), []
             if self._dirty:
                 descriptors.append(os.dup(self._file))
             self._dirty = False

@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from .segments import ANEW, COPY, HEAD, PLACE_BITS, REASONS, Index, pack, read_body
 
@@ -27,6 +28,8 @@ class Room:
         self._put = put
         self.doomed: list[Path] = []
         """Segments to remove once what was copied out of them is on the disk, the first first."""
+        self.struck: set[int] = set()
+        """Segments in which records were marked, to be synced."""
 
     def free_unneeded(self, current: int) -> None:
         """Remove the segments that no session needs, but for the one that is written to."""
@@ -48,32 +51,24 @@ class Room:
             self._free(segment, copied=True)
         return moved if segment in index.sizes else max(moved, 1)
 
-    def strike(self, session_id: str, mark: int) -> list[int]:
-        """Mark a session as gone where its records are, which takes no room; the descriptors that are to be synced.
+    def strike(self, session_id: str, mark: int) -> None:
+        """Mark a session as gone where its records are, which takes no room.
 
         The first record goes first: a session without it is none.
         """
         index = self._index
         named = index.anew.get(session_id, -1)
         positions = [named] if named >= 0 else []
-        files: dict[int, int] = {}
-        try:
+        with contextlib.ExitStack() as files:
+            opened: dict[int, BinaryIO] = {}
             for position in positions + [position for position in index.places[session_id] if position > named]:
-                segment = position >> PLACE_BITS
-                if segment not in files:
-                    files[segment] = os.open(index.path(segment), os.O_RDWR | os.O_CLOEXEC)
-                self._strike_one(files[segment], session_id, position & _PLACE, mark)
-        except OSError:
-            for descriptor in files.values():
-                os.close(descriptor)
-            raise
-        return list(files.values())
-
-    def _strike_one(self, descriptor: int, session_id: str, place: int, mark: int) -> None:
-        with open(descriptor, "rb", closefd=False) as file:
-            body = read_body(file, place)
-        if body is not None:
-            os.pwrite(descriptor, pack(session_id, body, mark)[: HEAD.size], place)
+                segment, place = position >> PLACE_BITS, position & _PLACE
+                if segment not in opened:
+                    opened[segment] = files.enter_context(open(index.path(segment), "r+b", buffering=0))
+                body = read_body(opened[segment], place)
+                if body is not None:
+                    os.pwrite(opened[segment].fileno(), pack(session_id, body, mark)[: HEAD.size], place)
+                self.struck.add(segment)
 
     def _move(self, session_id: str, segment: int, most: int) -> int:
         """Copy a session's records out of a segment, or the first of them."""
@@ -114,6 +109,11 @@ class Room:
         index.drop(segment)
         if not copied and len(self.doomed) == 1:
             self.remove_doomed(1)
+
+    def open_struck(self) -> list[int]:
+        """Descriptors to sync the marks with, where their segments are still there."""
+        struck, self.struck = self.struck & self._index.sizes.keys(), set()
+        return [os.open(self._index.path(segment), os.O_RDONLY | os.O_CLOEXEC) for segment in struck]
 
     def remove_doomed(self, count: int) -> None:
         for path in self.doomed[:count]:
