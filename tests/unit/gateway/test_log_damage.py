@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,18 @@ def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int):
         assert [turns_of(log, name) for name in ("one", "other", "new")] == [6, 6, 0]
 
 
+@pytest.mark.parametrize(
+    "record", [pack("", b"\x81\xa4kind\xa1x"), pack("one", b""), pack("o/e", b"\x81\xa4kind\xa1x")]
+)
+def test_what_has_no_name_or_no_body_is_no_record(tmp_path: Path, record: bytes):
+    segment = written(tmp_path)
+    segment.write_bytes(segment.read_bytes() + record)
+    index = Index(tmp_path)
+    assert len(index.unreadable) == 1
+    assert [len(index.places[name]) for name in ("one", "other")] == [7, 7]
+    assert len(index.places) == 2
+
+
 def test_a_head_that_was_cut_is_dropped(tmp_path: Path):
     segment = written(tmp_path)
     data = segment.read_bytes()
@@ -176,8 +189,6 @@ def test_other_things_of_a_segments_name_are_left_alone(tmp_path: Path, caplog: 
 
 
 def test_records_with_the_checksum_of_old_are_read(tmp_path: Path):
-    import zlib
-
     segment = written(tmp_path)
     data = bytearray(segment.read_bytes())
     for name in ("one", "other"):
@@ -190,6 +201,9 @@ def test_records_with_the_checksum_of_old_are_read(tmp_path: Path):
         assert log.damaged == 0
         assert turns_of(log, "one") == 6
         assert log.removed == {"other": "deleted"}
+    change(segment, places_of(tmp_path, "one")[6] + 10, b"\x01")  # those that say that a session is gone had no body
+    with opened(tmp_path) as log:
+        assert turns_of(log, "one") == 5
 
 
 # What comes after damage

@@ -62,14 +62,15 @@ def test_calls_are_refused_before_anything_is_sampled_once_too_much_waits(tmp_pa
         with files_of_at_most(log.size):
             await core.answer(session, call, b"1")
             assert log.failures
+            await core.answer(session, call, b"and again")
             log.write(session.id, "result", result="x" * (64 << 20))
             with pytest.raises(Fault) as refused:
                 await core.answer(session, call, b"2")
             assert (refused.value.status, refused.value.code, refused.value.retry_after) == (503, "log_failing", 5)
-            assert len(engine.requests) == 1
+            assert len(engine.requests) == 2
         core.sessions.put_result(session, 5)
         await core.answer(session, call, b"3")
-        assert len(engine.requests) == 2
+        assert len(engine.requests) == 3
         await core.close()
 
     asyncio.run(run())
