@@ -258,22 +258,26 @@ class Log:
     def _append(self, session_id: str, body: bytes, mark: int = 0) -> None:
         """Write a record, after those that could not be written before."""
         with self._lock:
+            if self._late:
+                self._write_late()
+            if not self._late and self._try_put(session_id, body, mark):
+                return
             self._late.append((session_id, body, mark))
             self._late_bytes += len(body) + HEAD.size
-            self._write_late()
 
     def _write_late(self) -> None:
-        while self._late:
-            session_id, body, mark = self._late[0]
-            try:
-                self._put(session_id, body, mark)
-            except OSError as error:
-                self.failures += 1
-                self._error = str(error)
-                logger.error("a record of session %s could not be logged: %s", session_id, error)
-                return
-            self._late.popleft()
-            self._late_bytes -= len(body) + HEAD.size
+        while self._late and self._try_put(*self._late[0]):
+            self._late_bytes -= len(self._late.popleft()[1]) + HEAD.size
+
+    def _try_put(self, session_id: str, body: bytes, mark: int) -> bool:
+        try:
+            self._put(session_id, body, mark)
+        except OSError as error:
+            self.failures += 1
+            self._error = str(error)
+            logger.error("a record of session %s could not be logged: %s", session_id, error)
+            return False
+        return True
 
     def _put(self, session_id: str, body: bytes, mark: int) -> int:
         """Write a record now; where it is."""
