@@ -262,9 +262,9 @@ class App:
 
     async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
-        return await send_list(
-            request, "turns", (turn_fields(turn, packed) for turn in list(session.tree.turns)), {}, packed
-        )
+        about = {"damaged": True} if session.damaged else {}
+        fields = (turn_fields(turn, packed) for turn in list(session.tree.turns))
+        return await send_list(request, "turns", fields, about, packed)
 
     async def _trajectories(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         packed = wants_packed(request)
@@ -305,23 +305,7 @@ class App:
         return await self._health(request)
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
-        core = self.core
-        log_failures = core.log.failures if core.log is not None else 0
-        well, replicas = await core.replicas()
-        return _json(
-            dump(
-                {
-                    "status": "paused" if core.paused else "degraded" if log_failures or not well else "ok",
-                    "sessions": len(core.sessions),
-                    "in_flight": core.in_flight,
-                    "weight_version": core.weight_version,
-                    "models": core.info.models,
-                    "replicas": replicas,
-                    "replicas_well": well,
-                    "log_failures": log_failures,
-                }
-            )
-        )
+        return _json(dump(await self.core.health()))
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         core = self.core
@@ -337,6 +321,7 @@ class App:
         if core.log is not None:
             lines.append(f"agentcore_rl_gateway_log_bytes {core.log.size}")
             lines.append(f"agentcore_rl_gateway_log_failures_total {core.log.failures}")
+            lines.append(f"agentcore_rl_gateway_log_damaged {core.log.damaged}")
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .chat import ChatCall, TextCall
 from .choice import Choice, Piece, engine_fault
@@ -98,7 +99,25 @@ class Core:
         if self.log is not None:
             self.log.close()
 
-    async def replicas(self) -> tuple[int, int]:
+    async def health(self) -> dict[str, Any]:
+        """How it is, as `/health` tells it."""
+        log = self.log
+        log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
+        well, replicas = await self._replicas()
+        degraded = not well or log_failures or log_damaged or (log is not None and log.crowded)
+        return {
+            "status": "paused" if self.paused else "degraded" if degraded else "ok",
+            "sessions": len(self.sessions),
+            "in_flight": self.in_flight,
+            "weight_version": self.weight_version,
+            "models": self.info.models,
+            "replicas": replicas,
+            "replicas_well": well,
+            "log_failures": log_failures,
+            "log_damaged": log_damaged,
+        }
+
+    async def _replicas(self) -> tuple[int, int]:
         """How many of the engine's replicas are well, of how many. One alone is asked, and not by everyone."""
         if isinstance(self.engine, Replicas):
             return self.engine.well, len(self.engine.replicas)
@@ -115,7 +134,8 @@ class Core:
 
     def trajectories(self, session: Session) -> Trajectories:
         """The session's turns so far, folded."""
-        return fold(session.tree.turns, mask_truncated=session.settings.mask_truncated)
+        truncated = session.settings.mask_truncated
+        return fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
 
     # Weight updates
 
@@ -238,6 +258,8 @@ class Core:
                 break
         if self.in_flight >= self.limits.max_in_flight:
             raise Fault(429, "overloaded", f"{self.in_flight} calls are in flight", retry_after=1)
+        if self.log is not None:
+            self.log.check()
         answer = Answer(int(time.time()), secrets.token_hex(8), "", request, call.n)
         self.in_flight += 1
         session.in_flight += 1

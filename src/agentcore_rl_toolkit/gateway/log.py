@@ -14,16 +14,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import mmap
 import os
-import struct
 import threading
 import time
-import zlib
-from array import array
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +28,22 @@ import msgspec
 
 from ..errors import ConfigError
 from .chat import Reply
+from .faults import Fault
 from .replay import SCHEMA, build_session
+from .room import Room
+from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
 from .session import Answer, Session
 from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_HEAD = struct.Struct("<IIHH")  # bytes of the body, its checksum, bytes of the session's id, why it was removed
-_SUFFIX = ".turns"
 _WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
-_PLACE_BITS = 40
-_REMOVED_REMEMBERED = 10_000
-_REASONS = ("", "deleted", "expired")
+_LATE_BYTES = 64 << 20
+_MOVED_AT_ONCE = 4 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Weights(msgspec.Struct):
@@ -55,80 +51,6 @@ class Weights(msgspec.Struct):
 
     version: str | None = None
     paused: bool = False
-
-
-class Index:
-    """Where the records of each session are: numbers of `segment << 40 | place`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sizes: dict[int, int] = {}
-        """Bytes of each segment that are whole records."""
-        self.places: dict[str, array[int]] = {}
-        self.removed: dict[str, str] = {}
-        """Sessions that are gone, and why."""
-        self.live: defaultdict[int, set[str]] = defaultdict(set)
-        self.gone: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions with records in each segment, those that are not removed and those that are."""
-        self.words: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions of which a segment says that they are gone."""
-        for path in sorted(folder.glob(f"*{_SUFFIX}")):
-            if path.stem.isdigit():
-                self._scan(int(path.stem), path)
-
-    def path(self, segment: int) -> Path:
-        return self.folder / f"{segment:08d}{_SUFFIX}"
-
-    def add(self, session_id: str, segment: int, place: int, reason: int = 0) -> None:
-        if reason:
-            for known in {position >> _PLACE_BITS for position in self.places.pop(session_id, ())}:
-                self.live[known].discard(session_id)
-                self.gone[known].add(session_id)
-            self.words[segment].add(session_id)
-            self.removed.pop(session_id, None)
-            self.removed[session_id] = _REASONS[reason]
-            if len(self.removed) > _REMOVED_REMEMBERED:
-                del self.removed[next(iter(self.removed))]
-        else:
-            self.removed.pop(session_id, None)
-            self.live[segment].add(session_id)
-            self.places.setdefault(session_id, array("Q")).append(segment << _PLACE_BITS | place)
-
-    def records(self, session_id: str) -> Iterator[dict[str, Any]]:
-        """A session's records in order, up to the first that is not whole."""
-        files: dict[int, Any] = {}
-        try:
-            for position in self.places.get(session_id, ()):
-                segment, place = position >> _PLACE_BITS, position & (1 << _PLACE_BITS) - 1
-                if segment not in files:
-                    files[segment] = open(self.path(segment), "rb")  # noqa: SIM115
-                files[segment].seek(place)
-                length, check, name, _ = _HEAD.unpack(files[segment].read(_HEAD.size))
-                body = files[segment].read(name + length)[name:]
-                if len(body) != length or zlib.crc32(body) != check:
-                    logger.warning("a record of session %s is damaged; the rest of it is not read", session_id)
-                    return
-                yield _decode(body)
-        finally:
-            for file in files.values():
-                file.close()
-
-    def _scan(self, segment: int, path: Path) -> None:
-        place, size = 0, path.stat().st_size
-        self.sizes[segment] = 0
-        if size == 0:
-            return
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            while place + _HEAD.size <= size:
-                length, check, name, reason = _HEAD.unpack_from(data, place)
-                end = place + _HEAD.size + name + length
-                if end > size or reason >= len(_REASONS):
-                    break
-                if end == size and zlib.crc32(data[end - length : end]) != check:
-                    break  # a kill or a full disk may have cut the last one, and only that
-                session_id = data[place + _HEAD.size : place + _HEAD.size + name].decode("utf-8", "replace")
-                self.add(session_id, segment, place, reason)
-                place = self.sizes[segment] = end
 
 
 class Log:
@@ -141,16 +63,24 @@ class Log:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
             self._claim = _claim(Path(folder))
             self._index = Index(Path(folder))
-            self._segment = max(self._index.sizes, default=1)
+            self._segment = max(self._index.sizes, default=self._index.last + 1)
             self._file = self._open(self._segment)
         except OSError as error:
             raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
-        self._late: list[tuple[str, bytes, int]] = []
+        self._late: deque[tuple[str, bytes, int]] = deque()
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
+        self._late_bytes = 0
+        self._error = ""
+        """What the disk said last."""
+        self._half = False
+        """The segment ends in half a record."""
         self._dirty = False
         self._filled: list[int] = []
         """Descriptors of segments that are full, to be synced and closed."""
-        self._lock = threading.Lock()
+        self._room = Room(self._index, self._put)
+        self._crowded = False
+        """The last time, no room could be made."""
+        self._lock = threading.RLock()
         self._closed = threading.Event()
         self.failures = 0
         self._syncer = threading.Thread(target=self._sync_forever, name="gateway-log", daemon=True)
@@ -161,13 +91,28 @@ class Log:
         return sum(self._index.sizes.values())
 
     @property
+    def damaged(self) -> int:
+        """In how many places something is that can't be read."""
+        return len(self._index.unreadable)
+
+    @property
     def full(self) -> bool:
         return self.size >= self._max_bytes
+
+    @property
+    def crowded(self) -> bool:
+        """Full, and there is nothing that could go."""
+        return self._crowded and self.full
 
     @property
     def removed(self) -> dict[str, str]:
         """Sessions that there were, and why there are no more, as far as segments with a word of them are left."""
         return self._index.removed
+
+    def check(self, most: int = _LATE_BYTES) -> None:
+        """Refuse what will have to be recorded, while more bytes than these wait for the disk."""
+        if self._late_bytes > most:
+            raise Fault(503, "log_failing", f"the log can't be written: {self._error}", retry_after=5)
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
@@ -232,42 +177,73 @@ class Log:
         return session_id in self._index.places
 
     def load(self, session_id: str) -> Session | None:
-        """A session as it was."""
-        return build_session(self._index.records(session_id))
+        """A session as it was, or what can be read of it; only that counts from then on."""
+        index = self._index
+        written = len(index.places.get(session_id, ()))
+        session = build_session(index.records(session_id))
+        if len(index.places.get(session_id, ())) < written:
+            places = index.places[session_id]
+            live = {segment: held[session_id] for segment, held in index.live.items() if session_id in held}
+            self._append(session_id, index.named(session_id, places, live), ANEW)
+        if session is not None:
+            session.damaged = session_id in index.cut
+        return session
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
-        """Forget a session for good; segments go when no session is left in them."""
+        """Forget a session for good; segments go when no session needs them."""
         with self._lock:
-            self._late = [late for late in self._late if late[0] != session_id]
-        if not self.has(session_id):
-            return
-        self._append(session_id, b"", _REASONS.index(reason))
-        with self._lock:
-            for segment in sorted(self._index.sizes):
-                if segment != self._segment and not self._index.live[segment]:
-                    self._free(segment)
-
-    def _free(self, segment: int) -> None:
-        """Remove a segment; but the word that a session is gone has to outlive the session's records."""
-        index = self._index
-        others = [index.gone[other] for other in index.sizes if other != segment]
-        for session_id in index.words[segment]:
-            if not self.has(session_id) and any(session_id in gone for gone in others):
-                self._late.append((session_id, b"", _REASONS.index(index.removed.get(session_id, "deleted"))))
-        self._write_late()
-        if self._late:  # the disk fails: another time
-            return
-        with contextlib.suppress(OSError):
-            os.unlink(index.path(segment))
-        for known in (index.sizes, index.live, index.gone, index.words):
-            known.pop(segment, None)
-
-    def make_room(self, disposable: Iterator[str]) -> None:
-        """Remove sessions that are over until the log is within three quarters of its bound."""
-        for session_id in disposable:
-            self.remove(session_id, "expired")
-            if self.size < self._max_bytes * 3 // 4:
+            self._late = deque(late for late in self._late if late[0] != session_id)
+            self._late_bytes = sum(len(body) + HEAD.size for _, body, _ in self._late)
+            if not self.has(session_id):
                 return
+            mark = REASONS.index(reason)
+            self._append(session_id, b"", mark)
+            if self._late:
+                self._remove_in_place(session_id, mark)
+                self._index.forget(session_id, reason)
+                self._leave_unneeded()
+            self._room.free_unneeded(self._segment)
+            self._write_late()
+
+    def _remove_in_place(self, session_id: str, mark: int) -> None:
+        """The disk has no room for the word that a session is gone."""
+        try:
+            self._room.strike(session_id, mark)
+        except OSError as error:
+            logger.error("session %s is gone, but comes back if the gateway is killed now: %s", session_id, error)
+            return
+        self._late.pop()
+        self._late_bytes -= HEAD.size
+
+    def _leave_unneeded(self) -> None:
+        """Go on in another segment, if no session needs this one: so it can be removed."""
+        if self._index.sizes[self._segment] and not self._index.live[self._segment]:
+            with contextlib.suppress(OSError):
+                self._next_segment()
+
+    def make_room(self, disposable: Iterator[str]) -> bool:
+        """Get the log within three quarters of its bound: copy what is needed out of segments with little of it, and
+        remove sessions that are over. Whether asking again would copy more."""
+        left, enough = _MOVED_AT_ONCE, self._max_bytes * 3 // 4
+        gone: Iterator[str | None] = chain([None], disposable)
+        while self.size >= enough and (session_id := next(gone, "")) != "":
+            if session_id is not None:
+                self.remove(session_id, "expired")
+            while self.size >= enough and (moved := self._clear(left)):
+                left -= moved
+        self._crowded = self.full
+        return left <= 0
+
+    def _clear(self, most: int) -> int:
+        with self._lock:
+            if self._late:
+                return 0
+            try:
+                return self._room.clear(self._segment, most)
+            except OSError as error:
+                self.failures += 1
+                logger.error("no room could be made in the log: %s", error)
+                return 0
 
     def close(self) -> None:
         """Write what is left to write, and end."""
@@ -279,37 +255,68 @@ class Log:
                 os.close(self._claim)
                 self._file = -1
 
-    def _append(self, session_id: str, body: bytes, reason: int = 0) -> None:
+    def _append(self, session_id: str, body: bytes, mark: int = 0) -> None:
         """Write a record, after those that could not be written before."""
         with self._lock:
-            self._late.append((session_id, body, reason))
-            self._write_late()
+            if self._late:
+                self._write_late()
+            if not self._late and self._try_put(session_id, body, mark):
+                return
+            self._late.append((session_id, body, mark))
+            self._late_bytes += len(body) + HEAD.size
 
     def _write_late(self) -> None:
-        while self._late:
-            session_id, body, reason = self._late[0]
-            name = session_id.encode()
-            record = _HEAD.pack(len(body), zlib.crc32(body), len(name), reason) + name + body
-            try:
-                place = self._index.sizes[self._segment]
-                if place and place + len(record) > self._segment_bytes:
-                    self._next_segment()
-                    place = 0
-                if os.write(self._file, record) != len(record):
-                    os.ftruncate(self._file, place)  # half a record would hide all that come after it
-                    raise OSError("the disk took only half of it")
-            except OSError as error:
-                self.failures += 1
-                logger.error("a record of session %s could not be logged: %s", session_id, error)
-                return
-            del self._late[0]
-            self._dirty = True
-            self._index.sizes[self._segment] = place + len(record)
-            self._index.add(session_id, self._segment, place, reason)
+        while self._late and self._try_put(*self._late[0]):
+            self._late_bytes -= len(self._late.popleft()[1]) + HEAD.size
+
+    def _try_put(self, session_id: str, body: bytes, mark: int) -> bool:
+        try:
+            self._put(session_id, body, mark)
+        except OSError as error:
+            self.failures += 1
+            self._error = str(error)
+            logger.error("a record of session %s could not be logged: %s", session_id, error)
+            return False
+        return True
+
+    def _put(self, session_id: str, body: bytes, mark: int) -> int:
+        """Write a record now; where it is."""
+        record = pack(session_id, body, mark)
+        place = self._index.sizes[self._segment]
+        if self._half:
+            self._take_back(place)
+        if place and place + len(record) > self._segment_bytes:
+            self._next_segment()
+            place = 0
+        written = os.write(self._file, record)
+        if written != len(record):
+            self._put_rest(place, record[written:])
+        self._dirty = True
+        self._index.sizes[self._segment] = place + len(record)
+        position = self._segment << PLACE_BITS | place
+        self._index.add(session_id, position, len(record), mark, body)
+        return position
+
+    def _put_rest(self, place: int, rest: bytes) -> None:
+        """The other half of a record, or the disk's reason why not; then the first half goes too."""
+        self._half = True
+        try:
+            if os.write(self._file, rest) != len(rest):
+                raise OSError("the disk took only a part of it")
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back(place)
+            raise
+        self._half = False
+
+    def _take_back(self, place: int) -> None:
+        os.ftruncate(self._file, place)
+        self._half = False
 
     def _open(self, segment: int) -> int:
         """A segment to append to, without what a kill has left of a last record."""
         whole = self._index.sizes.setdefault(segment, 0)
+        self._index.last = max(self._index.last, segment)
         descriptor = os.open(self._index.path(segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(descriptor).st_size
         if size > whole:
@@ -318,31 +325,38 @@ class Log:
         return descriptor
 
     def _next_segment(self) -> None:
-        descriptor = self._open(self._segment + 1)
+        number = self._index.last + 1
+        descriptor = self._open(number)
         self._filled.append(self._file)
-        self._segment += 1
+        self._segment = number
         self._file = descriptor
 
     def _sync_forever(self) -> None:
         while not self._closed.wait(_SYNC_SECONDS):
             self._sync()
         self._sync()
+        if self._late:  # there is room once full segments are closed
+            self._sync()
 
     def _sync(self) -> None:
         with self._lock:
             self._write_late()
-            descriptors, self._filled = self._filled, []
+            descriptors, self._filled = self._filled + self._room.open_struck(), []
             if self._dirty:
                 descriptors.append(os.dup(self._file))
             self._dirty = False
+            doomed = len(self._room.doomed)
         for descriptor in descriptors:
             try:
                 os.fdatasync(descriptor)
             except OSError as error:
                 self.failures += 1
+                doomed = 0
                 logger.error("the log could not be synced: %s", error)
             finally:
                 os.close(descriptor)
+        with self._lock:
+            self._room.remove_doomed(doomed)
 
 
 def _claim(folder: Path) -> int:

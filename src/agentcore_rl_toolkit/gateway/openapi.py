@@ -122,6 +122,7 @@ _FIDELITY: Schema = {
         "trained": {"type": "integer"},
         "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
         "rows": {"type": "integer"},
+        "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
     },
 }
 _HEALTH: Schema = {
@@ -136,6 +137,8 @@ _HEALTH: Schema = {
         "in_flight": {"type": "integer"},
         "replicas": {"type": "integer"},
         "replicas_well": {"type": "integer"},
+        "log_failures": {"type": "integer", "description": "writes that the log's disk did not take"},
+        "log_damaged": {"type": "integer", "description": "places of the log that can't be read"},
     },
 }
 _MESSAGE: Schema = {

@@ -143,6 +143,8 @@ class Session:
         self.closed = False
         self.gone = False
         """Deleted or expired: calls still in flight are recorded nowhere."""
+        self.damaged = False
+        """Some of its turns could not be read from the log: these are not all."""
         self.in_flight = 0
         self.beginning: Beginning | None = None
         """What the last request was, to know it again as the beginning of the next."""

@@ -31,15 +31,23 @@ class Sessions:
         """Open a session."""
         if len(self._known) >= self._most:
             raise Fault(503, "too_many_sessions", f"{len(self._known)} sessions are open", retry_after=10)
+        if self._log is not None:
+            self._log.check(0)
         if self._log is not None and self._log.full:
-            self._log.make_room(self._disposable())
+            more = self._log.make_room(self._disposable())
             if self._log.full:
-                raise Fault(503, "log_full", "the log has no room for another session", retry_after=60)
+                wait = 1 if more else 60
+                raise Fault(503, "log_full", "the log has no room for another session", retry_after=wait)
         if settings.session_id in self._known or (self._log is not None and self._log.has(settings.session_id)):
             raise Fault(409, "session_exists", f"there is a session {settings.session_id!r} already")
         session = Session(settings, secrets.token_urlsafe(24), time.time())
         if self._log is not None:
             self._log.write_session(session)
+            try:
+                self._log.check(0)
+            except Fault:
+                self._log.remove(session.id)
+                raise
         self._known[session.id] = session
         self._gone.pop(session.id, None)
         self.opened += 1

@@ -159,7 +159,8 @@ class Shards:
                     counts[name] += int(value)
             return web.Response(text="".join(f"{name} {value}\n" for name, value in counts.items()))
         read = [orjson.loads(answer) for answer in answers]
-        summed = read[0] | {name: sum(one[name] for one in read) for name in ("sessions", "in_flight", "log_failures")}
+        counted = ("sessions", "in_flight", "log_failures", "log_damaged")
+        summed = read[0] | {name: sum(one[name] for one in read) for name in counted}
         summed["replicas_well"] = min(one["replicas_well"] for one in read)
         bad = [one["status"] for one in read if one["status"] != "ok"]
         summed["status"] = "degraded" if len(read) < len(self._urls) else (bad or ["ok"])[0]

@@ -76,6 +76,8 @@ class Fidelity:
     parse_failures: int
     tool_calls: int = 0
     """Tools that the model called."""
+    damaged: bool = False
+    """Some turns could not be read from the log: there were more of them than these."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,10 @@ class Trajectories:
     """How long its model calls took, all together."""
 
 
-def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories:
+def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool = False) -> Trajectories:
     """The rows that `turns` come to.
 
-    `mask_truncated` leaves out turns that were cut at the token limit.
+    `mask_truncated` leaves out turns that were cut at the token limit; `damaged` says that these are not all turns.
     """
     reasons = _reasons(turns, mask_truncated)
     masked: Counter[str] = Counter()
@@ -118,6 +120,7 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False) -> Trajectories
             renders=origins["render"],
             parse_failures=sum(turn.parse_failures for turn in turns),
             tool_calls=sum(turn.tool_calls for turn in turns),
+            damaged=damaged,
         ),
         sum(turn.seconds for turn in turns),
     )

@@ -16,10 +16,12 @@ import pytest
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line
+from agentcore_rl_toolkit.gateway.segments import PLACE_BITS, Index
 from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer
+from support.log import add_turn, new_session, opened
 from support.process import clean_env
 
 
@@ -220,3 +222,27 @@ def test_show_refuses(recorded: Path, arguments: list[str], said: str, capsys: p
 def test_show_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
     assert capsys.readouterr() == ("", "no sessions are logged here\n")
+
+
+def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]):
+    with opened(tmp_path) as log:
+        for name in ("one", "two", "three"):
+            session = new_session(log, name)
+            for _ in range(3):
+                add_turn(log, session)
+        log._append("two", b"\x81\xa4kind")
+    segment = tmp_path / "00000001.turns"
+    place = Index(tmp_path).places["one"][0]
+    data = bytearray(segment.read_bytes())
+    data[(place & (1 << PLACE_BITS) - 1) + 60] ^= 1
+    segment.write_bytes(data + bytes(4096))
+    (tmp_path / "00000002.turns").mkdir()
+    assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[-2:]] == ["two", "three"]
+    assert "open, damaged" in shown.out
+    assert "can't be read from byte" in caplog.text
+    assert "is no file" in caplog.text
+    assert main(["gateway", "show", "two", "--log", str(tmp_path)]) == 0
+    assert "later turns could not be read" in capsys.readouterr().err
+    assert main(["gateway", "show", "one", "--log", str(tmp_path)]) != 0

@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.segments import PLACE_BITS, Index
 from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY, Gateway
 from agentcore_rl_toolkit.gateway.session import Session
 from support.fake_server import logprob
@@ -176,6 +177,31 @@ def test_half_a_record_at_the_end_is_dropped(tmp_path: Path):
         client(moved(session, first, second)).chat.completions.create(model=MODEL, messages=[*HELLO, *HELLO])
     with gateway([], log=tmp_path) as third:
         assert len(Control(third).turns(session)) == 3
+
+
+def test_a_damaged_turn_is_told_and_later_ones_are_kept(tmp_path: Path):
+    with gateway(ScriptedEngine(lambda request: ids("four")), log=tmp_path) as first:
+        session, other = first.open_session(), first.open_session()
+        for _ in range(3):
+            client(session).chat.completions.create(model=MODEL, messages=HELLO)
+        client(other).chat.completions.create(model=MODEL, messages=HELLO)
+        assert rows(first, session)[1]["damaged"] is False
+    place = Index(tmp_path).places[session["session_id"]][2] & (1 << PLACE_BITS) - 1
+    segment = max(tmp_path.glob("*.turns"))
+    data = bytearray(segment.read_bytes())
+    data[place] ^= 1
+    segment.write_bytes(data)
+    for turns in (1, 2):
+        with gateway(ScriptedEngine(lambda request: ids("five")), log=tmp_path) as again:
+            control = Control(again)
+            health = control("GET", "/health").json()
+            assert (health["status"], health["log_damaged"], health["log_failures"]) == ("degraded", 1, 0)
+            assert [rows(again, one)[1]["damaged"] for one in (session, other)] == [True, False]
+            assert control("GET", f"/sessions/{session['session_id']}/turns").json()["damaged"] is True
+            assert [len(control.turns(one)) for one in (session, other)] == [turns, 1]
+            another = [{"role": "user", "content": f"question {turns}"}]
+            client(moved(session, first, again)).chat.completions.create(model=MODEL, messages=another)
+    assert segment.read_bytes()[: len(data)] == data
 
 
 def test_a_disk_that_fails_harms_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):

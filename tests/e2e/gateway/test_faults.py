@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from agentcore_rl_toolkit.gateway.core import Limits
 from agentcore_rl_toolkit.gateway.engine.base import EngineError, Sampled, SampleRequest
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
-from agentcore_rl_toolkit.gateway.log import Index
+from agentcore_rl_toolkit.gateway.segments import Index
 from agentcore_rl_toolkit.gateway.sender import Progress
 from agentcore_rl_toolkit.gateway.serve import Gateway
 from support.fault_proxy import FaultProxy

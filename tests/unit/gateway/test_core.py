@@ -112,12 +112,12 @@ def test_an_engine_is_asked_how_it_is_now_and_then(tmp_path: Path) -> None:
     async def ask() -> None:
         engine = Away(there=False)
         async with started(engine, tmp_path) as core:
-            assert await core.replicas() == (0, 1)
+            assert (await core.health())["replicas_well"] == 0
             engine.there = True
             core._asked = math.inf  # just now
-            assert await core.replicas() == (0, 1)
+            assert (await core.health())["replicas_well"] == 0
             core._asked = -math.inf
-            assert await core.replicas() == (1, 1)
+            assert (await core.health())["replicas_well"] == 1
 
     asyncio.run(ask())
 
@@ -136,6 +136,6 @@ def test_what_an_engine_answers_tells_how_it_is(tmp_path: Path, error: Exception
         engine = Away()
         async with started(engine, tmp_path) as core:
             engine.says = error
-            assert await core.replicas() == (well, 1)
+            assert (await core.health())["replicas_well"] == well
 
     asyncio.run(ask())

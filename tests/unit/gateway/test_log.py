@@ -5,67 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
-from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.gateway.chat import Reply
 from agentcore_rl_toolkit.gateway.core import Core
-from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.faults import Fault
-from agentcore_rl_toolkit.gateway.log import Index, Log, Weights
+from agentcore_rl_toolkit.gateway.log import Log, Weights
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
 from agentcore_rl_toolkit.gateway.replay import build_session
-from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
+from agentcore_rl_toolkit.gateway.segments import Index
+from agentcore_rl_toolkit.gateway.session import Session, read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
-from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
+from agentcore_rl_toolkit.gateway.turn import Turn
+from support.log import add_turn, files_of_at_most, new_session, opened
 from support.tokenizers import make_tokenizer
-
-
-@contextmanager
-def opened(folder: Path, **settings: Any) -> Iterator[Log]:
-    log = Log(folder, **settings)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-def new_session(log: Log, session_id: str, **settings: Any) -> Session:
-    session = Session(read_settings({"session_id": session_id, **settings}), f"key of {session_id}", 5.0)
-    log.write_session(session)
-    return session
-
-
-def add_turn(log: Log, session: Session, **known: Any) -> Turn:
-    """A turn of its own tokens, after the last."""
-    turns = session.tree.turns
-    parent = turns[-1] if turns else None
-    number = len(turns)
-    turn = Turn(
-        index=number,
-        parent=parent,
-        keep=parent.length if parent is not None else 0,
-        delta_ids=array(IDS, [number, 1]),
-        sampled_ids=array(IDS, [number, 2, 3]),
-        logprobs=array(LOGPROBS, [-0.5, float("nan"), -0.25]),
-        finish="stop",
-        versions=(("a", 1), ("b", 2)),
-        routes=Routes(0, b"\1\2\3\4", 2),
-        uid=f"uid{number}",
-        **known,
-    )
-    session.tree.add(turn, b"end%d" % number, b"exact")
-    answer = Answer(0, "u", "m", b"request%d" % number)
-    log.write_turn(session, turn, Reply("x"), answer, end=b"end%d" % number, exact=b"exact", text=None, messages=[])
-    return turn
 
 
 def same(one: Turn, other: Turn) -> None:
@@ -155,23 +111,6 @@ def test_a_session_killed_while_it_was_opened_is_none(tmp_path: Path):
     with opened(tmp_path) as log:
         assert not log.has("one")
         assert log.load("one") is None
-
-
-def test_a_damaged_last_record_is_dropped(tmp_path: Path):
-    with opened(tmp_path) as log:
-        session = new_session(log, "one")
-        add_turn(log, session)
-        before = log.size
-        add_turn(log, session)
-    (segment,) = tmp_path.glob("*.turns")
-    data = bytearray(segment.read_bytes())
-    data[-1] ^= 1
-    segment.write_bytes(data)
-    with opened(tmp_path) as log:
-        assert log.size == before
-        read = log.load("one")
-        assert read is not None
-        assert len(read.tree.turns) == 1
 
 
 def test_damage_in_the_middle_stays_with_its_session(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -299,17 +238,6 @@ def test_weights_that_can_not_be_read_are_not_known(tmp_path: Path, content: byt
 
 
 # Disks that fail
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """A disk that takes no more: half of the write that goes beyond, and nothing after it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_is_counted_and_what_it_did_not_take_is_written_later(

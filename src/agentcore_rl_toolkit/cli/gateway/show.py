@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
-    from ...gateway.log import Index
+    from ...gateway.segments import Index
     from ...gateway.session import Session
 
 _GREEN = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
@@ -34,21 +34,27 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from ...gateway.log import Index
     from ...gateway.replay import build_session
+    from ...gateway.segments import Index
 
     folder = Path(args.log)
     if not folder.is_dir():
         raise ConfigError(f"{args.log} is not a folder", hint="name the folder given to `gateway serve --log`")
-    indexes = [Index(part) for part in sorted(folder.glob("worker-*")) or [folder]]
+    try:
+        indexes = [Index(part) for part in sorted(folder.glob("worker-*")) or [folder]]
+    except OSError as error:
+        raise ConfigError(f"the log in {args.log} can't be read: {error}") from error
     if args.session is None:
         return _list(indexes)
     index = next((index for index in indexes if args.session in index.places), None)
     if index is None:
         raise ConfigError(f"no session {args.session!r} is logged in {args.log}", hint="without an id it lists all")
     session = build_session(index.records(args.session))
+    if session is None and args.session in index.cut:
+        raise ConfigError(f"session {args.session!r} is damaged from its beginning on")
     if session is None:
         raise ConfigError(f"session {args.session!r} was logged by another version of the gateway")
+    session.damaged = args.session in index.cut
     if args.tokens:
         return _tokens(session, args.tokenizer)
     return _messages(session, list(index.records(args.session)))
@@ -60,12 +66,12 @@ def _list(indexes: list[Index]) -> int:
     from ..table import format_table
 
     rows = []
-    for session_id, records in [(name, index.records(name)) for index in indexes for name in index.places]:
-        session = build_session(records)
+    for index, session_id in [(one, name) for one in indexes for name in one.places]:
+        session = build_session(index.records(session_id))
         if session is None:
             continue
         known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
-        state = "closed" if session.closed else "open"
+        state = ("closed" if session.closed else "open") + (", damaged" if session_id in index.cut else "")
         rows.append([session_id, state, str(known.turns), str(known.rows), str(known.sampled), str(known.trained)])
     if rows:
         print(format_table(["session", "state", "turns", "rows", "sampled", "trained"], rows))
@@ -139,7 +145,8 @@ def _fidelity(session: Session) -> None:
     print(
         f"{known.turns} turns, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained"
         + (f"; masked: {masked}" if masked else "")
-        + (f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else ""),
+        + (f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else "")
+        + ("; later turns could not be read" if session.damaged else ""),
         file=sys.stderr,
     )
 
