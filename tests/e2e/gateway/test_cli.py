@@ -179,6 +179,25 @@ def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):
     assert "\x1b" not in out  # nobody is looking
 
 
+def test_show_what_others_wrote(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]):
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    history: list[Any] = [{"role": "user", "content": "\x1b[2Jhow is\n\tRome?\r"}]
+    history += [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    history += [{"role": "tool", "content": "rain\x07", "tool_call_id": "c"}]
+    with gateway([ids("wet"), ids(" four")], log=tmp_path) as running:
+        asker = client(running.open_session(session_id="one"))
+        asker.chat.completions.create(model=MODEL, messages=history, tools=[WEATHER])
+        asker.completions.create(model=MODEL, prompt="two plus two\x1b[0m is")
+    for more in ([], ["--tokens", "--tokenizer", str(folder)]):
+        assert main(["gateway", "show", "one", "--log", str(tmp_path), *more]) == 0
+        out = capsys.readouterr().out
+        assert "\\x1b[2Jhow is\n\tRome?\\r" in out
+        assert not {"\x1b", "\x07", "\r"} & set(out)
+        if not more:
+            assert 'calls  get_weather({"city": "Rome"})\ntool  rain\\x07\nassistant  wet' in out
+            assert "text  as it was written; --tokens shows it\nassistant   four" in out
+
+
 def test_show_says_what_is_masked(recorded: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["gateway", "show", "died", "--log", str(recorded)]) == 0
     out, err = capsys.readouterr()

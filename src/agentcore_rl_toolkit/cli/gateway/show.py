@@ -7,6 +7,7 @@ likely), sampled but masked in red, everything else plain.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -95,17 +96,33 @@ def _messages(session: Session, records: list[dict[str, Any]]) -> int:
         about += f", weights {versions}" if versions else ""
         about += f", masked: {turn.masked}" if turn.masked else ""
         print(paint(_DIM, f"── turn {turn.index}: {about} " + "─" * 8))
+        if record["text"] is not None:
+            print(f"{paint(_BOLD, 'text')}  {paint(_DIM, 'as it was written; --tokens shows it')}")
         for message in record["messages"]:
-            print(f"{paint(_BOLD, message['role'])}  {message['content']}")
+            calls = [call["function"] for call in message.get("tool_calls") or ()]
+            if message["content"] or not calls:
+                print(f"{paint(_BOLD, message['role'])}  {_safe(message['content'])}")
+            _calls(calls, paint)
         reply = record["reply"]
         if reply["reasoning"]:
-            print(f"{paint(_BOLD, 'thinks')}  {paint(_DIM, reply['reasoning'])}")
+            print(f"{paint(_BOLD, 'thinks')}  {paint(_DIM, _safe(reply['reasoning']))}")
         if reply["content"]:
-            print(f"{paint(_BOLD, 'assistant')}  {reply['content']}")
-        for call in reply["tool_calls"]:
-            print(f"{paint(_BOLD, 'calls')}  {call['name']}({call['arguments']})")
+            print(f"{paint(_BOLD, 'assistant')}  {_safe(reply['content'])}")
+        _calls(reply["tool_calls"], paint)
     _fidelity(session)
     return 0
+
+
+def _calls(calls: list[dict[str, Any]], paint: Any) -> None:
+    for call in calls:
+        given = call["arguments"]
+        said = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        print(f"{paint(_BOLD, 'calls')}  {_safe(call['name'])}({_safe(said)})")
+
+
+def _safe(text: str) -> str:
+    """What agents and models wrote, without what would move the cursor or change the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _tokens(session: Session, tokenizer: str | None) -> int:
@@ -125,7 +142,7 @@ def _tokens(session: Session, tokenizer: str | None) -> int:
         )
         parts = []
         for token, trained, logprob in zip(row.token_ids, row.loss_mask, row.logprobs, strict=True):
-            text = decode([token])
+            text = _safe(decode([token]))
             if trained:
                 shade = 3 if logprob > -0.1 else 2 if logprob > -1 else 1 if logprob > -3 else 0
                 text = paint(_GREEN[shade], text)
