@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentcore_rl_toolkit import Gateway, RolloutClient
 from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
 from agentcore_rl_toolkit.gateway.trajectory import Row
-from agentcore_rl_toolkit.rollout import Group, run_rollouts
+from agentcore_rl_toolkit.rollout import UNALTERED, Group, run_rollouts
 from agentcore_rl_toolkit.rows import read_rows
 from agentcore_rl_toolkit.tiny import resolve
 
@@ -49,7 +49,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(resolve(args.model), dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2.5e-4, weight_decay=0.0)
     engine = TransformersEngine(model, tokenizer=tokenizer, name=args.model)
-    sampling = {"temperature": 1.0, "max_tokens": args.max_tokens}
+    sampling = {**UNALTERED, "temperature": 1.0, "max_tokens": args.max_tokens}
     settings: dict[str, Any] = {"enforced": sampling, "max_concurrent_sessions": 16}
     with Gateway(engine, tokenizer=tokenizer) as gateway, RolloutClient(args.agent, args.output, "own") as client:
         for step in range(1, args.steps + 1):

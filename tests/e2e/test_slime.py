@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.settings import POLICY
 from agentcore_rl_toolkit.backends.slime import generate_rollout, post_process
 from agentcore_rl_toolkit.backends.slime.convert import flat
 from agentcore_rl_toolkit.backends.slime.data import write_rows
 from agentcore_rl_toolkit.backends.slime.generate import generate
 from agentcore_rl_toolkit.backends.slime.plug import close_plugs
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
-from agentcore_rl_toolkit.rollout import read_rollouts
+from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
 from support.runtime import local_runtime
 from support.slime import CHECKOUT, Source, arguments, source_group
 from support.slime.absent import stand_in
@@ -171,7 +170,7 @@ def test_slime_decides_how_tokens_are_sampled(args: Arguments, router: FakeRoute
     output = generate_rollout(asked, 0, Source(rows("a"), 2))
     (params,) = {json.dumps(body["sampling_params"]) for path, body in router.requests if path == "/generate"}
     assert json.loads(params) == {
-        **POLICY,
+        **UNALTERED,
         "temperature": 0.75,
         "max_new_tokens": 3,
         "stop_token_ids": [router.tokenizer.eos_token_id],  # the gateway's own

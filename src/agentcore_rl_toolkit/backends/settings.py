@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="TrainSettings")
 
-POLICY: Mapping[str, Any] = {
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
-"""To sample the policy itself, which is what logprobs are of. Engines are told, since agents ask for other values, and
-servers take other defaults from a model's `generation_config.json`."""
-
 
 def option(default: Any, help: str, *, seed: str | None = None) -> Any:
     """A setting; `seed` is the name it has in trainers' own files, which is accepted too."""
@@ -140,7 +129,9 @@ class RolloutSettings(TrainSettings):
     @property
     def sampling(self) -> dict[str, Any]:
         """What every model call samples with."""
-        asked = {**POLICY, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        from ..rollout import UNALTERED
+
+        asked = {**UNALTERED, "temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in asked.items() if value is not None}
 
     @property

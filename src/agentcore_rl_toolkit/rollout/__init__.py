@@ -14,10 +14,11 @@ from .judge import Judge
 from .metrics import merge_metrics, step_metrics
 from .policy import FAILURES, Action, failure_table
 from .rollout import Group, Rollout
-from .run import RolloutOptions, RolloutRunner, run_rollouts
+from .run import UNALTERED, RolloutOptions, RolloutRunner, run_rollouts
 
 __all__ = [
     "FAILURES",
+    "UNALTERED",
     "Action",
     "Group",
     "Judge",

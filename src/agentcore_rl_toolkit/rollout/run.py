@@ -30,6 +30,17 @@ from .rollout import Group, Rollout
 _NO_FAULT = frozenset({Status.CANCELLED, Status.TRUNCATED})
 """What says nothing about whether the run makes sense: a poor policy is cut off often."""
 
+UNALTERED: Mapping[str, Any] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Sampling settings that leave the policy as it is, as its logprobs have it: for a trainer's `enforced`. Agents ask for
+others, and servers take their defaults from a model's `generation_config.json`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOptions:

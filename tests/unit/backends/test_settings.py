@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.settings import POLICY
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.rollout import Action
+from agentcore_rl_toolkit.rollout import UNALTERED, Action
 from agentcore_rl_toolkit.types import Status
 
 COUNTS = ("steps", "rows_per_step", "batch_size", "concurrency", "save_every", "eval_samples")
@@ -45,8 +44,8 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
 
 
 def test_what_every_model_call_samples_with() -> None:
-    assert TrlSettings(temperature=0.5).sampling == {**POLICY, "temperature": 0.5}
-    assert TrlSettings(temperature=0.0, max_tokens=7).sampling == {**POLICY, "temperature": 0.0, "max_tokens": 7}
+    assert TrlSettings(temperature=0.5).sampling == {**UNALTERED, "temperature": 0.5}
+    assert TrlSettings(temperature=0.0, max_tokens=7).sampling == {**UNALTERED, "temperature": 0.0, "max_tokens": 7}
 
 
 def test_every_setting_has_a_default_of_its_kind() -> None:
@@ -75,7 +74,7 @@ def test_how_rollouts_are_run() -> None:
     assert (options.n, options.max_concurrent_sessions, options.timeout, options.oversample) == (5, 7, 11.0, 2)
     assert (options.max_failures, options.max_batch_tokens, options.context_limit) == (3, 999, 77)
     assert (options.model, options.keep_dropped) == ("policy", True)
-    assert options.enforced == {**POLICY, "temperature": 0.5}
+    assert options.enforced == {**UNALTERED, "temperature": 0.5}
     assert options.enforced["top_k"] == -1  # whatever an agent asks for, or a server's files say
     judge = options.judge
     assert (judge.failed_reward, judge.min_trained_ratio, judge.max_rollout_tokens) == (-2.0, 0.5, 66)

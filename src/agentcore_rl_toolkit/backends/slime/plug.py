@@ -18,8 +18,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...gateway.serve import Gateway
 from ...gateway.tokenizer import load_tokenizer
-from ...rollout import Rollout, RolloutRunner, RolloutWriter
-from ..settings import POLICY
+from ...rollout import UNALTERED, Rollout, RolloutRunner, RolloutWriter
 from .backend import SlimeSettings
 from .convert import Replay
 from .router import RouterEngine, router_url
@@ -122,7 +121,7 @@ def replay_of(args: Any) -> Replay | None:
 def options_of(args: Any, **changes: Any) -> dict[str, Any]:
     """How slime wants rollouts to be run, whatever an agent asks for; changes to how tokens are sampled."""
     asked = {
-        **POLICY,
+        **UNALTERED,
         "temperature": args.rollout_temperature,
         "top_p": args.rollout_top_p,
         "top_k": args.rollout_top_k,

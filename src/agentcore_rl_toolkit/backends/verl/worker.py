@@ -22,9 +22,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from ...client import RolloutClient
 from ...gateway.serve import Gateway
-from ...rollout import Group, Rollout, RolloutRunner, RolloutWriter
+from ...rollout import UNALTERED, Group, Rollout, RolloutRunner, RolloutWriter
 from ...types import Status
-from ..settings import POLICY
 from .compose import Rollouts
 from .convert import measured, outputs, trained, validated
 from .engine import VerlEngine
@@ -112,7 +111,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     def _enforced(self, sampling: dict[str, Any]) -> dict[str, Any]:
         """verl's sampling settings, whatever the agent asks for."""
-        known = {**POLICY, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
+        known = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
         return known if self._settings.max_tokens is None else known | {"max_tokens": self._settings.max_tokens}
 
     async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> bool:
