@@ -7,8 +7,10 @@ python scripts/docs/reference.py --check    fails if one of them is out of date
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -119,9 +121,22 @@ def _described(title: str, value: Any, mark: str = "##") -> list[str]:
         signature = _plain(str(inspect.signature(value)))
         parts.append(f"```python\n{title.rpartition('.')[2]}{_wrapped(signature)}\n```")
         parts.append(_prose(inspect.getdoc(value) or ""))
+    else:
+        parts += _constant(title.rpartition(".")[2])
     if inspect.isclass(value):
         parts.append("\n".join(_methods(value)))
     return [part for part in parts if part]
+
+
+def _constant(name: str) -> list[str]:
+    """A constant as it is written, and what is written below it."""
+    for path in sorted(Path(rollout.__file__).parent.glob("*.py")):
+        text = path.read_text()
+        for statement, below in itertools.pairwise(ast.parse(text).body):
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+                said = ast.literal_eval(ast.unparse(below))
+                return [f"```python\n{ast.get_source_segment(text, statement)}\n```", _prose(said)]
+    raise LookupError(name)
 
 
 def _methods(value: type) -> Iterator[str]:
