@@ -71,3 +71,18 @@ def turns_of(log: Log, session_id: str) -> int:
     session = log.load(session_id)
     assert session is not None
     return len(session.tree.turns)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The segments of a log, by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.turns"))}
+
+
+def put(folder: Path, files: dict[str, bytes]) -> Path:
+    """A folder as a kill would have left it."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.turns"):
+        path.unlink()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder

@@ -20,7 +20,7 @@ from agentcore_rl_toolkit.gateway.replay import build_session
 from agentcore_rl_toolkit.gateway.segments import Index
 from agentcore_rl_toolkit.gateway.session import read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
-from support.log import add_turn, files_of_at_most, new_session, opened, turns_of
+from support.log import add_turn, contents, files_of_at_most, new_session, opened, put, turns_of
 from support.tokenizers import make_tokenizer
 
 
@@ -114,20 +114,6 @@ def full_disk(log: Log) -> Iterator[None]:
             os.close(held)
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.turns"))}
-
-
-def put(folder: Path, files: dict[str, bytes]) -> Path:
-    """A folder as a kill would have left it."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.glob("*.turns"):
-        path.unlink()
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder
-
-
 def test_sessions_removed_on_a_full_disk_make_room_and_stay_removed(tmp_path: Path):
     with opened(tmp_path / "log", max_bytes=40_000) as log:
         sessions = [new_session(log, f"s{number}") for number in range(8)]
@@ -140,7 +126,7 @@ def test_sessions_removed_on_a_full_disk_make_room_and_stay_removed(tmp_path: Pa
             add_turn(log, sessions[-1])  # which waits
             for session in sessions[:-1]:
                 log.remove(session.id, "expired")
-                known = Index(put(tmp_path / "kill", bytes_of(tmp_path / "log")))
+                known = Index(put(tmp_path / "kill", contents(tmp_path / "log")))
                 assert session.id not in known.places
                 assert known.removed[session.id] == "expired"
             assert turns_of(log, "s7") == 5
@@ -166,11 +152,11 @@ def test_a_kill_while_a_session_is_removed_in_place_leaves_none_of_it(tmp_path: 
             log._append("one", b"\x81\xa4kind")
             assert log.load("one") is not None  # which names its records anew
             add_turn(log, session)
-        before = bytes_of(tmp_path / "log")["00000001.turns"]
+        before = contents(tmp_path / "log")["00000001.turns"]
         with full_disk(log):
             log.remove("one")
             assert log.failures
-            after = bytes_of(tmp_path / "log")["00000001.turns"]
+            after = contents(tmp_path / "log")["00000001.turns"]
     heads = [place for place in range(len(before)) if before[place : place + 12] != after[place : place + 12]]
     heads = [place for place in heads if before[place + 12 : place + 15] == b"one" and place + 12 < len(before)]
     assert len(heads) == (2 if named else 6)

@@ -16,7 +16,7 @@ from agentcore_rl_toolkit.gateway.replay import build_session
 from agentcore_rl_toolkit.gateway.segments import PLACE_BITS, Index
 from agentcore_rl_toolkit.gateway.session import Session, read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
-from support.log import add_turn, files_of_at_most, new_session, opened, turns_of
+from support.log import add_turn, contents, files_of_at_most, new_session, opened, put, turns_of
 from support.tokenizers import make_tokenizer
 
 
@@ -39,20 +39,6 @@ def spread(log: Log, *, most: int) -> list[Session]:
             for session in sessions:
                 add_turn(log, session)
     return sessions
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.turns"))}
-
-
-def put(folder: Path, files: dict[str, bytes]) -> Path:
-    """A folder as a kill would have left it."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.glob("*.turns"):
-        path.unlink()
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder
 
 
 def uids(folder: Path, session_id: str) -> list[str]:
