@@ -339,13 +339,17 @@ class Log:
             self._sync()
 
     def _sync(self) -> None:
-        with self._lock:
-            self._write_late()
-            descriptors, self._filled = self._filled + self._room.open_struck(), []
-            if self._dirty:
-                descriptors.append(os.dup(self._file))
-            self._dirty = False
-            doomed = len(self._room.doomed)
+        try:
+            with self._lock:
+                self._write_late()
+                descriptors = [os.dup(self._file)] if self._dirty else []
+                descriptors += self._filled + self._room.open_struck()
+                self._filled, self._dirty = [], False
+                doomed = len(self._room.doomed)
+        except OSError as error:  # no descriptor is to be had: another time
+            self.failures += 1
+            logger.error("the log could not be synced: %s", error)
+            return
         for descriptor in descriptors:
             try:
                 os.fdatasync(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from agentcore_rl_toolkit.gateway.segments import Index
 from agentcore_rl_toolkit.gateway.session import read_settings
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from support.log import add_turn, contents, files_of_at_most, new_session, opened, put, turns_of
+from support.runtime import eventually
 from support.tokenizers import make_tokenizer
 
 
@@ -97,6 +99,26 @@ def test_half_a_record_that_could_not_be_taken_back_is_before_the_next(
 
 
 # Removing sessions while the disk takes nothing
+
+
+def test_syncing_goes_on_when_there_are_descriptors_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agentcore_rl_toolkit.gateway.log._SYNC_SECONDS", 0.01)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with opened(tmp_path) as log:
+        new_session(log, "one")
+        eventually(lambda: not log._dirty)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            new_session(log, "two")
+            eventually(lambda: log.failures >= 2)
+            assert log._dirty
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        eventually(lambda: not log._dirty)
+    with opened(tmp_path) as log:
+        assert log.sessions() == ["one", "two"]
 
 
 @contextmanager
