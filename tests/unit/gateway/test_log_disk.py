@@ -54,6 +54,26 @@ def test_no_session_is_opened_that_the_disk_does_not_take(tmp_path: Path, render
         assert turns_of(log, "first") == 1
 
 
+def test_a_disk_that_fails_costs_no_session_that_is_over(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path, max_bytes=4_000)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        over = core.sessions.open(read_settings({"session_id": "over"}))
+        core.sessions.end(over)
+        going = core.sessions.open(read_settings({"session_id": "going"}))
+        while not log.full:
+            add_turn(log, going)
+        with files_of_at_most(0):
+            add_turn(log, going)
+            with pytest.raises(Fault) as refused:
+                core.sessions.open(read_settings({}))
+            assert refused.value.code == "log_failing"
+        assert core.sessions.get("over") is over
+        await core.close()
+
+    asyncio.run(run())
+
+
 def test_calls_are_refused_before_anything_is_sampled_once_too_much_waits(tmp_path: Path, renderer: ChatRenderer):
     async def run() -> None:
         log = Log(tmp_path)

@@ -152,6 +152,24 @@ def test_a_session_is_copied_in_pieces_and_stays_in_order(tmp_path: Path):
         assert turns_of(log, "longer") == len(sessions[1].tree.turns)
 
 
+def test_no_more_is_copied_at_once_than_asked_for(tmp_path: Path):
+    with opened(tmp_path, max_bytes=64_000) as log:
+        long = new_session(log, "long")
+        for _ in range(6):
+            add_turn(log, long)
+        while len(log._index.sizes) < 2:
+            passing = new_session(log, "passing")
+            add_turn(log, passing)
+            log.remove(passing.id)
+        held = log._index.used[1]
+        assert 0 < log._room.clear(log._segment, 1) < held / 2
+        assert 0 < log._index.used[1] < held
+        while log._room.clear(log._segment, 1):
+            pass
+        assert 1 not in log._index.sizes
+        assert turns_of(log, "long") == 6
+
+
 def test_a_disk_that_fails_while_room_is_made(tmp_path: Path):
     with opened(tmp_path, max_bytes=16_000) as log:
         sessions = spread(log, most=16_000)
