@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import AgentCoreRLApp
-    from .client import RolloutClient, RolloutFuture
+    from .client import AsyncBatchResult, BatchItem, BatchResult, RolloutClient, RolloutFuture
     from .config import AgentCoreConfig
     from .errors import AgentCoreRLError
     from .frameworks.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
@@ -26,6 +26,9 @@ _HOMES = {
     "AgentCoreConfig": ".config",
     "AgentCoreRLApp": ".app",
     "AgentCoreRLError": ".errors",
+    "AsyncBatchResult": ".client",
+    "BatchItem": ".client",
+    "BatchResult": ".client",
     "Gateway": ".gateway.serve",
     "Result": ".result",
     "RewardFunction": ".reward",
@@ -42,6 +45,9 @@ __all__ = [
     "AgentCoreConfig",
     "AgentCoreRLApp",
     "AgentCoreRLError",
+    "AsyncBatchResult",
+    "BatchItem",
+    "BatchResult",
     "Gateway",
     "Result",
     "RewardFunction",

@@ -1,8 +1,9 @@
 """`AgentCoreRLApp`: the agent's process, and the first station of the path.
 
 A drop-in for `BedrockAgentCoreApp`. A request that carries `_rollout` is a rollout: it is answered at once, runs in
-the background and leaves exactly one result in the store. Any other request is a production request and is served
-as `@app.entrypoint` would serve it. How a rollout runs and ends is `run.py`; this module refuses to know.
+the background and leaves exactly one result in the store. If no store is named, by it or by the config, there is
+nothing to store: it is answered with what the function gives. So is any other request, a production request, as
+`@app.entrypoint` would. How a rollout runs and ends is `run.py`; this module refuses to know.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import threading
 import time
 import uuid
@@ -19,17 +21,19 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from bedrock_agentcore.runtime import BedrockAgentCoreApp, BedrockAgentCoreContext, RequestContext
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.types import Lifespan
+from starlette.responses import JSONResponse
+from starlette.types import Lifespan, Receive, Scope, Send
 
 from .config import AgentCoreConfig
 from .errors import AgentCoreRLError, ConfigError
-from .jsonable import jsonable
+from .http_guard import RequestGuard, is_loopback
 from .logs import configure_logging, current_redactor
 from .model_env import process_environment, read_base_url
 from .redact import Redactor
-from .result import ResultBuilder
+from .result import ResultBuilder, copy_of_request
 from .run import RolloutRun, RolloutRunner
 from .store import Store, open_store
 from .types import RolloutId
@@ -37,6 +41,8 @@ from .types import RolloutId
 F = TypeVar("F", bound=Callable[..., Any])
 
 _REMEMBERED = 10_000
+_STORING = ("exp_id", "input_id", "s3_bucket")
+"""What storing a result takes; a rollout with none of them is not stored."""
 
 
 class AgentCoreRLApp(BedrockAgentCoreApp):
@@ -64,6 +70,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         self._answers: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
         self._stores: dict[tuple[str, str | None], Store] = {}
         self._accepting = threading.Lock()
+        self._guard: RequestGuard | None = None
         with _untouched(logging.getLogger("bedrock_agentcore.app")):
             super().__init__(debug=debug, lifespan=self._with_shutdown(lifespan), middleware=middleware)
 
@@ -83,9 +90,9 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         if is_async:
 
             async def serve_async(payload: Any, context: RequestContext) -> Any:
-                if _is_rollout(payload):
+                if self._is_stored(payload):
                     return self._accept(call, payload, context, is_async)
-                with process_environment.production() as answer:
+                with process_environment.serving(self._model_of(payload)) as answer:
                     value = call(payload, context)
                     return answer(await value if inspect.isawaitable(value) else value)
 
@@ -93,20 +100,57 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         else:
 
             def serve(payload: Any, context: RequestContext) -> Any:
-                if _is_rollout(payload):
+                if self._is_stored(payload):
                     return self._accept(call, payload, context, is_async)
-                with process_environment.production() as answer:
+                with process_environment.serving(self._model_of(payload)) as answer:
                     return answer(call(payload, context))
 
             self.entrypoint(serve)
         return func
 
     def run(self, port: int = 8080, host: str | None = None, **kwargs: Any) -> None:
-        """Serve, with JSON logs on stderr unless the program has set up logging itself."""
+        """Serve, with JSON logs on stderr unless the program has set up logging itself.
+
+        On loopback, web pages in the user's browser can't invoke it. In a container it listens on every address, and
+        who may reach it is the platform's affair.
+        """
+        if host is None:  # as the base class decides
+            in_container = os.path.exists("/.dockerenv") or os.environ.get("DOCKER_CONTAINER")
+            host = "0.0.0.0" if in_container else "127.0.0.1"
+        self._guard = RequestGuard([]) if is_loopback(host) else None
         configure_logging(logging.DEBUG if self.debug else logging.INFO)
         kwargs.setdefault("log_config", None)  # uvicorn's lines become JSON too
         kwargs.setdefault("timeout_graceful_shutdown", 5)  # an open stream must not keep results from being stored
         super().run(port, host, **kwargs)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        refusal = None
+        if self._guard is not None and scope["type"] in ("http", "websocket"):
+            refusal = self._guard.refusal(Headers(scope=scope))
+        if refusal is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await JSONResponse({"error": refusal.message}, status_code=403)(scope, receive, send)
+
+    def _is_stored(self, payload: Any) -> bool:
+        """Whether the request is a rollout whose result is stored, or would be if nothing were missing."""
+        settings = payload.get("_rollout") if isinstance(payload, dict) else None
+        if settings is None:
+            return False
+        named = not isinstance(settings, dict) or any(settings.get(name) is not None for name in _STORING)
+        return named or self.config.s3_bucket is not None
+
+    def _model_of(self, payload: Any) -> str | None:
+        """Where a rollout that is not stored finds its model; None for a production request."""
+        settings = payload.get("_rollout") if isinstance(payload, dict) else None
+        if settings is None:
+            return None
+        current_redactor.set(Redactor.of(payload, self.config.secret_keys))
+        try:
+            return read_base_url(settings.get("base_url"))
+        except AgentCoreRLError as error:
+            raise HTTPException(400, f"_rollout: {error}") from error
 
     def _accept(
         self, call: Callable[..., Any], payload: dict[str, Any], context: RequestContext, is_async: bool
@@ -117,7 +161,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             base_url = read_base_url(payload["_rollout"].get("base_url"))
             store_name, store = self._store(payload["_rollout"])
             redact = Redactor.of(payload, self.config.secret_keys)
-            copy = jsonable(payload, redact=redact)
+            copy = copy_of_request(payload, redact)
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
         with self._accepting:
@@ -139,7 +183,14 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             on_ended=lambda: process_environment.leave(base_url),
         )
         process_environment.enter(base_url)
-        self._runner.start(run, is_async=is_async)
+        try:
+            self._runner.start(run, is_async=is_async)
+        except RuntimeError as error:
+            process_environment.leave(base_url)
+            self.complete_async_task(task)
+            with self._accepting:
+                self._answers.pop((store_name, id.result_key), None)  # so that it can be sent again
+            raise HTTPException(503, f"the rollout could not be started: {error}") from error
         return answer
 
     def _store(self, settings: Mapping[str, Any]) -> tuple[str, Store]:
@@ -173,10 +224,6 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
                     store.close()
 
         return combined
-
-
-def _is_rollout(payload: Any) -> bool:
-    return isinstance(payload, dict) and payload.get("_rollout") is not None
 
 
 def _rollout_id(settings: Any, session_id: str | None) -> RolloutId:

@@ -5,8 +5,12 @@
     ├── KeyInvalid              an id or key that could leave its prefix     (also a ValueError)
     ├── RewardInvalid           a reward that is not a finite number         (also a ValueError)
     ├── NotSerializable         a result value JSON cannot hold              (also a TypeError)
+    │   └── ResultTooLarge      a result over the size limit
     ├── StoreError              the store said no, for good
     │   ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
+    │   ├── ResultUnreadable    a stored result is too large, or no JSON object
+    │   ├── StoreForbidden      a permission is missing
+    │   ├── StoreMisconfigured  no such bucket, wrong region, bad credentials  (also a ConfigError)
     │   └── StoreUnavailable    the store did not answer; trying again may help
     ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
     ├── SessionLost             a session ended before its rollout did
@@ -20,7 +24,7 @@ All of them survive pickling, so they cross process boundaries whole.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 __all__ = [
     "AgentCoreRLError",
@@ -28,6 +32,8 @@ __all__ = [
     "KeyInvalid",
     "KeyNotFound",
     "NotSerializable",
+    "ResultTooLarge",
+    "ResultUnreadable",
     "RewardInvalid",
     "RolloutCancelled",
     "RolloutFailed",
@@ -35,6 +41,8 @@ __all__ = [
     "RuntimeFault",
     "SessionLost",
     "StoreError",
+    "StoreForbidden",
+    "StoreMisconfigured",
     "StoreUnavailable",
 ]
 
@@ -71,12 +79,28 @@ class NotSerializable(AgentCoreRLError, TypeError):
     """A result holds a value that has no JSON form; the message names its path."""
 
 
+class ResultTooLarge(NotSerializable):
+    """A result is larger than one may be."""
+
+
 class StoreError(AgentCoreRLError):
     """The store refused a request and would refuse it again."""
 
 
 class KeyNotFound(StoreError, KeyError):
     """Nothing is stored under that key."""
+
+
+class ResultUnreadable(StoreError):
+    """A stored result is larger than its reader takes, or no JSON object."""
+
+
+class StoreForbidden(StoreError):
+    """The store refused access: a permission is missing."""
+
+
+class StoreMisconfigured(StoreError, ConfigError):
+    """Nothing can be stored or read before a setting is changed: the bucket, the region or the credentials."""
 
 
 class StoreUnavailable(StoreError):
@@ -109,12 +133,16 @@ class RuntimeFault(AgentCoreRLError):
         message: str,
         *,
         code: str = "InternalServerException",
+        reason: Literal["full", "agent"] | None = None,
         retry_after: float | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.code = code
         """AWS's name for the error."""
+        self.reason = "full" if reason is None and code == "ServiceQuotaExceededException" else reason
+        """What the code alone doesn't tell: `full`, every session the runtime has is in use; or `agent`, the agent
+        itself failed, and would fail again."""
         self.retry_after = retry_after
         """Seconds after which trying again makes sense, if the runtime said so."""
 
@@ -124,9 +152,14 @@ class RuntimeFault(AgentCoreRLError):
         return self.STATUS.get(self.code, 500)
 
     @property
+    def full(self) -> bool:
+        """Whether a session has to end before another can start."""
+        return self.reason == "full"
+
+    @property
     def throttled(self) -> bool:
         """Whether slowing down would help."""
-        return self.status in (402, 429)
+        return self.status == 429 and not self.full
 
 
 class SessionLost(AgentCoreRLError):

@@ -59,3 +59,7 @@ def _frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 def _header(name: str, value: str) -> bytes:
     key, text = name.encode(), value.encode()
     return struct.pack("!B", len(key)) + key + struct.pack("!BH", _STRING, len(text)) + text
+
+
+KEEP_ALIVE = encode_event("keepAlive", b"{}")
+"""Nothing, to be sent when nothing is to be said: clients pass over events that they don't know."""

@@ -10,12 +10,13 @@ import datetime
 import json
 import logging
 import sys
-import traceback
 from contextvars import ContextVar
 from typing import Any
 
 from bedrock_agentcore.runtime import BedrockAgentCoreContext
 
+from .describe import type_name
+from .failure import message_of, traceback_of
 from .redact import Redactor
 
 _DEFAULT = Redactor()
@@ -52,10 +53,11 @@ class JsonFormatter(logging.Formatter):
             entry["sessionId"] = session_id
         if request_id := BedrockAgentCoreContext.get_request_id():
             entry["requestId"] = request_id
-        if record.exc_info and record.exc_info[0] is not None:
-            entry["errorType"] = record.exc_info[0].__name__
-            entry["errorMessage"] = redact(str(record.exc_info[1]))
-            entry["stackTrace"] = redact("".join(traceback.format_exception(*record.exc_info)))
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            entry["errorType"] = type_name(error)
+            entry["errorMessage"] = message_of(error, redact)
+            entry["stackTrace"] = traceback_of(error, redact)
         return json.dumps(entry, ensure_ascii=False, default=repr)
 
 

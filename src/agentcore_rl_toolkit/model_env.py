@@ -129,8 +129,8 @@ class ModelEnvironment:
         self._see_off()
 
     @contextmanager
-    def production(self) -> Iterator[Callable[[Any], Any]]:
-        """While a production request is served; it passes its answer through what this gives.
+    def serving(self, base_url: str | None = None) -> Iterator[Callable[[Any], Any]]:
+        """While a request is served whose answer is what the function gives; it passes the answer through this.
 
         If the answer is a stream, the request is over when nobody holds the stream any more.
         """
@@ -140,15 +140,15 @@ class ModelEnvironment:
             answers.append(value)
             return value
 
-        self.enter(None)
+        self.enter(base_url)
         try:
             yield answer
         finally:
             stream = answers.pop() if answers else None
             if inspect.isgenerator(stream) or inspect.isasyncgen(stream):
-                weakref.finalize(stream, self.leave, None).atexit = False
+                weakref.finalize(stream, self.leave, base_url).atexit = False
             else:
-                self.leave(None)
+                self.leave(base_url)
 
     def _see_off(self) -> None:
         """Count out who left; if somebody else holds the lock, they will."""

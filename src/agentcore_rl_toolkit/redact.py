@@ -1,39 +1,69 @@
 """Keeping secrets out of what is stored and logged.
 
-Three rules: a value under a secret name (`api_key`, …) is hidden; the key part of a session URL
-(`…/sessions/<id>.<key>/…`) is hidden; and a secret seen in a request is hidden wherever its text turns up later,
-a traceback or an error message included. Pure, and cheap enough to run on every string of a result.
+Four rules. A value under a secret name is hidden: `api_key`, `*_token`, `*_secret`, `password`, `credentials`, … and
+the names a user adds. The key part of a session URL (`…/sessions/<id>.<key>/…`) is hidden. So are the user and password
+of any URL and the secret parameters of its query. And a secret seen in a request is hidden wherever its text turns up
+later, a traceback or an error message included. Pure, and cheap enough to run on every string of a result.
 """
 
 from __future__ import annotations
 
+import functools
+import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 HIDDEN = "***"
 
-_SECRET_NAMES = frozenset(
-    {"api_key", "apikey", "x_api_key", "authorization", "aws_secret_access_key", "aws_session_token"}
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# A name is judged by its last words, so `max_tokens`, `token_ids` and `password_length` are honest.
+_SECRET_ENDINGS = _words(
+    "secret secrets password passwords passwd pwd passphrase credential credentials authorization "
+    "cookie cookies apikey apikeys authtoken accesstoken secretkey accesskey privatekey"
 )
+_SECRET_KEYS = _words("api secret private access signing encryption ssh")
+"""`*_key` is secret after these words: a `result_key` is none."""
+_SECRET_TOKENS = _words("api access auth refresh bearer security secret")
+"""`*_tokens` are secret after these words: `prompt_tokens` are none."""
+_HONEST_TOKEN = _words(
+    "eos bos pad unk mask sep cls stop start begin end first last next previous per each special "
+    "image audio video vision prompt completion input output new added sampled generated"
+)
+"""`*_token` is secret but for these words: an `eos_token` is none."""
+_QUERY_NAMES = frozenset({"key", "sig", "signature", "auth"})
+"""Names that are secret in a URL's query alone, as Google's `?key=` and Azure's `&sig=`."""
+
 _SESSION_URL = re.compile(r"(/sessions/[^/\s.]+\.)([^/\s\"'?#]+)")
+_USER_INFO = re.compile(r"(?<=://)([^/?#\s\"'<>]+)@")
+_PARAMETER = re.compile(r"([?&;])([^?&;=\s\"'#<>\\]{1,100})=([^&;\s\"'#<>\\]+)")
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 # Shorter values, and the placeholders that agents send where no key is needed, turn up in honest text.
 _SHORTEST_SECRET = 6
+_SHORTEST_TOKEN = 16
 _PLACEHOLDERS = frozenset({"empty", "none", "null", "dummy", "not-needed", "unused"})
+_LONGEST_URL = 2000
 
 
 class Redactor:
     """Hides the secrets of one request; callable on any string.
 
     >>> redact = Redactor.of({"_rollout": {"base_url": "http://gw/sessions/s1.k3y/v1", "api_key": "sk-12345678"}})
-    >>> redact("401 for sk-12345678 at http://gw/sessions/s1.k3y/v1")
-    '401 for *** at http://gw/sessions/s1.***/v1'
+    >>> redact("401 for sk-12345678 at http://gw/sessions/s1.k3y/v1?api_key=other")
+    '401 for *** at http://gw/sessions/s1.***/v1?api_key=***'
     """
 
     def __init__(self, secrets: Iterable[str] = (), names: Iterable[str] = ()) -> None:
-        self._names = _SECRET_NAMES | {_plain(name) for name in names}
+        self._names = frozenset(map(_plain, names))
         found = sorted({s for s in secrets if _worth_hiding(s)}, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, found))) if found else None
+        self._longest = max(len(found[0]) if found else 0, _LONGEST_URL)
 
     @classmethod
     def of(cls, payload: Any, names: Iterable[str] = ()) -> Redactor:
@@ -42,18 +72,49 @@ class Redactor:
         return cls(cls(names=names)._secrets_in(payload), names)
 
     def is_secret(self, name: object) -> bool:
-        """Whether a field of this name holds a secret, whatever its value."""
-        if not isinstance(name, str):
+        """Whether a field of this name holds secrets."""
+        return isinstance(name, str) and (_plain(name) in self._names or _is_secret_name(name[-100:]))
+
+    def hides(self, name: object, value: Any, beside: Container[Any] = ()) -> bool:
+        """Whether `value` is to be hidden under `name`, given the names `beside` it.
+
+        Under our own names, flags, measures and short numbers are none: they are metrics such as `found_secret`.
+        Nor is the `token` beside a `logprob`, which is a sampled one. Under the user's names, everything is a secret.
+        """
+        if value is None or not self.is_secret(name):
             return False
-        plain = _plain(name)
-        return plain in self._names or plain.endswith("_api_key")
+        if _plain(str(name)) in self._names:
+            return True
+        if isinstance(value, numbers.Real) and (not isinstance(value, numbers.Integral) or abs(value) < _LARGEST_COUNT):
+            return False
+        return not (name == "token" and "logprob" in beside)
 
     def __call__(self, text: str) -> str:
         if self._values is not None:
             text = self._values.sub(HIDDEN, text)
         if "/sessions/" in text:
             text = _SESSION_URL.sub(rf"\1{HIDDEN}", text)
+        if "://" in text and "@" in text:
+            text = _USER_INFO.sub(f"{HIDDEN}@", text)
+        if "=" in text:
+            text = _PARAMETER.sub(self._parameter, text)
         return text
+
+    def cut(self, text: str, limit: int) -> str:
+        """`text` without its secrets, and with its middle left out where it is longer than `limit`."""
+        window = limit + self._longest
+        if len(text) <= 2 * window:
+            return _without_middle(self(text), limit, 0)
+        # Too long to look through. What a piece breaks off at may be half of a secret, so that is dropped as well.
+        head, tail = self(text[:window])[: -self._longest], self(text[-window:])[self._longest :]
+        return _without_middle(head + tail, limit, len(text) - 2 * window, len(head))
+
+    def _parameter(self, match: re.Match[str]) -> str:
+        before, name, _ = match.groups()
+        return f"{before}{name}={HIDDEN}" if self._is_secret_parameter(name) else match[0]
+
+    def _is_secret_parameter(self, name: str) -> bool:
+        return self.is_secret(name) or name.lower() in _QUERY_NAMES
 
     def _secrets_in(self, value: Any) -> Iterable[str]:
         stack = [value]
@@ -61,33 +122,82 @@ class Redactor:
             item = stack.pop()
             if isinstance(item, Mapping):
                 for name, inner in item.items():
-                    if self.is_secret(name):
+                    if self.hides(name, inner, item):
                         yield from _strings(inner)
                     else:
                         stack.append(inner)
             elif isinstance(item, (list, tuple)):
                 stack.extend(item)
-            elif isinstance(item, str) and "/sessions/" in item:
-                yield from (match.group(2) for match in _SESSION_URL.finditer(item))
+            elif isinstance(item, str):
+                for secret in self._secrets_of_urls(item):
+                    yield from {secret, unquote(secret)}
+
+    def _secrets_of_urls(self, text: str) -> Iterable[str]:
+        if "/sessions/" in text:
+            yield from (match[2] for match in _SESSION_URL.finditer(text))
+        if "://" in text and "@" in text:
+            for match in _USER_INFO.finditer(text):
+                user, _, password = match[1].partition(":")
+                if password or len(user) >= _SHORTEST_TOKEN:  # a plain user's name turns up in honest text
+                    yield password or user
+        if "=" in text:
+            yield from (match[3] for match in _PARAMETER.finditer(text) if self._is_secret_parameter(match[2]))
+
+
+_LARGEST_COUNT = 10 ** (_SHORTEST_SECRET - 1)
+_LARGEST_NUMBER = 10**1000  # Python refuses to print those of more than 4300 digits
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_secret_name(name: str) -> bool:
+    """Whether a name's last words say so, however they are joined: `apiKeys`, `X-API-Key`, `db_password2`.
+
+    >>> [name for name in ("apiKeys", "DB_PASSWORD", "max_tokens", "hf_token", "eos_token") if _is_secret_name(name)]
+    ['apiKeys', 'DB_PASSWORD', 'hf_token']
+    """
+    words = [word.rstrip("0123456789") for word in re.split(r"[\W_]+", _WORD_START.sub("_", name).lower())]
+    before, last = ["", "", *filter(None, words)][-2:]
+    if last in ("key", "keys"):
+        return before in _SECRET_KEYS
+    if last == "tokens":
+        return before in _SECRET_TOKENS
+    if last == "token":
+        return before not in _HONEST_TOKEN
+    return last in _SECRET_ENDINGS
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """Every string in a secret value, however it is nested; a bearer header also without its scheme."""
-    if isinstance(value, str):
-        yield value
-        scheme, _, credential = value.partition(" ")
-        if credential and scheme.lower() in {"bearer", "basic"}:
-            yield credential
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _strings(inner)
+    """Every text in a secret value, however it is nested; a bearer header also without its scheme."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+            scheme, _, credential = item.partition(" ")
+            if credential and scheme.lower() in {"bearer", "basic"}:
+                yield credential
+        elif isinstance(item, int) and _LARGEST_COUNT <= abs(item) < _LARGEST_NUMBER:
+            yield str(item)
+        elif isinstance(item, Mapping):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)
+
+
+def _without_middle(text: str, limit: int, missing: int, at: int | None = None) -> str:
+    """At most `limit` characters of `text`, in which `missing` are already left out (`at` that place)."""
+    if len(text) <= limit and at is None:
+        return text
+    note = f"… {len(text) + missing - limit:,} characters left out …"
+    head = (limit - len(note)) // 2
+    tail = limit - len(note) - head
+    if at is not None:
+        head, tail = min(head, at), min(tail, len(text) - at)
+    return text[:head] + note + text[len(text) - tail :]
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
+    return re.sub(r"[-_.\s]", "", name).lower()
 
 
 def _worth_hiding(secret: str) -> bool:

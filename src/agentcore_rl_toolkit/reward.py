@@ -5,13 +5,17 @@ Ready-made ones are in `rewards/`. Pure: no I/O, no state, no numpy import (its 
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from .describe import short_repr, type_name
 from .errors import RewardInvalid
+
+_MOST = 100_000
 
 
 class RewardFunction:
@@ -38,7 +42,7 @@ def normalize_rewards(value: Any) -> float | list[float] | None:
     |---|---|
     | `float`, `int`, `Decimal`, numpy or torch scalar | that number as a float |
     | `bool`, `numpy.bool_` | `1.0` or `0.0` |
-    | list, tuple or one-dimensional array of those: one per turn | a list of floats |
+    | list, tuple or one-dimensional array of those: one per turn, at most 100,000 | a list of floats |
     | `None` | `None`: the rollout has no reward |
     | anything else, an empty list, NaN, infinity | refused with `RewardInvalid` |
 
@@ -56,7 +60,9 @@ def normalize_rewards(value: Any) -> float | list[float] | None:
         return None
     if isinstance(value, (list, tuple)) or _dimensions(value) == 1:
         items: Iterable[Any] = value
-        floats = [_to_float(item, f"rewards[{i}]") for i, item in enumerate(items)]
+        floats = [_to_float(item, f"rewards[{i}]") for i, item in enumerate(itertools.islice(items, _MOST + 1))]
+        if len(floats) > _MOST:
+            raise RewardInvalid(f"rewards has more than {_MOST:,} entries", hint="return one number per turn")
         if not floats:
             raise RewardInvalid("rewards is an empty list", hint="return one number per turn, or leave rewards out")
         return floats
@@ -73,7 +79,7 @@ def _to_float(value: Any, path: str) -> float:
     hint = "return a float, or a list with one float per turn"
     plain = value.tolist() if _dimensions(value) == 0 else value
     if not isinstance(plain, (numbers.Real, Decimal)):
-        raise RewardInvalid(f"{path} is a {type(value).__name__} ({_short(value)}), not a number", hint=hint)
+        raise RewardInvalid(f"{path} is a {type_name(value)} ({short_repr(value, 60)}), not a number", hint=hint)
     try:
         number = float(plain)
     except OverflowError:
@@ -81,8 +87,3 @@ def _to_float(value: Any, path: str) -> float:
     if not math.isfinite(number):
         raise RewardInvalid(f"{path} is {number}, not a finite number", hint=hint)
     return number
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -42,7 +42,7 @@ def parse_rows(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             place = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
             problems.append(f"line {number}: {getattr(error, 'msg', error)}{place}")
             continue

@@ -2,13 +2,15 @@
 
 A sync function gets a thread of its own; async ones share one event loop on a thread of its own, so that neither can
 hold up `/ping`. Whichever way a run ends first (it returns, it raises, the app shuts down) decides its result; the
-result is then stored with retries and announced. Nothing starts before the first rollout, so that a
-process may be forked until then.
+result is then stored with retries and announced. Making the result runs the agent's code once more, and storing it
+takes a thread: neither may keep it from being stored. Nothing starts before the first rollout, so that a process may be
+forked until then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -73,30 +75,39 @@ class RolloutRunner:
         with self._lock:
             self._live.add(run)
         context = contextvars.copy_context()
-        _thread(run.store.prepare)  # while the function runs
-        if is_async:
-            loop = self._async_loop()
-            loop.call_soon_threadsafe(self._start_task, run, context=context)
-        else:
-            _thread(context.run, self._run_sync, run)
+        try:
+            if is_async:
+                self._async_loop().call_soon_threadsafe(self._start_task, run, context=context)
+            else:
+                _thread(context.run, self._run_sync, run)
+        except RuntimeError:  # there are too many threads
+            with self._lock:
+                self._live.discard(run)
+            raise
+        with contextlib.suppress(RuntimeError):
+            _thread(run.store.prepare)  # while the function runs
 
     async def shutdown(self) -> None:
         """Store `session_lost` for what still runs, wait for what is being stored, log what could not be."""
         seconds = self._config.shutdown_seconds
-        deadline = time.monotonic() + seconds
+        now = time.monotonic()
         with self._lock:
             runs = list(self._live)
-        for run in runs:
-            if run.end():
-                lost = SessionLost("the session was stopped while the rollout was running")
-                build = _later(run.result.failed, Status.SESSION_LOST, lost)
-                _thread(self._deliver, run, build, seconds)
+        running = [run for run in runs if run.end()]
+        for run in running:
+            self._report_lost(run, seconds)
             if run.task is not None and self._loop is not None:
                 self._loop.call_soon_threadsafe(run.task.cancel)  # lets the agent clean up
         for run in runs:
-            left = max(0.0, deadline - time.monotonic())
-            if not await asyncio.to_thread(run.stored.wait, left):
+            if run not in running and not await _wait(run.stored, now + seconds / 2) and run.document is None:
+                self._report_lost(run, seconds / 2)  # what the function returned does not let itself be read
+        for run in runs:
+            if not await _wait(run.stored, now + seconds):
                 _log_unstored(run, f"the session ended before the store answered ({seconds:g} s)")
+
+    def _report_lost(self, run: RolloutRun, seconds: float) -> None:
+        lost = SessionLost("the session was stopped while the rollout was running")
+        self._deliver_elsewhere(run, _later(run.result.failed, Status.SESSION_LOST, lost), seconds)
 
     def _start_task(self, run: RolloutRun) -> None:
         run.task = asyncio.get_running_loop().create_task(self._run_async(run))
@@ -106,7 +117,7 @@ class RolloutRunner:
             build = _later(run.result.returned, _drain(run.call()))
         except BaseException as error:  # SystemExit too: it must not pass for an end of the rollout
             build = _later(run.result.raised, error)
-        run.on_ended()
+        _call_on_ended(run)
         if run.end():
             self._deliver(run, build, self._config.store_retry_seconds)
 
@@ -115,10 +126,16 @@ class RolloutRunner:
             build = _later(run.result.returned, await _drain_async(run.call()))
         except BaseException as error:
             build = _later(run.result.raised, error)
-        run.on_ended()
-        if run.end():  # storing blocks, and other rollouts share this loop
-            context = contextvars.copy_context()
-            _thread(context.run, self._deliver, run, build, self._config.store_retry_seconds)
+        _call_on_ended(run)
+        if run.end():
+            self._deliver_elsewhere(run, build, self._config.store_retry_seconds)
+
+    def _deliver_elsewhere(self, run: RolloutRun, build: Callable[[], Result], seconds: float) -> None:
+        """Deliver on a thread, because storing blocks and rollouts share the loop; here if none can be started."""
+        try:
+            _thread(contextvars.copy_context().run, self._deliver, run, build, seconds)
+        except RuntimeError:
+            self._deliver(run, build, seconds)
 
     def _deliver(self, run: RolloutRun, build: Callable[[], Result], seconds: float) -> None:
         """Store the result and announce it; what can't be stored is logged in full."""
@@ -148,14 +165,42 @@ class RolloutRunner:
     def _async_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                _thread(self._loop.run_forever)
+                loop = asyncio.new_event_loop()
+                try:
+                    _thread(_run_forever, loop)
+                except RuntimeError:
+                    loop.close()
+                    raise
+                self._loop = loop
             return self._loop
 
 
 def _thread(function: Callable[..., Any], *args: Any) -> None:
     # A daemon: an agent that hangs must not keep the process from ending.
     threading.Thread(target=function, args=args, name="rollout", daemon=True).start()
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop on, whatever an agent does to it: a task of its own that exits, or `loop.stop()`."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException:
+            logger.warning("the agent interrupted the event loop of its rollouts", exc_info=True)
+
+
+async def _wait(event: threading.Event, deadline: float) -> bool:
+    """Whether the event is set by then. It polls, because there may be no thread to wait in."""
+    while not event.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return event.is_set()
+
+
+def _call_on_ended(run: RolloutRun) -> None:
+    try:
+        run.on_ended()
+    except BaseException:  # the agent may have done anything to the process's environment
+        logger.exception("could not clean up after %s", run.result.id.result_key)
 
 
 def _later(build: Callable[..., Result], *args: Any) -> Callable[[], Result]:

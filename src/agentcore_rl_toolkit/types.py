@@ -16,6 +16,9 @@ from .errors import KeyInvalid
 SCHEMA_VERSION = 1
 """Version of the result documents this package writes; readers accept this one and older."""
 
+LARGEST_RESULT = 100_000_000
+"""Bytes that a result's JSON may have. A larger one is stored as a failure that says so, and never read."""
+
 
 class _StatusRow(NamedTuple):
     status_code: int
@@ -59,6 +62,9 @@ _STATUS_TABLE: dict[Status, _StatusRow] = {
     Status.ENGINE_ERROR: _StatusRow(500, "The model could not be reached, or failed."),
     Status.CANCELLED: _StatusRow(500, "The run was cancelled."),
 }
+
+INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
+"""Failures that are not the agent's own: worth another try, and not worth keeping when a batch is resumed."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 

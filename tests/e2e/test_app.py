@@ -402,3 +402,20 @@ def test_defaults_come_from_the_environment(tmp_path: Path) -> None:
         agent.wait_healthy()
     assert (tmp_path / "r" / answer["result_key"]).is_file()
     assert answer["s3_bucket"] == str(tmp_path / "r")
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("0.0.0.0", 200)])
+def test_on_loopback_no_web_page_invokes_it(tmp_path: Path, host: str, status: int) -> None:
+    """In a container, requests come from the platform, under any name."""
+    source = tmp_path / "rl_app.py"
+    source.write_text(
+        "import os\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "app.rollout_entrypoint(lambda payload: {'ok': 1})\n"
+        f"app.run(port=int(os.environ['PORT']), host={host!r})\n"
+    )
+    with run_agent(source, tmp_path) as agent:
+        assert agent.invoke({})[0] == 200
+        for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
+            answer = agent.request("POST", "/invocations", b"{}", headers)
+            assert answer[0] == status, (headers, answer)
+        assert agent.request("GET", "/ping", headers={"Host": "localhost"})[0] == 200

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import gc
 import itertools
 import logging
+import os
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,16 @@ class Apps:
 
 
 @pytest.fixture
-def apps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Apps]:
-    return functools.partial(Apps, monkeypatch)
+def apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Apps]]:
+    made: list[Apps] = []
+
+    def make(**settings: Any) -> Apps:
+        made.append(Apps(monkeypatch, **settings))
+        return made[-1]
+
+    yield make
+    for run in itertools.chain.from_iterable(agent.started for agent in made):
+        run.on_ended()  # the process's environment counts them
 
 
 def test_the_oldest_answer_is_forgotten_first(
@@ -169,6 +179,100 @@ def test_a_rollout_is_busy_until_it_is_stored(apps: Callable[..., Apps], tmp_pat
         assert agent.app.get_current_ping_status().value == "HealthyBusy"
         run.on_stored()
     assert agent.app.get_current_ping_status().value == "Healthy"
+
+
+def test_a_rollout_that_cannot_be_started_may_be_sent_again(tmp_path: Path) -> None:
+    """What was answered once is answered the same for ever: a rollout that never started must not be among it."""
+    app, before = AgentCoreRLApp(), threading.stack_size()
+    app.rollout_entrypoint(lambda payload: {"rewards": 1.0})
+    request = {"_rollout": rollout(tmp_path)}, RequestContext(session_id="s")
+    threading.stack_size(1 << 46)  # no thread can be started
+    try:
+        with pytest.raises(HTTPException, match="could not be started") as caught:
+            app.handlers["main"](*request)
+    finally:
+        threading.stack_size(before)
+    assert caught.value.status_code == 503
+    assert app.get_current_ping_status().value == "Healthy"
+    assert app.handlers["main"](*request)["status"] == "processing"
+    while app.get_current_ping_status().value != "Healthy":
+        pass
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+# --- rollouts without a store ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"model_id": "m", "base_url": "http://gw/v1", "sampling_params": {"n": 1}}])
+def test_a_rollout_that_names_no_store_is_answered_with_its_result(settings: dict[str, Any], is_async: bool) -> None:
+    def told(payload: Any) -> Any:
+        return {"rewards": 0.5, "settings": payload["_rollout"], "url": os.environ.get("OPENAI_BASE_URL")}
+
+    async def coroutine(payload: Any) -> Any:
+        return told(payload)
+
+    app = AgentCoreRLApp(config=AgentCoreConfig())
+    app.rollout_entrypoint(coroutine if is_async else told)
+    with TestClient(app) as client:
+        answer = client.post("/invocations", json={"prompt": "p", "_rollout": settings})
+        assert answer.status_code == 200
+        assert answer.json() == {"rewards": 0.5, "settings": settings, "url": settings.get("base_url")}
+        assert client.get("/ping").json()["status"] == "Healthy"
+    assert "OPENAI_BASE_URL" not in os.environ
+
+
+def test_a_rollout_that_names_no_store_may_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stream(payload: Any) -> Any:
+        yield os.environ["OPENAI_BASE_URL"]
+        yield {"rewards": 1.0}
+
+    app = AgentCoreRLApp(config=AgentCoreConfig())
+    app.rollout_entrypoint(stream)
+    with TestClient(app) as client:
+        answer = client.post("/invocations", json={"_rollout": {"base_url": "http://gw/v1"}})
+    assert answer.text == 'data: "http://gw/v1"\n\ndata: {"rewards": 1.0}\n\n'
+    del answer
+    gc.collect()
+    assert "OPENAI_BASE_URL" not in os.environ
+
+
+def test_a_rollout_that_names_no_store_and_fails_is_an_error_and_tells_no_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(payload: Any) -> Any:
+        redactors.append(current_redactor.get())
+        raise ValueError("no")
+
+    redactors: list[Redactor] = []
+    app = AgentCoreRLApp(config=AgentCoreConfig())
+    app.rollout_entrypoint(fail)
+    with TestClient(app) as client:
+        assert client.post("/invocations", json={"_rollout": {"api_key": "sk-12345678"}}).status_code == 500
+        assert client.post("/invocations", json={"_rollout": {"base_url": "no url"}}).status_code == 400
+    assert redactors[0]("sk-12345678") == "***"
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "missing"),
+    [
+        ({}, {"s3_bucket": "b"}, "exp_id is missing"),
+        ({}, {"s3_bucket": "b", "exp_id": "e"}, "input_id is missing"),
+        ({}, {"exp_id": "e", "input_id": "i"}, "s3_bucket is missing"),
+        ({}, {"exp_id": "e"}, "input_id is missing"),
+        ({"s3_bucket": "b"}, {}, "exp_id is missing"),
+        ({"s3_bucket": "b"}, {"model_id": "m"}, "exp_id is missing"),
+    ],
+)
+def test_half_of_what_storing_takes_is_refused_with_a_hint(
+    apps: Callable[..., Apps], config: dict[str, Any], settings: dict[str, Any], missing: str
+) -> None:
+    agent = apps(**config)
+    with pytest.raises(HTTPException, match=missing) as caught:
+        agent.invoke({"_rollout": settings})
+    assert caught.value.status_code == 400
+    assert "hint:" in caught.value.detail
+    assert agent.started == []
 
 
 # --- functions of every kind -----------------------------------------------------------------------------------------
@@ -297,7 +401,7 @@ def test_the_users_lifespan_and_then_ours(monkeypatch: pytest.MonkeyPatch, tmp_p
     app = AgentCoreRLApp(lifespan=lifespan, config=AgentCoreConfig())
     app.rollout_entrypoint(with_state)
     monkeypatch.setattr(module, "open_store", lambda *args, **kwargs: Store())
-    monkeypatch.setattr(app._runner, "start", lambda run, is_async: None)
+    monkeypatch.setattr(app._runner, "start", lambda run, is_async: run.on_ended())
     monkeypatch.setattr(app._runner, "shutdown", shutdown)
     with TestClient(app) as client:
         assert client.post("/invocations", json={}).json() == 42

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import RuntimeFault
-from agentcore_rl_toolkit.eventstream import CONTENT_TYPE, MAX_PAYLOAD, encode_event, encode_exception
+from agentcore_rl_toolkit.eventstream import CONTENT_TYPE, KEEP_ALIVE, MAX_PAYLOAD, encode_event, encode_exception
 
 
 def decode(data: bytes) -> list[EventStreamMessage]:
@@ -76,6 +76,13 @@ def test_boto3_reads_a_commands_events_and_its_error() -> None:
         with pytest.raises(EventStreamError) as caught:
             next(events)
     assert caught.value.response["Error"] == {"Code": "resourceNotFoundException", "Message": "the session ended"}
+
+
+def test_boto3_passes_over_what_is_sent_in_silence() -> None:
+    start, stop = {"contentStart": {}}, {"contentStop": {"exitCode": 0, "status": "COMPLETED"}}
+    frames = [encode_event("chunk", json.dumps(chunk).encode()) for chunk in (start, stop)]
+    with read_by_boto3(KEEP_ALIVE + frames[0] + KEEP_ALIVE * 3 + frames[1]) as events:
+        assert list(events) == [{"chunk": start}, {"chunk": stop}]
 
 
 @contextmanager

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import itertools
 import json
 import uuid
 from collections import namedtuple
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.errors import NotSerializable
+from agentcore_rl_toolkit.errors import NotSerializable, ResultTooLarge
 from agentcore_rl_toolkit.jsonable import dump_json, jsonable
 from agentcore_rl_toolkit.redact import Redactor
 
@@ -93,6 +94,7 @@ def deep(levels: int) -> Any:
         ({"a": {(1, 2): 3}}, "a has a tuple as a key"),
         (deep(10_000), "nested more than"),
         ({"s": {object()}}, "s{…} is a object"),
+        ({"n": [10**5000]}, r"n\[0\] is an integer of more than 4,000 digits"),
     ],
 )
 def test_what_has_no_json_form_is_named(value: Any, says: str) -> None:
@@ -181,3 +183,36 @@ def test_an_error_names_no_secret_key(value: Any, says: str) -> None:
     with pytest.raises(NotSerializable, match=says) as caught:
         jsonable(value, redact=Redactor(["sk-12345678"]))
     assert "sk-12345678" not in str(caught.value)
+
+
+@pytest.mark.parametrize("item", [None, 1, 0.5, True, [], {}])
+def test_what_never_ends_is_converted_only_up_to_the_limit(item: Any) -> None:
+    class Endless(list[Any]):
+        def __iter__(self) -> Any:
+            return itertools.repeat(item)
+
+    with pytest.raises(ResultTooLarge, match=r"steps\[\d+\] goes past the limit of 1,000 bytes"):
+        jsonable({"steps": Endless()}, limit=1000)
+
+
+def test_an_array_is_not_unpacked_to_see_that_it_is_too_large() -> None:
+    class Array:
+        dtype, size = "float32", 1001
+
+        def tolist(self) -> Any:
+            raise AssertionError("too many to unpack")
+
+    with pytest.raises(ResultTooLarge):
+        jsonable({"x": Array()}, limit=1000)
+    with pytest.raises(ResultTooLarge):
+        jsonable({"x": bytes(1001)}, limit=1000)
+    assert jsonable(np.zeros(400), limit=1000) == [0.0] * 400
+
+
+def test_given_values_take_the_place_of_the_outermost_ones() -> None:
+    value = {"rewards": object(), "inner": {"rewards": "kept"}, "more": 1}
+    assert jsonable(value, given={"rewards": 0.5, "absent": 1}) == {
+        "rewards": 0.5,
+        "inner": {"rewards": "kept"},
+        "more": 1,
+    }

@@ -313,9 +313,9 @@ def test_a_rollout_has_left_before_its_result_is_stored(is_async: bool) -> None:
 def test_production_requests_alone_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     environ = Environ(OPENAI_API_KEY="own")
     environment = ModelEnvironment(environ)
-    with environment.production(), environment.production() as answer:
+    with environment.serving(), environment.serving() as answer:
         assert answer(7) == 7
-    with pytest.raises(ZeroDivisionError), environment.production():
+    with pytest.raises(ZeroDivisionError), environment.serving():
         raise ZeroDivisionError
     assert (environ.states, caplog.records) == ([], [])
     environment.enter(VLLM)
@@ -334,7 +334,7 @@ async def async_stream() -> Any:
 def test_a_production_request_is_over_when_its_stream_is(function: Any) -> None:
     environ = Environ()
     environment = ModelEnvironment(environ)
-    with environment.production() as answer:
+    with environment.serving() as answer:
         answered = answer(function())
     environment.enter(VLLM)
     assert str(url(environ)).startswith(NOWHERE)
@@ -347,7 +347,7 @@ def test_garbage_may_be_collected_at_any_moment() -> None:
     environ = Environ()
     environment = ModelEnvironment(environ)
     held: list[Any] = []
-    with environment.production() as answer:
+    with environment.serving() as answer:
         held.append(answer(stream()))
 
     class Collecting(Environ):

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import itertools
 import json
 from typing import Any
 
 import pytest
 
 from agentcore_rl_toolkit.errors import RewardInvalid
+from agentcore_rl_toolkit.jsonable import jsonable
 from agentcore_rl_toolkit.redact import Redactor
 from agentcore_rl_toolkit.result import RESERVED, Result, ResultBuilder, classify
 from agentcore_rl_toolkit.types import RolloutId, Status
@@ -167,3 +170,44 @@ def test_a_failure_has_no_secrets() -> None:
     assert document["error"]["message"] == "401 for ***"
     assert "ValueError: 401 for ***" in document["traceback"]
     assert "sk-12345678" not in document["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"[" * 200_000, "at most 200 levels deep"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "at most 200 levels deep"),
+        (b'{"a":' + b"[" * 201 + b"]" * 201 + b"}", "at most 200 levels deep"),
+        (b'{"rewards": NaN}', "NaN is no number"),
+        (b'{"rewards": -Infinity}', "-Infinity is no number"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "digits"),
+        (b'{"a": "\xff"}', "utf-8"),
+        (b"{half", "Expecting property name"),
+        (b"", "Expecting value"),
+        (b"[1]", "not a list"),
+    ],
+)
+def test_what_is_no_result_is_one_kind_of_error(data: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Result.from_bytes(data)
+
+
+def test_what_is_nested_as_deep_as_a_result_may_be_can_be_written_again() -> None:
+    data = b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"
+    assert Result(jsonable(Result.from_bytes(data).document)).to_bytes() == data
+
+
+HOSTILE = [1, "x", [], [[]], {}, {"kind": []}, {"kind": {}}, {"kind": "no such thing"}, None, True, -1.5, "\ud800"]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_whatever_is_in_a_result_it_can_be_read(value: Any) -> None:
+    for name in ("status_code", "error", "stop_reason", "_rollout", "rewards", "result_key", "input_id"):
+        result = Result({"status_code": 500, name: value})
+        assert isinstance(result.status, Status)
+        assert result.seconds is None
+        with contextlib.suppress(RewardInvalid):
+            assert result.rewards is None or isinstance(result.rewards, (float, list))
+    for started, finished in itertools.product([value, "2026-01-01T00:00:00", "2026-01-01T00:00:00+00:00"], repeat=2):
+        taken = Result({"_rollout": {"started_at": started, "finished_at": finished}}).seconds
+        assert taken is None or taken == 0.0

@@ -201,9 +201,9 @@ def test_the_first_end_of_a_rollout_is_its_only_one(rollouts: Rollouts, is_async
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_shutdown_waits_for_a_result_on_its_way(rollouts: Rollouts, is_async: bool) -> None:
     class Watched(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+        def is_set(self) -> bool:
             rollouts.store.may_put.set()  # somebody waits: now the store answers
-            return super().wait(timeout)
+            return super().is_set()
 
     rollouts.store.may_put.clear()
     run = rollouts.start(both(lambda: {"rewards": 0.5}, is_async), is_async=is_async)
@@ -375,3 +375,110 @@ def test_nothing_starts_before_the_first_rollout() -> None:
     before = set(threading.enumerate())
     RolloutRunner(AgentCoreConfig())
     assert set(threading.enumerate()) <= before
+
+
+# --- what an agent may do to its process -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_more_threads() -> Iterator[Callable[[], None]]:
+    """Makes starting a thread fail, as it does where an agent has left too many behind."""
+    before = threading.stack_size()
+    yield lambda: threading.stack_size(1 << 46)  # type: ignore[func-returns-value]  # no system has that much for one
+    threading.stack_size(before)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_result_is_stored_though_no_thread_can_be_started(
+    rollouts: Rollouts, is_async: bool, no_more_threads: Callable[[], None]
+) -> None:
+    def call() -> dict[str, Any]:
+        no_more_threads()
+        return {"rewards": 1}
+
+    rollouts.start(both(call, is_async), is_async=is_async)
+    rollouts.wait()
+    assert rollouts.document()["rewards"] == 1
+
+
+def test_a_shutdown_reports_what_runs_though_no_thread_can_be_started(
+    rollouts: Rollouts, no_more_threads: Callable[[], None]
+) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def call() -> None:
+        no_more_threads()
+        running.set()
+        assert go_on.wait(PATIENCE)
+
+    rollouts.start(call)
+    assert running.wait(PATIENCE)
+    rollouts.shut_down()
+    go_on.set()
+    assert rollouts.document()["error"]["kind"] == "session_lost"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rollout_that_cannot_be_started_is_none(
+    rollouts: Rollouts, is_async: bool, no_more_threads: Callable[[], None]
+) -> None:
+    before = threading.stack_size()
+    no_more_threads()
+    with pytest.raises(RuntimeError, match="start new thread"):
+        rollouts.start(both(dict, is_async), is_async=is_async)
+    assert rollouts.runner._live == set()
+    threading.stack_size(before)
+    rollouts.start(both(dict, is_async), is_async=is_async)
+    rollouts.wait()
+
+
+@pytest.mark.parametrize("interrupt", ["exit", "interrupt", "stop"])
+def test_an_agent_cannot_end_the_loop_that_it_shares(rollouts: Rollouts, interrupt: str) -> None:
+    """A task that it has started exits, or it stops the loop itself."""
+
+    async def away() -> None:
+        raise SystemExit if interrupt == "exit" else KeyboardInterrupt
+
+    async def call() -> dict[str, Any]:
+        if interrupt == "stop":
+            asyncio.get_running_loop().stop()
+        else:
+            asyncio.create_task(away())  # noqa: RUF006
+        await asyncio.sleep(0.01)
+        return {"rewards": 1}
+
+    rollouts.start(call, is_async=True)
+    rollouts.wait()
+    assert rollouts.document()["rewards"] == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_result_is_stored_though_cleaning_up_fails(rollouts: Rollouts, is_async: bool) -> None:
+    def on_ended() -> None:
+        raise SystemExit("os.environ is gone")
+
+    result = ResultBuilder(RolloutId("exp", "row", "s"), "memory", {}, Redactor(), None, time.time())
+    run = RolloutRun(both(lambda: {"rewards": 1}, is_async), result, rollouts.store, rollouts.stored, on_ended)  # type: ignore[arg-type]
+    rollouts.runner.start(run, is_async=is_async)
+    rollouts.wait()
+    assert rollouts.document()["rewards"] == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_value_that_never_lets_itself_be_read_is_reported_at_the_end(is_async: bool) -> None:
+    rollouts, reading, go_on = Rollouts(shutdown_seconds=0.2), threading.Event(), threading.Event()
+
+    class Hanging(dict[str, Any]):
+        def items(self) -> Any:
+            reading.set()
+            assert go_on.wait(PATIENCE)
+            return super().items()
+
+    rollouts.start(both(lambda: {"rewards": 1, "x": Hanging()}, is_async), is_async=is_async)
+    assert reading.wait(PATIENCE)
+    rollouts.shut_down()
+    rollouts.wait()
+    assert rollouts.document()["error"]["kind"] == "session_lost"
+    go_on.set()
+    join_rollout_threads()
+    assert rollouts.document()["error"]["kind"] == "session_lost"
