@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.errors import ConfigError, KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from agentcore_rl_toolkit.errors import (
+    ConfigError,
+    KeyInvalid,
+    KeyNotFound,
+    ResultUnreadable,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from agentcore_rl_toolkit.store import Store, open_store
 
 OpenStore = Callable[[], Store]
@@ -76,6 +83,14 @@ def test_of_many_writers_at_once_one_wins(opener: OpenStore) -> None:
         won = list(pool.map(put, range(8)))
     assert won.count(True) == 1
     assert stores[0].get("exp/row/race.json")[-1] == won.index(True)
+
+
+def test_a_reader_may_bound_what_it_reads(store: Store) -> None:
+    store.put_if_absent("exp/row/s.json", b"x" * 1000)
+    assert store.get("exp/row/s.json", limit=1000) == b"x" * 1000
+    with pytest.raises(ResultUnreadable, match=r"exp/row/s\.json.* is 1,000 bytes long; 999 are read"):
+        store.get("exp/row/s.json", limit=999)
+    assert store.get("exp/row/s.json") == b"x" * 1000
 
 
 def test_what_is_not_there(store: Store) -> None:
@@ -194,17 +209,15 @@ def test_a_store_that_is_down_is_unavailable_not_broken(aws_env: object, monkeyp
         open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
 
 
-def test_a_missing_bucket_is_an_error_for_good(aws_env: object) -> None:
-    with pytest.raises(StoreError) as caught:
+def test_a_missing_bucket_is_a_setting_to_change(aws_env: object) -> None:
+    with pytest.raises(StoreMisconfigured, match="hint: create the bucket"):
         open_store("no-such-bucket-here").put_if_absent("exp/row/s.json", b"x")
-    assert not isinstance(caught.value, StoreUnavailable)
 
 
-def test_wrong_credentials_are_an_error_for_good(aws_env: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_a_setting_to_change(aws_env: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(StoreMisconfigured, match="hint: `aws sts get-caller-identity`"):
         open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
-    assert not isinstance(caught.value, StoreUnavailable)
 
 
 def test_without_a_queue_s3_announces_nothing(aws_env: object) -> None:
@@ -275,6 +288,7 @@ JUNK: list[Any] = [
     {"Records": [{}]},
     {"Records": [{"s3": None}]},
     {"Records": [{"s3": {"bucket": {"name": "some-bucket"}, "object": {"key": 7}}}]},
+    "[" * 100_000,
     {"Event": "s3:TestEvent", "Bucket": "some-bucket"},  # what S3 sends first of all
 ]
 

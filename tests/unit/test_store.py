@@ -22,7 +22,15 @@ from botocore.exceptions import EndpointConnectionError, HTTPClientError, ParamV
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.errors import ConfigError, KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from agentcore_rl_toolkit.errors import (
+    ConfigError,
+    KeyInvalid,
+    KeyNotFound,
+    StoreError,
+    StoreForbidden,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from agentcore_rl_toolkit.store import Store, open_store, watch
 from agentcore_rl_toolkit.store.retry import FIRST_DELAY, LONGEST_DELAY, retry
 from agentcore_rl_toolkit.store.s3 import S3Store
@@ -376,15 +384,28 @@ def test_announcements_are_read_oldest_first(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_announcement_that_another_reader_took_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, read_text = open_store(str(tmp_path)), Path.read_text
+    store, unlink = open_store(str(tmp_path)), Path.unlink
     store.announce("exp/row/s.json")
 
-    def read_as_another_takes_it(path: Path) -> str:
-        text = read_text(path)
-        path.unlink()
-        return text
+    def unlink_after_another(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=True)
+        unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(Path, "read_text", read_as_another_takes_it)
+    monkeypatch.setattr(Path, "unlink", unlink_after_another)
+    assert store.announcements("exp", 0) == []
+
+
+def test_what_is_no_announcement_harms_none(tmp_path: Path) -> None:
+    """Whoever may write to the folder can leave anything there."""
+    store = open_store(str(tmp_path))
+    store.announce("exp/row/s.json")
+    folder = tmp_path / ".announced" / "exp"
+    (folder / "0-a-folder").mkdir()
+    (folder / "0-bytes").write_bytes(b"\xff\xfe\x00")
+    (folder / "0-long").write_bytes(b"x" * 10_000_000)
+    keys = store.announcements("exp", 0)
+    assert "exp/row/s.json" in keys
+    assert max(map(len, keys)) <= 4096
     assert store.announcements("exp", 0) == []
 
 
@@ -514,6 +535,8 @@ class AnsweringServer:
                 body = body if server.body is None else server.body
                 self.send_response(server.status)
                 self.send_header("Content-Type", "application/xml")
+                if server.status == 301:
+                    self.send_header("x-amz-bucket-region", "eu-west-3")
                 self.send_header("Content-Length", str(len(body) + (100 if server.cut == "inside" else 0)))
                 self.end_headers()
                 if self.command != "HEAD":
@@ -596,9 +619,10 @@ def test_an_answer_that_is_cut_off_may_pass(answers: AnsweringServer) -> None:
     for call in calls(store):
         with pytest.raises(StoreUnavailable):
             call()
-    answers.cut = "inside"
-    with pytest.raises(StoreUnavailable):
-        store.get("exp/row/s.json")
+    answers.cut, answers.body = "inside", "{}"
+    for limit in (None, 1000):
+        with pytest.raises(StoreUnavailable):
+            store.get("exp/row/s.json", limit=limit)
 
 
 @pytest.mark.parametrize("cut", [None, "inside"])  # with the length of what is left, and with another
@@ -655,13 +679,76 @@ def test_a_key_that_is_missing(answers: AnsweringServer, code: str) -> None:
         store.get("exp/row/s.json")
 
 
-def test_missing_credentials_are_an_error_for_good(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_a_setting_to_change(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
-    with pytest.raises(StoreError, match="hint: set AWS credentials") as caught:
+    with pytest.raises(StoreMisconfigured, match="hint: set AWS credentials"):
         open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
-    assert not isinstance(caught.value, StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "hint"),
+    [
+        (404, "NoSuchBucket", StoreMisconfigured, "create the bucket"),
+        (301, "PermanentRedirect", StoreMisconfigured, "set AWS_REGION to the bucket's region, eu-west-3"),
+        (400, "AuthorizationHeaderMalformed", StoreMisconfigured, "set AWS_REGION to the bucket's region"),
+        (403, "InvalidAccessKeyId", StoreMisconfigured, "aws sts get-caller-identity"),
+        (403, "SignatureDoesNotMatch", StoreMisconfigured, "aws sts get-caller-identity"),
+        (400, "ExpiredToken", StoreMisconfigured, "aws sts get-caller-identity"),
+        (403, "AccessDenied", StoreForbidden, ""),
+        (400, "InvalidRequest", StoreError, ""),
+    ],
+)
+def test_what_has_to_be_changed_is_named(
+    answers: AnsweringServer, status: int, code: str, kind: type[StoreError], hint: str
+) -> None:
+    answers.status, answers.code = status, code
+    for call in calls(open_store("some-bucket")):
+        with pytest.raises(StoreError, match=f"(?s)some-bucket.*told so.*{hint}") as caught:
+            call()
+        assert type(caught.value) is kind
+
+
+def test_the_region_of_a_bucket_is_named(answers: AnsweringServer) -> None:
+    answers.status = 400
+    answers.body = (
+        "<Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong</Message><Region>eu-west-3</Region></Error>"
+    )
+    with pytest.raises(StoreMisconfigured, match="hint: set AWS_REGION to the bucket's region, eu-west-3"):
+        open_store("some-bucket").get("exp/row/s.json")
+
+
+@pytest.mark.parametrize(
+    ("queue", "environ", "region", "endpoint"),
+    [
+        ("https://sqs.eu-west-3.amazonaws.com/1/q", None, "eu-west-3", "https://sqs.eu-west-3.amazonaws.com"),
+        ("https://eu-west-3.queue.amazonaws.com/1/q", None, "eu-west-3", "https://sqs.eu-west-3.amazonaws.com"),
+        ("https://queue.amazonaws.com/1/q", None, "us-east-1", "https://sqs.us-east-1.amazonaws.com"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn/1/q", None, "cn-north-1", "https://sqs.cn-north-1.amazonaws.com.cn"),
+        ("https://sqs.eu-west-3.amazonaws.com/1/q", "http://127.0.0.1:4", "eu-west-3", "http://127.0.0.1:4"),
+        ("http://127.0.0.1:5/1/q", None, "us-west-2", "http://127.0.0.1:5"),
+        ("http://127.0.0.1:5/1/q", "http://127.0.0.1:4", "us-west-2", "http://127.0.0.1:4"),
+        ("q", None, "us-west-2", "https://sqs.us-west-2.amazonaws.com"),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_queue_is_where_its_url_says(
+    answers: AnsweringServer,
+    monkeypatch: pytest.MonkeyPatch,
+    queue: str,
+    environ: str | None,
+    region: str,
+    endpoint: str,
+    own: bool,
+) -> None:
+    if environ is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", environ)
+    elsewhere = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "ap-east-1"}
+    settings: dict[str, Any] = {"s3_environ": elsewhere} if own else {"environ": dict(os.environ)}
+    sqs = open_store("some-bucket", sqs_url=queue, **settings)._sqs  # type: ignore[attr-defined]
+    assert (sqs.meta.region_name, sqs.meta.endpoint_url) == (region, endpoint)
+    assert sqs._request_signer._credentials.access_key == "test"
 
 
 def test_the_bucket_is_in_the_path_of_a_server_of_our_own(

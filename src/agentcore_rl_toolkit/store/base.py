@@ -5,8 +5,8 @@ is its only one. Announcements say "this key is there now"; they are hints that 
 nothing, because the store itself is the truth.
 
 All calls block and are safe from many threads and processes at once. They raise `StoreUnavailable` when trying
-again may help (see `retry.py`), any other `StoreError` when it won't, and `KeyInvalid` for a key that could
-leave the store's prefix.
+again may help (see `retry.py`), any other `StoreError` when it won't (`StoreMisconfigured` before a setting is changed,
+`StoreForbidden` without a permission), and `KeyInvalid` for a key that could leave the store's prefix.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Store(Protocol):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store `data` durably unless `key` is taken. True if it was stored, False if something was there."""
 
-    def get(self, key: str) -> bytes:
-        """What is stored under `key`; `KeyNotFound` if nothing is."""
+    def get(self, key: str, *, limit: int | None = None) -> bytes:
+        """What is stored under `key`; `KeyNotFound` if nothing is, `ResultUnreadable` if it has over `limit` bytes."""
 
     def exists(self, key: str) -> bool:
         """Whether something is stored under `key`."""
@@ -61,10 +61,17 @@ class Store(Protocol):
         """Release connections and watches. The store can't be used afterwards."""
 
 
-def open_store(url: str, *, sqs_url: str | None = None, environ: Mapping[str, str] | None = None) -> Store:
+def open_store(
+    url: str,
+    *,
+    sqs_url: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    s3_environ: Mapping[str, str] | None = None,
+) -> Store:
     """Open the store that `url` names; contacts nothing yet.
 
-    AWS settings come from the process's environment as boto3 reads them, or from `environ` instead.
+    AWS settings come from the process's environment as boto3 reads them, or from `environ` instead; those of S3 alone
+    from `s3_environ`. A queue that is given by its URL is looked for in the region, or on the host, that the URL names.
 
     | url | store |
     |---|---|
@@ -73,19 +80,25 @@ def open_store(url: str, *, sqs_url: str | None = None, environ: Mapping[str, st
     """
     if not isinstance(url, str) or not url.strip():
         raise ConfigError(f"a store is named by a string, not {url!r}", hint=_HINT)
-    if url.startswith("file:"):
-        parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"store {url!r} names the host {parts.netloc!r}", hint="write file:///absolute/path")
-        return _local(unquote(parts.path), url)
-    if os.path.isabs(url):
-        return _local(url, url)
+    directory = directory_of(url)
+    if directory is not None:
+        return _local(directory, url)
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not _BUCKET.fullmatch(bucket) or (prefix and not url.startswith("s3://")):
         raise ConfigError(f"{url!r} names no store", hint=_HINT)
     from .s3 import S3Store
 
-    return S3Store(bucket, prefix.strip("/"), queue=sqs_url, environ=environ)
+    return S3Store(bucket, prefix.strip("/"), queue=sqs_url, environ=environ, s3_environ=s3_environ)
+
+
+def directory_of(url: str) -> str | None:
+    """The directory that the name of a store means, None if it names no directory."""
+    if not url.startswith("file:"):
+        return url if os.path.isabs(url) else None
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(f"store {url!r} names the host {parts.netloc!r}", hint="write file:///absolute/path")
+    return unquote(parts.path)
 
 
 _HINT = "give a bucket name, s3://bucket/prefix, file:///path or an absolute path (relative ones differ per process)"

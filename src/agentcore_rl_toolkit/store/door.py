@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
-from ..errors import ConfigError, KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from ..errors import (
+    ConfigError,
+    KeyInvalid,
+    KeyNotFound,
+    ResultUnreadable,
+    StoreError,
+    StoreForbidden,
+    StoreUnavailable,
+)
 from ..types import check_key, check_prefix
 
 DOOR_VARIABLE = "AGENTCORE_RL_STORE_DOOR"
@@ -39,10 +47,12 @@ class DoorStore:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         return self._ask("PUT", check_key(key), data)[0] == 201
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, limit: int | None = None) -> bytes:
         status, body = self._ask("GET", check_key(key))
         if status == 404:
             raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}")
+        if limit is not None and len(body) > limit:
+            raise ResultUnreadable(f"{key!r} in {self.url} is {len(body):,} bytes long; {limit:,} are read")
         return body
 
     def exists(self, key: str) -> bool:
@@ -77,5 +87,6 @@ class DoorStore:
         return status, body
 
     def _fail(self, status: int, text: str, key: str) -> NoReturn:
-        kind = StoreUnavailable if status >= 500 else KeyInvalid if status == 400 else StoreError
+        kinds = {400: KeyInvalid, 403: StoreForbidden}
+        kind = StoreUnavailable if status >= 500 else kinds.get(status, StoreError)
         raise kind(f"{key!r} in {self.url}: {text}")

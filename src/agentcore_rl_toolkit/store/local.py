@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from ..errors import KeyInvalid, KeyNotFound, StoreError, StoreUnavailable
+from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
 from ..types import RolloutId, check_key, check_prefix
 from .watch import DirectoryWatch
 
 _PASSING = frozenset(
     {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE}
 )
+
+_LONGEST_KEY = 4096
 
 
 class LocalStore:
@@ -56,9 +58,13 @@ class LocalStore:
         except OSError as error:
             self._fail(error, f"could not store {key!r}")
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, limit: int | None = None) -> bytes:
         try:
-            return self._path(key).read_bytes()
+            with self._path(key).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if limit is not None and size > limit:
+                    raise ResultUnreadable(f"{key!r} in {self.url} is {size:,} bytes long; {limit:,} are read")
+                return file.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
         except OSError as error:
@@ -113,9 +119,10 @@ class LocalStore:
         for name in sorted(os.listdir(folder)):
             path = folder / name
             try:
-                key = path.read_text()
+                with path.open("rb") as file:
+                    key = file.read(_LONGEST_KEY).decode(errors="replace")
                 path.unlink()
-            except FileNotFoundError:  # another reader was first
+            except (FileNotFoundError, IsADirectoryError):  # another reader was first, or it is none of ours
                 continue
             yield key
 

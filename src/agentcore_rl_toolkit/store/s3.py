@@ -10,35 +10,42 @@ import contextlib
 import datetime
 import json
 import logging
+import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NoReturn
-from urllib.parse import quote_plus, unquote_plus
+from urllib.parse import quote_plus, unquote_plus, urlsplit
 
-from ..errors import ConfigError, KeyNotFound, StoreError, StoreUnavailable
+from ..errors import ConfigError, KeyNotFound, ResultUnreadable
 from ..types import RolloutId, check_key, check_prefix
+from .s3_errors import error_code, store_error
 
 logger = logging.getLogger(__name__)
 
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _TAKEN = frozenset({"412", "PreconditionFailed"})
-# 409 is S3's word for two conditional writes at the same moment: whoever is told so tries again.
-_PASSING = frozenset({"ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"})
-_PASSING_CODES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 # A list has these even when it is empty; boto3 takes an answer without a body for one too.
 _EVERY_LIST = frozenset({"IsTruncated", "KeyCount", "Name"})
+_QUEUE_HOST = re.compile(r"(?:sqs\.([\w-]+)|([\w-]+)\.queue|queue)\.amazonaws\.com(?:\.cn)?")
 
 
 class S3Store:
     """Documents in one bucket, under one prefix. Open it with `open_store`."""
 
     def __init__(
-        self, bucket: str, prefix: str = "", *, queue: str | None = None, environ: Mapping[str, str] | None = None
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        queue: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        s3_environ: Mapping[str, str] | None = None,
     ) -> None:
         if prefix:
             check_key(prefix)
-        self._environ = environ
+        self._environs = {"s3": environ if s3_environ is None else s3_environ, "sqs": environ}
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._queue = queue
@@ -65,27 +72,35 @@ class S3Store:
                 Bucket=self._bucket, Key=name, Body=data, ContentType="application/json", IfNoneMatch="*"
             )
         except Exception as error:
-            if _code(error) in _TAKEN:
+            if error_code(error) in _TAKEN:
                 return False
             self._fail(error, f"could not store {key!r}")
         return True
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, limit: int | None = None) -> bytes:
         name = self._name(key)
         try:
-            body: bytes = self._s3.get_object(Bucket=self._bucket, Key=name)["Body"].read()
+            answer = self._s3.get_object(Bucket=self._bucket, Key=name)
+            size, body = answer.get("ContentLength", 0), b""
+            if limit is None or size <= limit:
+                body = bytes(answer["Body"].read(None if limit is None else limit + 1))
+                if len(body) < size:
+                    raise ConnectionError(f"it was cut off after {len(body):,} of {size:,} bytes")
+                if limit is None or len(body) <= limit:
+                    return body
+            answer["Body"].close()
         except Exception as error:
-            if _code(error) in _MISSING:
+            if error_code(error) in _MISSING:
                 raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
             self._fail(error, f"could not read {key!r}")
-        return body
+        raise ResultUnreadable(f"{key!r} in {self.url} is {max(size, len(body)):,} bytes long; {limit:,} are read")
 
     def exists(self, key: str) -> bool:
         name = self._name(key)
         try:
             self._s3.head_object(Bucket=self._bucket, Key=name)
         except Exception as error:
-            if _code(error) in _MISSING:
+            if error_code(error) in _MISSING:
                 return False
             self._fail(error, f"could not look for {key!r}")
         return True
@@ -155,7 +170,7 @@ class S3Store:
         try:
             objects = [record["s3"] for record in json.loads(body)["Records"]]
             names = [(o["bucket"]["name"], unquote_plus(o["object"]["key"])) for o in objects]
-        except (ValueError, AttributeError, KeyError, TypeError):
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             logger.warning("a message on %s is not an S3 event about an object; it was dropped", self._queue)
             return []
         results: list[tuple[str | None, str]] = []
@@ -203,46 +218,41 @@ class S3Store:
             with self._lock:  # making clients is not thread-safe, and one of each is enough
                 if service in self._clients:
                     return self._clients[service]
-                session = boto3.session.Session(**self._credentials())
-                where = (
-                    {}
-                    if self._environ is None
-                    else {"endpoint_url": self._environ.get(f"AWS_ENDPOINT_URL_{service.upper()}")}
-                )
+                session = boto3.session.Session(**self._credentials(service))
                 # A server of our own is rarely reachable as bucket.host; boto3 knows, and names the bucket in the path.
+                where = self._endpoint(service)
                 client = self._clients[service] = session.client(service, config=Config(**settings), **where)
                 return client
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
 
-    def _credentials(self) -> dict[str, str | None]:
-        """What boto3 would find in the environment, from one that isn't ours."""
-        if self._environ is None:
-            return {}
+    def _credentials(self, service: str) -> dict[str, str | None]:
+        """What boto3 would find in the environment, from one that isn't ours; and a queue's own region."""
+        environ = self._environs[service]
+        own = self._queue_region if service == "sqs" else None
+        if environ is None:
+            return {} if own is None else {"region_name": own}
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        region = self._environ.get("AWS_REGION") or self._environ.get("AWS_DEFAULT_REGION")
-        return {name: self._environ.get(name.upper()) for name in names} | {"region_name": region}
+        region = own or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+        return {name: environ.get(name.upper()) for name in names} | {"region_name": region}
+
+    def _endpoint(self, service: str) -> dict[str, str | None]:
+        """Where a service is, unless boto3 finds out by itself: a queue's URL says where the queue is."""
+        environ, name = self._environs[service], f"AWS_ENDPOINT_URL_{service.upper()}"
+        given = (os.environ if environ is None else environ).get(name)
+        queue = urlsplit(self._queue or "") if service == "sqs" and not given else None
+        if queue is not None and queue.hostname and _QUEUE_HOST.fullmatch(queue.hostname) is None:
+            return {"endpoint_url": f"{queue.scheme}://{queue.netloc}"}
+        return {} if environ is None else {"endpoint_url": given}
+
+    @property
+    def _queue_region(self) -> str | None:
+        """The region that a queue's URL names: boto3 asks the one it is set to, whatever the URL says."""
+        match = _QUEUE_HOST.fullmatch(urlsplit(self._queue or "").hostname or "")
+        return None if match is None else match[1] or match[2] or "us-east-1"
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
-        """Raise `error` as ours: passing, or for good."""
-        from botocore.exceptions import ClientError, HTTPClientError, NoCredentialsError, ResponseStreamingError
-        from botocore.exceptions import ConnectionError as BotoConnectionError
-
-        hint = None
-        if isinstance(error, ClientError):
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            passing = _code(error) in _PASSING or status in _PASSING_CODES
-        else:
-            passing = isinstance(error, (HTTPClientError, BotoConnectionError, ResponseStreamingError, OSError))
-            if isinstance(error, NoCredentialsError):
-                hint = "set AWS credentials, or name a directory as the store"
-        kind = StoreUnavailable if passing else StoreError
-        raise kind(f"{what} in {self.url}: {error}", hint=hint) from error
-
-
-def _code(error: Exception) -> str | None:
-    response = getattr(error, "response", None)
-    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+        raise store_error(error, f"{what} in {self.url}") from error
 
 
 def _exp_id(key: str) -> str | None:
