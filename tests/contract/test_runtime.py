@@ -66,7 +66,7 @@ def threads() -> Iterator[LoopThread]:
 def local(threads: LoopThread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
     folder = tmp_path_factory.mktemp("agent")
     (folder / "rl_app.py").write_text(AGENT)
-    runtime = LocalRuntime(folder / "rl_app.py")
+    runtime = LocalRuntime(folder / "rl_app.py", stores=[folder.parent])
     threads.run(runtime.start())
     yield runtime
     threads.run(runtime.aclose())

@@ -201,7 +201,7 @@ def test_an_agent_that_cannot_be_imported_until_it_is_mended(tmp_path: Path) -> 
 def test_a_cluster_without_room_throttles(tmp_path: Path) -> None:
     with on_ray(agent(tmp_path / "agent"), options={"num_cpus": 100}, start_timeout=0.5) as user:
         error = user.fault()
-        assert (error.code, error.throttled) == ("ThrottlingException", True)
+        assert (error.code, error.full) == ("ThrottlingException", True)
 
 
 def test_an_agent_that_is_not_there_is_refused_at_once() -> None:

@@ -33,6 +33,8 @@ def invoke_agent(payload, context):
     if payload.get("do") == "sleep":
         print("going to sleep", flush=True)
         time.sleep(60)
+    if payload.get("do") == "headers":
+        return Response("{}", headers=payload["headers"], media_type="application/json")
     headers = {name.lower(): value for name, value in (context.request_headers or {}).items()}
     return {"said": payload.get("prompt"), "headers": headers}
 """
@@ -99,6 +101,10 @@ def test_a_rollout_written_for_aws(user: RuntimeUser, aws: Any) -> None:
         ("arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math", "ResourceNotFoundException"),
         ("not-an-arn", "ValidationException"),
         ("arn:aws:s3:::bucket", "ValidationException"),
+        (
+            "arn:aws:bedrock-agentcore:local:000000000000:runtime/nobody/runtime-endpoint/DEFAULT",
+            "ResourceNotFoundException",
+        ),
     ],
 )
 def test_arns_that_are_not_here(aws: Any, arn: str, code: str) -> None:
@@ -106,6 +112,98 @@ def test_arns_that_are_not_here(aws: Any, arn: str, code: str) -> None:
         aws("bedrock-agentcore").invoke_agent_runtime(agentRuntimeArn=arn, runtimeSessionId=new_id(), payload=b"{}")
     assert caught.value.response["Error"]["Code"] == code
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404)
+
+
+def test_endpoints(user: RuntimeUser, aws: Any) -> None:
+    """An agent has one, DEFAULT; it may be named in the ARN or beside it, and the agent by its name and account."""
+    client, name, session_id = aws("bedrock-agentcore"), user.runtime.arn.rpartition("/")[2], new_id()
+    endpoint = f"{user.runtime.arn}/runtime-endpoint/DEFAULT"
+    known: list[dict[str, str]] = [
+        {"agentRuntimeArn": user.runtime.arn, "qualifier": "DEFAULT"},
+        {"agentRuntimeArn": endpoint},
+        {"agentRuntimeArn": endpoint, "qualifier": "DEFAULT"},
+        {"agentRuntimeArn": name, "accountId": "000000000000"},
+    ]
+    for place in known:
+        answer = client.invoke_agent_runtime(**place, runtimeSessionId=session_id, payload=b'{"prompt": "hi"}')
+        assert json.loads(answer["response"].read())["said"] == "hi"
+    unknown: list[dict[str, str]] = [
+        {"agentRuntimeArn": user.runtime.arn, "qualifier": "prod"},
+        {"agentRuntimeArn": f"{user.runtime.arn}/runtime-endpoint/prod"},
+        {"agentRuntimeArn": endpoint, "qualifier": "prod"},
+        {"agentRuntimeArn": name, "accountId": "123456789012"},
+    ]
+    for place in unknown:
+        with pytest.raises(client.exceptions.ResourceNotFoundException):
+            client.invoke_agent_runtime(**place, runtimeSessionId=session_id, payload=b"{}")
+    for operation, more in (
+        ("stop_runtime_session", {}),
+        ("invoke_agent_runtime_command", {"body": {"command": "true"}}),
+    ):
+        call = getattr(client, operation)
+        with pytest.raises(client.exceptions.ResourceNotFoundException, match="no endpoint 'prod'"):
+            call(agentRuntimeArn=user.runtime.arn, qualifier="prod", runtimeSessionId=session_id, **more)
+    with pytest.raises(client.exceptions.ValidationException, match="accountId"):
+        client.invoke_agent_runtime(agentRuntimeArn=name, runtimeSessionId=session_id, payload=b"{}")
+    assert client.stop_runtime_session(agentRuntimeArn=endpoint, runtimeSessionId=session_id)["statusCode"] == 200
+
+
+SENT = {
+    "traceId": "Root=1-67891233-abcdef012345678912345678",
+    "traceParent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "traceState": "vendor=1",
+    "baggage": "team=blue",
+}
+
+
+def test_traces_and_mcp_sessions_come_back(user: RuntimeUser, aws: Any) -> None:
+    client, session_id = aws("bedrock-agentcore"), new_id()
+    place = {"agentRuntimeArn": user.runtime.arn, "runtimeSessionId": session_id}
+    mcp = {"mcpSessionId": "mcp-1", "mcpProtocolVersion": "2025-06-18"}
+    answer = client.invoke_agent_runtime(**place, payload=b"{}", **SENT, **mcp)
+    answer["response"].read()
+    assert {name: answer[name] for name in SENT | mcp} == SENT | mcp
+    command = client.invoke_agent_runtime_command(**place, body={"command": "true"}, **SENT)
+    assert {name: command[name] for name in SENT} == SENT
+    assert list(command["stream"])[-1]["chunk"]["contentStop"]["exitCode"] == 0
+
+    own = {"Mcp-Session-Id": "given-by-the-app", "traceparent": "00-other", "X-Else": "no", "baggage": "grün"}
+    answer = client.invoke_agent_runtime(
+        **place, payload=json.dumps({"do": "headers", "headers": own}).encode(), mcpSessionId="mcp-1"
+    )
+    answer["response"].read()
+    assert (answer["mcpSessionId"], answer["traceParent"]) == ("given-by-the-app", "00-other")
+    assert "baggage" not in answer
+    assert "x-else" not in answer["ResponseMetadata"]["HTTPHeaders"]
+    answer = client.invoke_agent_runtime(**place, payload=b"{}")
+    answer["response"].read()
+    assert not set(answer) & (set(SENT) | set(mcp))
+
+
+def test_what_only_aws_has_is_said_to_be_missing(user: RuntimeUser, aws: Any) -> None:
+    client = aws("bedrock-agentcore")
+    with pytest.raises(client.exceptions.ResourceNotFoundException, match=r"doesn't have GetAgentCard(.|\n)*hint: "):
+        client.get_agent_card(agentRuntimeArn=user.runtime.arn, runtimeSessionId=new_id())
+    for path in ("ws", "ws/shells", "ws?qualifier=DEFAULT"):
+        connection = http.client.HTTPConnection("127.0.0.1", user.runtime.port, timeout=30)
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        upgrade["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+        connection.request("GET", f"/runtimes/{quote(user.runtime.arn, safe='')}/{path}", headers=upgrade)
+        response = connection.getresponse()
+        assert (response.status, response.headers["x-amzn-ErrorType"]) == (404, "ResourceNotFoundException")
+        assert "doesn't have" in json.loads(response.read())["message"]
+        connection.close()
+
+
+def test_a_stop_that_is_sent_again_has_been_done(user: RuntimeUser, aws: Any) -> None:
+    """boto3 sends the same token when the answer to the first request was lost."""
+    client, session_id = aws("bedrock-agentcore"), new_id()
+    user.ask(session_id)
+    place = {"agentRuntimeArn": user.runtime.arn, "runtimeSessionId": session_id, "clientToken": new_id()}
+    for _ in range(2):
+        assert client.stop_runtime_session(**place)["runtimeSessionId"] == session_id
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.stop_runtime_session(**place | {"clientToken": new_id()})
 
 
 def raw(user: RuntimeUser, path: str, body: bytes = b"{}", **headers: str) -> tuple[int, dict[str, str], Any]:
@@ -191,9 +289,10 @@ def cli(*args: str) -> subprocess.CompletedProcess[str]:
 def test_serve_ps_logs_and_ctrl_c(user: RuntimeUser, tmp_path: Path) -> None:
     port = free_port()
     command = [CLI, "runtime", "serve", str(user.source), "--port", str(port), "--name", "math", "--max-sessions", "7"]
+    command += ["--store", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_env())
     assert process.stdout is not None
-    lines = [process.stdout.readline().strip() for _ in range(3)]
+    lines = [process.stdout.readline().strip() for _ in range(6)][:3]
     url = f"http://127.0.0.1:{port}"
     arn = "arn:aws:bedrock-agentcore:local:000000000000:runtime/math"
     assert lines == [arn, f"export AWS_ENDPOINT_URL_BEDROCK_AGENTCORE={url}", f"export AWS_ENDPOINT_URL_S3={url}"]

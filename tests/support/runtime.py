@@ -16,8 +16,15 @@ import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
+from agentcore_rl_toolkit.runtime.local.probe import probe
+from agentcore_rl_toolkit.runtime.local.sandbox import KERNEL_PROTECTIONS
 from support.agent import PROLOGUE
 from support.loop import LoopThread, loop_thread
+
+MISSING = {name: reason for name, reason in probe().items() if reason is not None}
+_UNSAFE = sorted(MISSING.keys() & set(KERNEL_PROTECTIONS))
+needs_sandbox = pytest.mark.skipif(bool(_UNSAFE), reason=f"protections missing here: {_UNSAFE}")
+needs_limits = pytest.mark.skipif(bool(MISSING), reason=f"protections missing here: {MISSING}")
 
 
 class RuntimeUser:

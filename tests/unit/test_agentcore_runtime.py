@@ -312,6 +312,28 @@ def test_every_error_of_the_service_keeps_its_code(service: Service, code: str, 
 
 
 @pytest.mark.parametrize(
+    ("code", "message", "headers", "reason"),
+    [
+        ("ServiceQuotaExceededException", "too many sessions", {}, "full"),
+        ("ThrottlingException", "slow down", {}, None),
+        ("ThrottlingException", "all in use", {"X-AgentCore-RL-Reason": "full"}, "full"),
+        ("RuntimeClientError", "Received error (500) from runtime. See the logs", {}, "agent"),
+        ("RuntimeClientError", "it could not be imported", {"X-AgentCore-RL-Reason": "agent"}, "agent"),
+        ("RuntimeClientError", "the app's process ended", {"X-AgentCore-RL-Reason": "something new"}, None),
+    ],
+)
+def test_what_a_code_does_not_tell_is_read_from_the_answer(
+    service: Service, code: str, message: str, headers: dict[str, str], reason: str | None
+) -> None:
+    service.answers = [fails(code, RuntimeFault.STATUS[code], message, **headers, **{"Retry-After": "0.040"})]
+    with pytest.raises(RuntimeFault) as caught:
+        run(service, read, max_attempts=1)
+    fault = caught.value
+    assert (fault.reason, fault.full, fault.retry_after) == (reason, reason == "full", 0.04)
+    assert fault.throttled == (code == "ThrottlingException" and reason is None)
+
+
+@pytest.mark.parametrize(
     ("code", "status", "ours"),
     [
         ("ExpiredTokenException", 403, "AccessDeniedException"),

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..errors import ConfigError
-from ..runtime.agent_code import agent_files
+from ..runtime.agent_files import agent_files
 from .policies import PUSH
 from .state import FILE
 

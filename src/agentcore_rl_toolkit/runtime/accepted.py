@@ -1,25 +1,36 @@
-"""The rollouts a session has taken on and not yet left a result for, so that none can be lost with the session."""
+"""The rollouts a session has taken on and not yet left a result for, so that none can be lost with the session.
+
+A runtime doesn't read the agent's code, so it doesn't know the `secret_keys` that are written there. Of `_rollout` it
+therefore stores only the fields that are the toolkit's own, and hides what the others hold wherever it turns up. The
+names in `AGENTCORE_RL_SECRET_KEYS` of the agent's environment hold for all of the request, as in the app.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from ..errors import AgentCoreRLError, SessionLost
-from ..jsonable import jsonable
+from ..config import AgentCoreConfig
+from ..errors import AgentCoreRLError, NotSerializable, SessionLost
 from ..redact import Redactor
-from ..result import ResultBuilder
-from ..store import open_store
+from ..result import Result, ResultBuilder, as_far_as_possible, copy_of_request
+from ..store import Store, open_store
 from ..store.retry import retry
 from ..types import RolloutId, Status
 
 logger = logging.getLogger(__name__)
 
 _STORE_SECONDS = 10.0
+_SECRET_KEYS = "AGENTCORE_RL_SECRET_KEYS"
+_OUR_FIELDS = frozenset(
+    {"exp_id", "input_id", "session_id", "s3_bucket", "sqs_url", "base_url", "model_id", "sampling_params"}
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +43,11 @@ class _Accepted:
 
 
 class AcceptedRollouts:
-    """One session's; a place is `store/key`."""
+    """One session's; a place is where a result lands, as `place_of` writes it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Accepted] = {}
-        self._stores: set[str] = set()
+        self._own: dict[str, tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,37 +62,65 @@ class AcceptedRollouts:
         except (KeyError, AgentCoreRLError):
             return None  # the app refuses it with a better message
         store = settings["s3_bucket"]
-        place = f"{store}/{id.result_key}"
-        self._stores.add(store)
-        self._waiting.setdefault(place, _Accepted(id, store, settings.get("sqs_url"), payload, time.time()))
+        place = place_of(store, id.result_key)
+        if place not in self._own:
+            self._own[place] = (store, id.result_key)
+            self._waiting[place] = _Accepted(id, store, settings.get("sqs_url"), payload, time.time())
         return place
 
     def refused(self, place: str | None) -> None:
         """The app did not take it on after all."""
-        self._waiting.pop(place or "", None)
+        if self._waiting.pop(place or "", None) is not None:
+            self._own.pop(place or "", None)
 
     def was_stored(self, place: str) -> None:
-        """Its result is there. The store may have been named as a URL."""
-        for name in (place, f"s3://{place}", f"file://{place}"):
-            self._waiting.pop(name, None)
+        """Its result is there."""
+        self._waiting.pop(place, None)
 
-    def may_use(self, store: str) -> bool:
-        """Whether a request has named that store, as a path or as a URL."""
-        return store in self._stores or f"file://{store}" in self._stores
+    def owns(self, place: str) -> bool:
+        """Whether it is the result of a rollout that this session has accepted."""
+        return place in self._own
+
+    def keys_in(self, store: str) -> list[str]:
+        """Keys of the session's own results in one store."""
+        return [key for name, key in self._own.values() if place_of(name, key) == place_of(store, key)]
 
     async def report_lost(self, reason: str, environ: dict[str, str]) -> int:
         """Store `session_lost` for every one that has no result; gives how many had none. What is there stays."""
         lost = 0
-        for rollout in self._waiting.values():
-            redact = Redactor.of(rollout.payload)
-            payload = jsonable(rollout.payload, redact=redact)
-            builder = ResultBuilder(rollout.id, rollout.store, payload, redact, None, rollout.at)
-            result = builder.failed(Status.SESSION_LOST, SessionLost(reason), time.time())
+        for rollout in list(self._waiting.values()):
             try:
-                lost += await asyncio.to_thread(_store_once, rollout, result.to_bytes(), environ)
+                data = _lost_result(rollout, reason, environ).to_bytes()
+                lost += await asyncio.to_thread(_store_once, rollout, data, environ)
             except AgentCoreRLError as problem:
                 logger.error("%s was lost, and so is the report of it: %s", rollout.id.result_key, problem)
+            except Exception:
+                logger.exception("%s was lost, and so is the report of it", rollout.id.result_key)
         return lost
+
+
+def place_of(store: str, key: str) -> str:
+    """Where a result lands, however its store was named.
+
+    >>> place_of("bucket", "e/i/s.json") == place_of("s3://bucket/", "e/i/s.json")
+    True
+    """
+    if store.startswith("file:") or os.path.isabs(store):
+        path = unquote(urlsplit(store).path) if store.startswith("file:") else store
+        return f"{os.path.normpath(path)}/{key}"
+    return "s3://" + "/".join(part for part in (store.removeprefix("s3://").strip("/"), key) if part)
+
+
+def _lost_result(rollout: _Accepted, reason: str, environ: Mapping[str, str]) -> Result:
+    configured = AgentCoreConfig.load(environ={_SECRET_KEYS: environ.get(_SECRET_KEYS, "")}).secret_keys
+    others = [name for name in rollout.payload["_rollout"] if name not in _OUR_FIELDS]
+    redact = Redactor.of(rollout.payload, (*configured, *others))
+    try:
+        payload = copy_of_request(rollout.payload, redact)
+    except NotSerializable:  # the app would have refused it, had it lived
+        payload = as_far_as_possible(rollout.payload, redact)
+    builder = ResultBuilder(rollout.id, rollout.store, payload, redact, None, rollout.at)
+    return builder.failed(Status.SESSION_LOST, SessionLost(reason), time.time())
 
 
 def _store_once(rollout: _Accepted, data: bytes, environ: dict[str, str]) -> bool:
@@ -89,7 +128,14 @@ def _store_once(rollout: _Accepted, data: bytes, environ: dict[str, str]) -> boo
     try:
         stored = retry(lambda: store.put_if_absent(key, data), seconds=_STORE_SECONDS)
         if stored:
-            store.announce(key)
+            _announce(store, key)
     finally:
         store.close()
     return stored
+
+
+def _announce(store: Store, key: str) -> None:
+    try:
+        store.announce(key)
+    except AgentCoreRLError as problem:  # it is there, and will be found
+        logger.warning("%s is stored, but could not be announced: %s", key, problem)

@@ -1,21 +1,16 @@
-"""An agent's code: where it is, which files belong to it, and how its app is loaded from them."""
+"""An agent's code: where it is, and how its app is loaded from it. Which files belong to it is `agent_files.py`."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
-import io
 import os
-import shutil
 import sys
-import tarfile
+import traceback
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-
-_NOT_COPIED = shutil.ignore_patterns(".git", ".hg", ".venv*", "venv", ".env", "__pycache__", "node_modules", "runs")
 
 
 def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple[str, str, str]:
@@ -41,52 +36,6 @@ def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple
     return fit, folder, entry
 
 
-def copy_agent_folder(source: str, target: str) -> None:
-    """Copy what belongs to an agent: not its history, environments, secrets or runs."""
-    shutil.copytree(source, target, symlinks=True, ignore=_NOT_COPIED, dirs_exist_ok=True)
-
-
-def agent_files(folder: str) -> list[str]:
-    """The files that `copy_agent_folder` would copy, or the source files only if there are very many."""
-    found: list[str] = []
-    for base, folders, files in os.walk(folder):
-        skipped = _NOT_COPIED(base, folders + files)
-        folders[:] = [name for name in folders if name not in skipped]
-        found += [os.path.join(base, name) for name in files if name not in skipped]
-        if len(found) > 5000:
-            return [path for path in found if path.endswith(".py")]
-    return found
-
-
-def fingerprint(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """Changes when a file of the agent does."""
-    stats = []
-    for path in agent_files(folder):
-        with contextlib.suppress(OSError):
-            found = os.stat(path)
-            stats.append((path, found.st_mtime_ns, found.st_size))
-    return tuple(stats)
-
-
-def pack_agent_folder(folder: str) -> bytes:
-    """What `copy_agent_folder` would copy, as bytes that another machine can unpack."""
-
-    def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        name = os.path.basename(member.name)
-        return None if _NOT_COPIED("", [name]) else member.replace(uid=0, gid=0, uname="", gname="", deep=False)
-
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(folder, arcname=".", filter=chosen)
-    return packed.getvalue()
-
-
-def unpack_agent_folder(packed: bytes, folder: str) -> None:
-    """The inverse of `pack_agent_folder`."""
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="fully_trusted")  # it is from ourselves
-
-
 def load_app(folder: str, entry: str) -> Any:
     """Import the agent, with its folder as the working directory, and find its app."""
     os.chdir(folder)
@@ -103,6 +52,14 @@ def load_app(folder: str, entry: str) -> Any:
     else:
         module = importlib.import_module(module_name)
     return _find_app(module, attribute)
+
+
+def import_traceback(error: BaseException, folder: str) -> str:
+    """Where importing an agent failed, from its own first line on: what loads it is no help to its author."""
+    own = error.__traceback__
+    while own is not None and not own.tb_frame.f_code.co_filename.startswith(folder.rstrip("/") + "/"):
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(error), error, own))
 
 
 def _find_app(module: Any, attribute: str) -> Any:

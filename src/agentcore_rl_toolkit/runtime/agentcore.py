@@ -3,8 +3,8 @@
 The only file of the runtime that imports boto3, and it does so on the first call. boto3 blocks, so every call and every
 read of a stream runs on a private thread. Refuses a malformed ARN at once. Keeps no record of sessions, and leaves
 pacing to the client: boto3's adaptive retries are the last resort when the service throttles or a connection breaks.
-They deliver the same request again, so an app must take a repeated invoke of a session for the same one, and a command
-may run twice if its connection breaks before the first byte of the answer.
+They deliver the same request again, so an app must take a repeated invoke of a session for the same one. A command may
+run twice on AWS if its connection breaks before the first byte of the answer; the local runtime runs it once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, RuntimeFault
-from .base import CommandEvent, Invocation
+from .base import REASON_HEADER, TOKEN_VARIABLE, CommandEvent, Invocation
 
 T = TypeVar("T")
 
@@ -35,6 +35,7 @@ class AgentCoreRuntime:
     """One agent's runtime behind the `bedrock-agentcore` API.
 
     `endpoint_url` defaults to `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE`, then AWS. On loopback no AWS account is needed.
+    A local runtime (region `local`) is sent the token in `AGENTCORE_RL_RUNTIME_TOKEN`, if there is one.
 
     >>> AgentCoreRuntime("my-agent")
     Traceback (most recent call last):
@@ -62,6 +63,7 @@ class AgentCoreRuntime:
             )
         self._arn = arn
         region = region or match["region"]
+        self._is_local = match["region"] == "local"
         self._region = "us-east-1" if region == "local" else region  # a signature needs some region of AWS
         env = os.environ.get
         self._endpoint = endpoint_url or env("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or env("AWS_ENDPOINT_URL")
@@ -149,12 +151,12 @@ class AgentCoreRuntime:
         with self._lock:
             if self._client is None:
                 session = Session()
-                settings, credentials = self._settings, {}
+                settings, credentials = self._settings, self._token()
                 if _is_loopback(self._endpoint):
                     settings = settings | {"proxies": {}}
                     # A laptop would wait in vain for the metadata service of an EC2 instance.
                     session.get_component("credential_provider").remove("iam-role")
-                    if session.get_credentials() is None:
+                    if not credentials and session.get_credentials() is None:
                         credentials = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
                 try:
                     self._client = boto3.session.Session(botocore_session=session).client(
@@ -167,6 +169,13 @@ class AgentCoreRuntime:
                 except (BotoCoreError, ValueError) as error:
                     raise ConfigError(f"bedrock-agentcore can't be used: {error}") from error
             return self._client
+
+    def _token(self) -> dict[str, str]:
+        """A local runtime's token as credentials; AWS gets the user's own."""
+        token = os.environ.get(TOKEN_VARIABLE)
+        if not token or not self._is_local:
+            return {}
+        return {"aws_access_key_id": token, "aws_secret_access_key": "local"}
 
 
 class _Stream(AsyncIterator[T]):
@@ -268,8 +277,21 @@ def _client_fault(error: Any) -> RuntimeFault:
     if known not in RuntimeFault.STATUS:
         known = _CODE_OF.get(meta.get("HTTPStatusCode", 500), "InternalServerException")
         message = str(error)
-    wait = meta.get("HTTPHeaders", {}).get("retry-after", "")
-    return RuntimeFault(message or str(error), code=known, retry_after=float(wait) if wait.isdecimal() else None)
+    headers = meta.get("HTTPHeaders", {})
+    reason = headers.get(REASON_HEADER.lower())
+    if known == "RuntimeClientError" and message.startswith("Received error ("):  # AWS's words for an app's own answer
+        reason = "agent"
+    return RuntimeFault(
+        message or str(error),
+        code=known,
+        reason=reason if reason in ("full", "agent") else None,
+        retry_after=_seconds(headers.get("retry-after", "")),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """A `Retry-After` in seconds; the local runtime sends fractions of one."""
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else None
 
 
 _CODE_OF = {status: code for code, status in reversed(RuntimeFault.STATUS.items())}

@@ -10,6 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+REASON_HEADER = "X-AgentCore-RL-Reason"
+"""Where the local runtime puts a fault's `reason`, which AWS's wire has no place for."""
+
+TOKEN_VARIABLE = "AGENTCORE_RL_RUNTIME_TOKEN"
+"""The environment variable with a local runtime's token, for the runtime and for those who talk to it."""
+
 
 @dataclass(frozen=True)
 class Invocation:

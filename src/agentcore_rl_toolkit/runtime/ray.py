@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import threading
@@ -19,11 +20,15 @@ from typing import Any
 
 from ..errors import ConfigError, RuntimeFault
 from .accepted import AcceptedRollouts
-from .agent_code import find_agent, fingerprint, pack_agent_folder
+from .agent_code import find_agent
+from .agent_files import Fingerprint, fingerprint, pack_agent_folder
 from .base import CommandEvent, Invocation
 from .checks import check_command, check_payload, check_session_id, rollout_request
+from .command_events import read_events
 from .ray_actor import Plan, SessionActor
 from .session_app import COMMAND_PATH, SESSION_HEADER
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 4000
 _AT_ONCE = 1000
@@ -61,7 +66,7 @@ class RayRuntime:
         self._sessions: dict[str, _Session] = {}
         self._starting: dict[str, asyncio.Task[_Session]] = {}
         self._actors: Any = None
-        self._packed: tuple[object, Any] = (None, None)
+        self._packed: tuple[Fingerprint | None, Any] = (None, None)
         self._lock = threading.Lock()
 
     @property
@@ -132,13 +137,15 @@ class RayRuntime:
             raise RuntimeFault(
                 f"the cluster had no room for a session within {self._start_timeout:g} s",
                 code="ThrottlingException",
+                reason="full",
                 hint=f"stop some, add nodes, or ask for less than {self._options}",
             ) from None
         problem = await self._load(actor, code)
         if problem is not None:
             ray.kill(actor)
-            raise RuntimeFault(f"agent {self._name} could not be imported:\n{problem}", code="RuntimeClientError")
-        session = _Session(session_id, actor, self._stop_grace)
+            said = f"agent {self._name} could not be imported:\n{problem}"
+            raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
+        session = _Session(session_id, actor, self._stop_grace, self._plan.env)
         self._sessions[session_id] = session
         session.watch(lambda: self._sessions.pop(session_id, None))
         return session
@@ -163,7 +170,7 @@ class RayRuntime:
                 self._actors = self._connect()
             if not self._plan.entry.endswith(".py"):
                 return self._actors, None
-            now = fingerprint(self._folder)
+            now = fingerprint(self._folder, self._packed[0])
             if self._packed[0] != now:
                 import ray
 
@@ -187,10 +194,10 @@ class RayRuntime:
 class _Session:
     """One session, as the driver sees it."""
 
-    def __init__(self, id: str, actor: Any, stop_grace: float) -> None:
+    def __init__(self, id: str, actor: Any, stop_grace: float, env: Mapping[str, str]) -> None:
         self.id = id
         self.stopping = False
-        self._actor, self._stop_grace = actor, stop_grace
+        self._actor, self._stop_grace, self._env = actor, stop_grace, env
         self._reason = ""
         self._rollouts = AcceptedRollouts()
         self._watching: asyncio.Task[None] | None = None
@@ -209,7 +216,10 @@ class _Session:
             reason = await _result(self._actor.watch.remote())
         except ray.exceptions.RayError as error:
             reason = _reason(error)
-        self.end(reason)
+        except Exception as error:
+            logger.exception("session %s can no longer be watched, and is ended", self.id)
+            reason = f"the session could no longer be watched: {error!r}"
+        self.end(str(reason))
 
     async def invoke(self, payload: bytes, content_type: str) -> Invocation:
         """Send a request to the app; a fault if the actor dies meanwhile, or if the app answers with an error."""
@@ -218,8 +228,9 @@ class _Session:
         status, kind = await answer.__anext__()
         if status >= 300:
             self._rollouts.refused(place)
-            text = b"".join([chunk async for chunk in answer]).decode(errors="replace")[:_LONGEST_TEXT]
-            raise RuntimeFault(f"Received error ({status}) from runtime: {text}", code="RuntimeClientError")
+            text = (await _beginning(answer)).decode(errors="replace")[:_LONGEST_TEXT]
+            said = f"Received error ({status}) from runtime: {text}"
+            raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
         return Invocation(self.id, status, kind, answer)
 
     async def command(self, command: str, timeout: int) -> AsyncIterator[CommandEvent]:
@@ -228,9 +239,8 @@ class _Session:
         answer = self._request(COMMAND_PATH, body, {"content-type": "application/json"})
         async with contextlib.aclosing(answer):
             await answer.__anext__()
-            async for lines in answer:
-                for line in lines.splitlines():
-                    yield CommandEvent(**json.loads(line))
+            async for event in read_events(answer, timeout):
+                yield event
 
     async def _request(self, path: str, body: bytes, headers: dict[str, str]) -> Any:
         """Status and content type, then the body as it comes."""
@@ -264,6 +274,16 @@ class _Session:
         return self._ending
 
     async def _end(self) -> None:
+        try:
+            if not await self._shut_down():
+                await self._rollouts.report_lost(self._reason, {**os.environ, **self._env})
+        except Exception:
+            logger.exception("session %s could not be ended as it should", self.id)
+        finally:
+            self._on_ended()
+
+    async def _shut_down(self) -> bool:
+        """End the actor; gives whether its app had the time to account for its rollouts."""
         import ray
 
         accounted = False
@@ -274,9 +294,17 @@ class _Session:
         ray.kill(self._actor)
         with contextlib.suppress(ray.exceptions.RayError):
             await _result(self._actor.arrive.remote())  # never answered: raises when it is gone
-        if not accounted:
-            await self._rollouts.report_lost(self._reason, dict(os.environ))
-        self._on_ended()
+        return accounted
+
+
+async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
+    """As much of an error's text as anybody is told."""
+    data = b""
+    async for chunk in chunks:
+        data += chunk
+        if len(data) >= 4 * _LONGEST_TEXT:
+            break
+    return data
 
 
 async def _result(ref: Any) -> Any:

@@ -6,24 +6,28 @@ The other end is `ray.py`. Nothing here imports ray: Ray calls these methods, al
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..logs import configure_logging
-from .agent_code import load_app, unpack_agent_folder
+from .agent_code import load_app
+from .agent_files import unpack_agent_folder
 from .session_app import STAND_IN_AWS, SessionApp
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _PING = "/ping"
+_PING_SECONDS = 10.0
+_LONGEST_PING = 65_536
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class SessionActor:
                 raise
             started.set_exception(error)
 
-    async def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> AsyncIterator[Any]:
+    async def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> AsyncGenerator[Any, None]:
         """Call the app: status and content type first, then the body as it is made, and None if its end is missing."""
         messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         gone = asyncio.Event()
@@ -159,8 +163,19 @@ class SessionActor:
                     return f"the session was idle for {self._plan.idle_timeout:g} s"
 
     async def _is_busy(self) -> bool:
-        answer = [part async for part in self.request("GET", _PING, {}, b"") if isinstance(part, bytes)]
-        return b"HealthyBusy" in b"".join(answer)
+        try:
+            return await asyncio.wait_for(self._says_busy(), _PING_SECONDS)
+        except asyncio.TimeoutError:
+            return False
+
+    async def _says_busy(self) -> bool:
+        answer, data = self.request("GET", _PING, {}, b""), b""
+        async with contextlib.aclosing(answer):
+            async for part in answer:
+                data += part if isinstance(part, bytes) else b""
+                if len(data) > _LONGEST_PING:
+                    break
+        return b"HealthyBusy" in data
 
     async def shut_down(self) -> None:
         """End commands, the app's lifespan, and the session's files."""
@@ -170,7 +185,7 @@ class SessionActor:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._shutdown.set()
         if self._life is not None:
-            await self._life
+            await asyncio.gather(self._life, return_exceptions=True)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 

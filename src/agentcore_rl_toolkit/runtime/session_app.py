@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import json
 import os
 import signal
@@ -55,17 +56,24 @@ async def _command(receive: Receive, send: Send) -> None:
     request = json.loads(body)
     out, err = await _pipe(), await _pipe()
     # Pipes of our own: asyncio's would have `wait` wait for whoever else holds on to them.
-    process = await asyncio.create_subprocess_exec(
-        _SHELL,
-        "-c",
-        request["command"],
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=out.write_end,
-        stderr=err.write_end,
-        start_new_session=True,
-    )
-    os.close(out.write_end)
-    os.close(err.write_end)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            _SHELL,
+            "-c",
+            request["command"],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out.write_end,
+            stderr=err.write_end,
+            start_new_session=True,
+        )
+    except OSError as error:  # the session has no process left, or no memory
+        out.transport.close()
+        err.transport.close()
+        await _cannot_run(error, send)
+        return
+    finally:
+        os.close(out.write_end)
+        os.close(err.write_end)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/x-ndjson")]})
     pumps = asyncio.ensure_future(_pump_both(out.reader, err.reader, send))
     exited = asyncio.ensure_future(process.wait())
@@ -80,13 +88,22 @@ async def _command(receive: Receive, send: Send) -> None:
             end = {"exit_code": -1, "status": "TIMED_OUT"}
     finally:
         if not exited.done():
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         for task in (gone, pumps):
             task.cancel()
         await asyncio.gather(exited, pumps, return_exceptions=True)
         out.transport.close()
         err.transport.close()
     await send({"type": "http.response.body", "body": json.dumps(end).encode() + b"\n"})
+
+
+async def _cannot_run(error: OSError, send: Send) -> None:
+    """As a shell says it of a program that it can't start: in words, and with code 126."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/x-ndjson")]})
+    lines = [{"stderr": f"{_SHELL}: {error.strerror}\n"}, {"exit_code": 126, "status": "COMPLETED"}]
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    await send({"type": "http.response.body", "body": body})
 
 
 class _Pipe(NamedTuple):

@@ -17,12 +17,13 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
+from ...runtime.base import TOKEN_VARIABLE
+from ..interrupt import stop_when_asked
 
 if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime
@@ -39,7 +40,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("agent", help="rl_app.py, module:app, or a config file")
-    parser.add_argument("--port", type=int, default=8800, help="port on loopback (default: 8800)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8800, help="port to listen on (default: 8800)")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="serve requests under this host name too (default: loopback's names and the address that was dialled)",
+    )
     parser.add_argument("--name", help="the agent's name in its ARN (default: its folder's)")
     parser.add_argument("--max-sessions", type=int, help="sessions at a time (default: by memory and cores)")
     parser.add_argument("--tps-limit", type=float, help="requests per second, 25 to rehearse AWS (default: no limit)")
@@ -48,6 +57,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--allow", action="append", default=[], metavar="HOST:PORT", help="let sessions reach an address"
+    )
+    parser.add_argument(
+        "--store",
+        action="append",
+        metavar="DIR",
+        help="folder in which callers may have results stored, with all below it (default: the current one)",
     )
     parser.add_argument("--buckets", help="folder for the buckets of the S3 endpoint (default: temporary)")
     for name in _POLICY:
@@ -64,7 +79,10 @@ def run(args: argparse.Namespace) -> int:
     sources, settings = _sources(args)
     runtime = LocalRuntime(
         sources,
+        host=args.host,
         port=args.port,
+        allow_hosts=args.allow_host,
+        stores=args.store or settings.get("stores"),
         max_sessions=args.max_sessions or settings.get("max_sessions"),
         buckets=args.buckets or settings.get("buckets"),
     )
@@ -72,14 +90,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(runtime: LocalRuntime) -> int:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = asyncio.Event()
+    stop_when_asked(stop)
     await runtime.start()
     for agent in runtime.agents.values():
         print(agent.arn)
     print(f"export AWS_ENDPOINT_URL_BEDROCK_AGENTCORE={runtime.endpoint_url}")
-    print(f"export AWS_ENDPOINT_URL_S3={runtime.endpoint_url}", flush=True)
+    print(f"export AWS_ENDPOINT_URL_S3={runtime.endpoint_url}")
+    if os.environ.get(TOKEN_VARIABLE) != runtime.token:
+        print(f"export {TOKEN_VARIABLE}={runtime.token}")
+    print(f"export AWS_ACCESS_KEY_ID=${TOKEN_VARIABLE}")
+    print("export AWS_SECRET_ACCESS_KEY=local", flush=True)
     _say(f"serving up to {runtime.max_sessions} sessions on {runtime.endpoint_url}; Ctrl-C ends it")
     for name, reason in runtime.missing.items():
         _say(f"without protection {name!r}: {reason}")
@@ -135,8 +156,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError("reading TOML needs Python 3.11", hint="write the config as JSON") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from None
-    if not isinstance(settings, dict) or set(settings) - {"agents", "max_sessions", "buckets"}:
-        raise ConfigError(f"{path} may have agents, max_sessions and buckets", hint="see agentcore-rl runtime serve -h")
+    if not isinstance(settings, dict) or set(settings) - {"agents", "max_sessions", "buckets", "stores"}:
+        hint = "see agentcore-rl runtime serve -h"
+        raise ConfigError(f"{path} may have agents, max_sessions, buckets and stores", hint=hint)
     return settings
 
 

@@ -84,7 +84,7 @@ async def _follow(agent: str, payload: dict[str, Any], seconds: float) -> tuple[
             )
         deadline = time.monotonic() + seconds
         session = next(session for session in runtime.sessions if session.id == session_id)
-        while (said := await session.ping()) == "HealthyBusy":
+        while (said := await session.app.ping()) == "HealthyBusy":
             pings = [said]
             if time.monotonic() > deadline:
                 raise AgentCoreRLError(f"the rollout took longer than {seconds:g} s", hint="give more with --timeout")

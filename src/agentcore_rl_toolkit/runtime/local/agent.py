@@ -1,7 +1,7 @@
 """An agent as the runtime knows it: where its code is, and the template processes that its sessions come from.
 
-Service side of `template.py`. A changed source file makes a new template; sessions of the old one live on, and it goes
-when the last of them has ended. Which sessions are prepared, and when, is `pool.py`.
+Service side of `template.py`. Changed code makes a new template; sessions of the old one live on, and it goes when the
+last of them has ended. Which sessions are prepared, and when, is `pool.py`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ import dataclasses
 import json
 import logging
 import os
+import site
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ...errors import RuntimeFault
-from ..agent_code import find_agent, fingerprint
+from ..agent_code import find_agent
+from ..agent_files import Fingerprint, fingerprint
+from .cgroup import Cgroup, CgroupTree
 from .channel import Channel
+from .isolated import WORKING_DIRECTORY, isolated_command
+from .logs import OutputLog
 from .policy import SessionPolicy
-from .root import read_only_paths
-from .sandbox import SESSION_UID, RootSpec
+from .root import RootSpec
+from .sandbox import SESSION_UID
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
+_LOOK_SHARE = 20
+_LOG_TAIL = 4000
+_SHOWN = 10
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
 # Hundreds of sessions share the cores; a pool of threads each would only get in the way, and can't be forked.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -55,10 +62,6 @@ class AgentSource:
         """The agent's ARN on this machine."""
         return f"arn:aws:bedrock-agentcore:local:000000000000:runtime/{self.name}"
 
-    def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        """Changes when a file of the agent does."""
-        return fingerprint(self.folder)
-
     def environment(self) -> dict[str, str]:
         """What a session's process gets of the host's environment: nothing secret."""
         kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
@@ -68,80 +71,92 @@ class AgentSource:
 class Template:
     """One template process."""
 
-    def __init__(self, source: AgentSource, *, protections: list[str], state: Path, single: bool) -> None:
-        self.source, self.single = source, single
+    def __init__(
+        self, source: AgentSource, *, protections: list[str], state: Path, cgroups: CgroupTree, preload: bool
+    ) -> None:
+        self.source = source
         self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.on_exited: dict[int, Callable[[int], None]] = {}
         self.on_closed: Callable[[Template], object] = lambda _: None
         self.closed: asyncio.Task[None] | None = None
         self.retired = False
-        self._protections, self._state = protections, state
+        self._protections, self._state, self._cgroups, self._preload = protections, state, cgroups, preload
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._cgroup: Cgroup | None = None
+        self._tidying: asyncio.Task[None] | None = None
+        self._log: OutputLog | None = None
         self._lifeline = -1
-
-    @property
-    def log(self) -> Path:
-        """What the agent printed while it was imported."""
-        return self._state / f"template-{id(self):x}.log"
 
     def launch(self) -> None:
         """Start the process; `ready` says how it went."""
-        root = self._state / f"root-{id(self):x}"
-        root.mkdir()
+        name = f"{id(self):x}"
+        (self._state / f"root-{name}").mkdir()
         channel, theirs = Channel.pair()
         lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        privileged = os.geteuid() == 0
-        spec = {
-            "root": dataclasses.asdict(
-                RootSpec(
-                    root=str(root),
-                    agent_folder=self.source.folder,
-                    protections=self._protections,
-                    read_only=read_only_paths(),
-                    disk_mb=self.source.policy.disk_mb,
-                    memory_mb=self.source.policy.memory_mb,
-                    uid=SESSION_UID if privileged else os.geteuid(),
-                    gid=SESSION_UID if privileged else os.getegid(),
-                )
-            ),
-            "entry": self.source.entry,
-            "single": self.single,
-            "control": theirs.fileno(),
-            "lifeline": lifeline,
-        }
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.template", json.dumps(spec)],
-                env=self.source.environment(),
-                pass_fds=(theirs.fileno(), lifeline),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._log = OutputLog(self._state / f"template-{name}.log")
+        joins: list[int] = []
+        if self._cgroups.controllers:
+            self._cgroup = self._cgroups.create(f"t{name}", self.source.policy)
+            joins = self._cgroup.open_procs()
+        spec = self._spec(theirs.fileno(), lifeline, joins)
+        self._process = subprocess.Popen(
+            isolated_command(f"{__package__}.template"),
+            env=self.source.environment(),
+            pass_fds=(theirs.fileno(), lifeline, *joins),
+            stdin=subprocess.PIPE,
+            stdout=self._log.write_end,
+            stderr=self._log.write_end,
+            start_new_session=True,
+            cwd=WORKING_DIRECTORY,
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # it has ended; `_received` will hear
+            stdin.write(json.dumps(spec).encode())
         theirs.close()
-        os.close(lifeline)
+        self._log.close_write_end()
+        for descriptor in (lifeline, *joins):
+            os.close(descriptor)
         self._channel = channel
         loop = asyncio.get_running_loop()
         loop.add_reader(channel.fileno(), self._received)
         loop.call_later(self.source.policy.start_timeout, self._too_late)
 
+    def _spec(self, control: int, lifeline: int, cgroups: list[int]) -> dict[str, Any]:
+        privileged = os.geteuid() == 0
+        root = RootSpec(
+            root=str(self._state / f"root-{id(self):x}"),
+            agent_folder=self.source.folder,
+            protections=self._protections,
+            python_path=[os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p],
+            disk_mb=self.source.policy.disk_mb,
+            memory_mb=self.source.policy.memory_mb,
+            uid=SESSION_UID if privileged else os.geteuid(),
+            gid=SESSION_UID if privileged else os.getegid(),
+        )
+        return {
+            "root": dataclasses.asdict(root),
+            "entry": self.source.entry,
+            "preload": self._preload,
+            "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else None,
+            "control": control,
+            "lifeline": lifeline,
+            "cgroups": cgroups,
+        }
+
     def prepare(self, n: int, folder: str, descriptors: list[int], on_exited: Callable[[int], None]) -> None:
-        """Have a session forked off (in single mode: have this process become it)."""
+        """Have a session forked off; a fault that is worth another try if the template is gone."""
         self.on_exited[n] = on_exited
         try:
             assert self._channel is not None
             self._channel.send({"op": "prepare", "n": n, "folder": folder}, descriptors)
         except (OSError, AssertionError):
             self.on_exited.pop(n, None)
-            raise RuntimeFault(f"the template of {self.source.name} is gone", code="RuntimeClientError") from None
+            raise TemplateGone(f"the template of {self.source.name} is gone") from None
 
     def signal(self, n: int, number: int) -> None:
         """Send a signal to a session."""
-        if self.single and self._process is not None and number == 9:
-            self.close()
-        elif self._channel is not None:
+        if self._channel is not None:
             with contextlib.suppress(OSError):
                 self._channel.send({"op": "signal", "n": n, "signal": number})
 
@@ -159,19 +174,24 @@ class Template:
         self._channel.close()
         self._channel = None
         os.close(self._lifeline)
+        self._answer({"op": "gone"})
         self.closed = loop.create_task(self._bury())
 
     async def _bury(self) -> None:
         assert self._process is not None
+        assert self._log is not None
         if "processes" not in self._protections:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, 9)
-        status = await asyncio.to_thread(self._process.wait)
+        await asyncio.to_thread(self._process.wait)
         for n in list(self.on_exited):
-            self.on_exited.pop(n)(status if self.single else -9)
+            self.on_exited.pop(n)(-9)
         with contextlib.suppress(OSError):
             (self._state / f"root-{id(self):x}").rmdir()
-        self.log.unlink(missing_ok=True)
+        self._log.close()
+        self._log.path.unlink(missing_ok=True)
+        if self._cgroup is not None:
+            await self._cgroup.clear()
         self.on_closed(self)
 
     def _received(self) -> None:
@@ -181,78 +201,95 @@ class Template:
         except BlockingIOError:
             return
         if message is None:
-            self._gone()
+            self._failed("the template's process ended")
         elif message["op"] == "exited":
             on_exited = self.on_exited.pop(message["n"], None)
             if on_exited is not None:
                 on_exited(message["status"])
             self._close_if_done()
-        elif not self.ready.done():
-            self.ready.set_result(message)
+        elif message["op"] == "failed":
+            self._failed(message["traceback"])
+        else:
+            if self._cgroup is not None:  # only the import that came before was in it
+                self._tidying = asyncio.get_running_loop().create_task(self._cgroup.clear())
+            self._answer(message)
 
-    def _gone(self) -> None:
+    def _failed(self, text: str) -> None:
         if not self.ready.done():
-            text = self.log.read_text(errors="replace")[-4000:]
-            self.ready.set_result({"op": "failed", "traceback": text or "the process ended without a word"})
+            assert self._log is not None
+            printed = self._log.tail(_LOG_TAIL)
+            self._answer({"op": "failed", "traceback": f"{text}\nlast output:\n{printed}" if printed else text})
         self.close()
 
     def _too_late(self) -> None:
         if not self.ready.done():
-            seconds = self.source.policy.start_timeout
-            self.ready.set_result({"op": "failed", "traceback": f"the agent was not imported within {seconds:g} s"})
-            self.close()
+            self._failed(f"the agent was not imported within {self.source.policy.start_timeout:g} s")
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        if not self.ready.done():
+            self.ready.set_result(message)
 
     def _close_if_done(self) -> None:
         if self.retired and not self.on_exited:
             self.close()
 
 
-class TemplateKeeper:
-    """Keeps an up-to-date template for one agent, or processes that have imported it if it can't be forked."""
+class TemplateGone(RuntimeFault):
+    """A template ended before it could be used; the next one can be."""
 
-    def __init__(self, source: AgentSource, *, protections: list[str], state: Path) -> None:
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="RetryableConflictException", hint="try again")
+
+
+class TemplateKeeper:
+    """Keeps an up-to-date template for one agent."""
+
+    def __init__(self, source: AgentSource, *, protections: list[str], state: Path, cgroups: CgroupTree) -> None:
         self.source = source
         self.generation = 0
-        """Goes up whenever the agent's files have changed."""
-        self._protections, self._state = protections, state
+        """Goes up whenever the agent's code has changed."""
+        self._made_of: dict[str, Any] = {"protections": protections, "state": state, "cgroups": cgroups}
+        self._preload = True
         self._current: Template | None = None
-        self._fingerprint: tuple[tuple[str, int, int], ...] = ()
-        self._looked = 0.0
+        self._fingerprint: Fingerprint | None = None
+        self._look_at = 0.0
         self._all: set[Template] = set()
+        self._closed = False
 
     async def template(self) -> Template:
         """A template to prepare one session from; a fault with the agent's own traceback if there can't be one."""
-        self.look()
-        current = self._current = self._current or self._launch(single=False)
-        message = await asyncio.shield(current.ready)
-        if message["op"] == "failed":
+        while not self._closed:
+            self.look()
+            current = self._current = self._current or self._launch()
+            message = await asyncio.shield(current.ready)
+            if message["op"] == "ready":
+                return current
             if self._current is current:
                 self._current = None  # the next one tries again
-            raise self._fault(message)
-        if message["forkable"]:
-            return current
-        if not current.retired:
-            why = ", ".join(message["why"])
-            logger.info("%s can't be forked (%s); each session imports it afresh", self.source.name, why)
-            current.retired = True
-        single = self._launch(single=True)
-        single.retired = True  # ends with its one session
-        message = await asyncio.shield(single.ready)
-        if message["op"] == "failed":
-            raise self._fault(message)
-        return single
+            if message["op"] == "failed":
+                text = f"agent {self.source.name} could not be imported:\n{message['traceback']}"
+                raise RuntimeFault(text, code="RuntimeClientError", reason="agent")
+            if message["op"] == "unsafe":
+                why = ", ".join(message["why"])
+                logger.info("%s: packages can't be preloaded (%s); each session imports them", self.source.name, why)
+                self._preload = False
+                current.close()
+        raise TemplateGone("the runtime was stopped")
 
     def look(self) -> None:
-        """Notice changed files, at most every `_LOOK_SECONDS`."""
+        """Notice changed code, now and then: looking takes at most a twentieth of the time."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now < self._look_at:
             return
-        self._looked = now
-        fingerprint = self.source.fingerprint()
-        if fingerprint == self._fingerprint:
+        found = fingerprint(self.source.folder, self._fingerprint)
+        self._look_at = time.monotonic() + max(_LOOK_SECONDS, _LOOK_SHARE * (time.monotonic() - now))
+        if found == self._fingerprint:
             return
-        self._fingerprint = fingerprint
+        if self._fingerprint is not None:
+            found = fingerprint(self.source.folder)
+        self._fingerprint = found
         self.generation += 1
+        self._preload = True
         if self._current is not None:
             logger.info("%s has changed; loading it again", self.source.name)
             self._current.retire()
@@ -260,6 +297,7 @@ class TemplateKeeper:
 
     async def close(self) -> None:
         """End all processes."""
+        self._closed = True
         templates = list(self._all)
         for template in templates:
             template.close()
@@ -267,13 +305,16 @@ class TemplateKeeper:
             if template.closed is not None:
                 await template.closed
 
-    def _launch(self, *, single: bool) -> Template:
-        template = Template(self.source, protections=self._protections, state=self._state, single=single)
+    def _launch(self) -> Template:
+        template = Template(self.source, **self._made_of, preload=self._preload)
         self._all.add(template)
         template.on_closed = self._all.discard
+        template.ready.add_done_callback(self._say_what_was_left_out)
         template.launch()
         return template
 
-    def _fault(self, message: dict[str, Any]) -> RuntimeFault:
-        text = f"agent {self.source.name} could not be imported:\n{message['traceback']}"
-        return RuntimeFault(text, code="RuntimeClientError")
+    def _say_what_was_left_out(self, ready: asyncio.Future[dict[str, Any]]) -> None:
+        found = [] if ready.cancelled() else ready.result().get("left_out", [])
+        if found:
+            shown = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+            logger.info("%s: sessions don't get %s", self.source.name, shown)

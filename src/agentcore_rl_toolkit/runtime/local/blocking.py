@@ -30,6 +30,11 @@ class BlockingRuntime:
         return self._runtime.endpoint_url
 
     @property
+    def token(self) -> str:
+        """What callers need who are not this user on this machine."""
+        return self._runtime.token
+
+    @property
     def protections(self) -> list[str]:
         """What sessions run with."""
         return self._runtime.protections

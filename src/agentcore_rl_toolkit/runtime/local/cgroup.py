@@ -6,6 +6,7 @@ runtime left behind are removed when the next one starts.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import itertools
@@ -50,6 +51,14 @@ class Cgroup:
             with contextlib.suppress(OSError):
                 for pid in (folder / "cgroup.procs").read_text().split():
                     os.kill(int(pid), 9)
+
+    async def clear(self) -> None:
+        """Kill whatever is in the group, and remove it as soon as the kernel lets go."""
+        self.kill()
+        for _ in range(100):
+            if self.remove():
+                return
+            await asyncio.sleep(0.02)
 
     def remove(self) -> bool:
         """Remove the group; False while something is still in it."""

@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import struct
+import sys
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -20,7 +21,8 @@ MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _MOUNT_ATTR = {MS_RDONLY: 1, MS_NOSUID: 2, MS_NODEV: 4}
 
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAP_AMBIENT = 1, 24, 38, 22, 47
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
+_PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 38, 47
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _LAST_CAP = 40
 _SYS = {
@@ -87,6 +89,11 @@ def die_with_parent(signal: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
+def set_dumpable(on: bool) -> None:
+    """Whether other processes of the same user may read this one's memory and descriptors."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, int(on), 0, 0, 0), "prctl(DUMPABLE)")
+
+
 def set_hostname(name: str) -> None:
     """Name this UTS namespace."""
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
@@ -136,3 +143,8 @@ def make_all_addresses_local() -> None:
         number = struct.unpack_from("=i", s.recv(4096), 16)[0]
     if number:
         raise OSError(-number, f"route all addresses to lo: {os.strerror(-number)}")
+
+
+def is_linux() -> bool:
+    """Whether these calls exist here."""
+    return sys.platform.startswith("linux")

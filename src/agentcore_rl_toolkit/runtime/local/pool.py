@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ...errors import RuntimeFault
-from .agent import TemplateKeeper
+from .agent import TemplateGone, TemplateKeeper
 from .session import LocalSession
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3
 
 
 class SessionPool:
@@ -51,14 +52,19 @@ class SessionPool:
         await asyncio.gather(*(session.end("the runtime was stopped") for session in self._ready))
 
     async def _prepare(self) -> LocalSession:
-        template = await self._keeper.template()
-        session = self._make()
-        try:
-            await session.prepare(template)
-        except BaseException as error:
-            session.end(f"it could not be prepared: {error}")
-            raise
-        return session
+        for _ in range(_TRIES):
+            template = await self._keeper.template()
+            session = self._make()
+            try:
+                await session.prepare(template)
+                return session
+            except TemplateGone as gone:  # it was retired a moment ago; there is a newer one
+                session.end(f"it could not be prepared: {gone}")
+                last = gone
+            except BaseException as error:
+                session.end(f"it could not be prepared: {error}")
+                raise
+        raise last
 
     def _fill(self) -> None:
         missing = self._spares - len(self._ready) - len(self._filling)
@@ -71,8 +77,8 @@ class SessionPool:
         generation = self._generation
         try:
             session = await self._prepare()
-        except RuntimeFault as fault:
-            logger.warning("no session could be prepared: %s", fault)
+        except Exception as error:  # whoever needs a session gets to see it
+            logger.warning("no session could be prepared: %s", error)
             return
         if generation == self._generation and not self._closed:
             self._ready.append(session)

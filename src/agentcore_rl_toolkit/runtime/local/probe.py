@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from . import linux
 from .cgroup import CgroupTree
+from .isolated import WORKING_DIRECTORY, isolated_command
 from .root import become_owner_of_a_user_namespace
 from .sandbox import KERNEL_PROTECTIONS, SESSION_UID
 from .seccomp import build_filter
@@ -29,15 +30,15 @@ def probe(cgroups: CgroupTree | None = None) -> dict[str, str | None]:
 def _probe_kernel() -> dict[str, str | None]:
     if not sys.platform.startswith("linux"):
         return dict.fromkeys(KERNEL_PROTECTIONS, f"{sys.platform} has no Linux namespaces")
-    command = [sys.executable, "-c", f"from {__name__} import _probe_main; _probe_main()"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(isolated_command(__name__), capture_output=True, text=True, cwd=WORKING_DIRECTORY)
     if done.returncode != 0:
         return dict.fromkeys(KERNEL_PROTECTIONS, f"the probe failed: {done.stderr[-200:]}")
     found: dict[str, str | None] = json.loads(done.stdout)
     return found
 
 
-def _probe_main() -> None:
+def main() -> None:
+    """In the process that is thrown away: try each, print how it went."""
     is_root = os.geteuid() == 0
 
     def namespaces(*flags: int) -> Callable[[], None]:

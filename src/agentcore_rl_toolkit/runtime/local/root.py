@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
-from importlib import metadata
+import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..agent_code import agent_files, copy_agent_folder
+from ..agent_files import copy_agent_folder, entries, left_out
 from . import linux
-from .sandbox import RootSpec, show_under_tmp
+from .import_paths import shown_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = (
@@ -21,6 +20,53 @@ _ETC = (
 )  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LARGEST_COPY = 256 << 20
+_EMPTY_FILE = "/.empty"
+_READ_ONLY = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+_SAFE = linux.MS_NOSUID | linux.MS_NODEV
+
+
+@dataclass(frozen=True)
+class RootSpec:
+    """What `build_root` needs to know; crosses a process boundary as JSON."""
+
+    root: str
+    """An empty folder to mount the new root on."""
+    agent_folder: str
+    protections: list[str]
+    python_path: list[str]
+    """Folders that the user's `PYTHONPATH` adds."""
+    disk_mb: int
+    memory_mb: int
+    uid: int
+    gid: int
+
+
+@dataclass
+class Root:
+    """A root that was built, as far as sessions need to know it."""
+
+    spec: RootSpec
+    left_out: list[str] = field(default_factory=list)
+    """What sessions don't get of the agent's folder."""
+    moved: list[tuple[str, str]] = field(default_factory=list)
+    """Paths that are shown where sessions have files of their own, and where they are kept meanwhile."""
+    hidden: list[tuple[str, bool]] = field(default_factory=list)
+    """What has to be covered in `/app`, where it is no copy, and whether it is a folder."""
+
+    def show_moved(self) -> None:
+        """Show again what a new `/tmp` or `/app` has covered."""
+        for path, kept in self.moved:
+            if os.path.isdir(kept):
+                os.makedirs(path, exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                Path(path).touch()
+            linux.mount(kept, path, None, linux.MS_BIND | linux.MS_REC)
+
+    def hide_in(self, folder: str) -> None:
+        """Cover in a view of the agent's folder what sessions must not see."""
+        for relative, is_folder in self.hidden:
+            _cover(os.path.join(folder, relative), is_folder, _EMPTY_FILE)
 
 
 def enter_namespaces(protections: list[str]) -> None:
@@ -39,33 +85,38 @@ def enter_namespaces(protections: list[str]) -> None:
         linux.unshare(flags)
 
 
-def build_root(spec: RootSpec) -> None:
+def build_root(spec: RootSpec) -> Root:
     """Make a new root from `spec` and enter it; afterwards `/app` is the agent's folder."""
-    root = spec.root
+    root, built = spec.root, Root(spec, left_out(spec.agent_folder))
+    shown, hidden = shown_paths(spec.python_path)
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    linux.mount("tmpfs", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=16m")
+    linux.mount("tmpfs", root, "tmpfs", _SAFE, "mode=755,size=16m")
+    Path(root + _EMPTY_FILE).touch(0o444)
     for path in _SYSTEM:
         _show(path, root)
     _build_etc(root, spec)
     _build_dev(root)
-    moved = dict(spec.under_tmp)
-    for path in spec.read_only:
-        _show(path, root, at=moved.get(path))
+    for path in shown:
+        if path.startswith(("/tmp/", "/var/tmp/", "/app/")):
+            built.moved.append((path, f"/.shown/{len(built.moved)}"))
+            _show(path, root, built.moved[-1][1], hidden)
+        else:
+            _show(path, root, path, hidden)
     for folder in ("/proc", "/tmp", "/app", "/.agent", "/.session", "/var/tmp", "/run"):
         os.makedirs(root + folder, exist_ok=True)
-    _copy_agent(spec, root + "/.agent")
+    inside = [path.removeprefix("/app/") for path, _ in built.moved if path.startswith("/app/")]
+    built.hidden = _show_agent(spec, root + "/.agent", root + _EMPTY_FILE, inside)
     linux.mount(root + "/.agent", root + "/app", None, linux.MS_BIND | linux.MS_REC)
-    linux.mount("tmpfs", root + "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=64m")
-    linux.mount("proc", root + "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    linux.mount("tmpfs", root + "/tmp", "tmpfs", _SAFE, "mode=1777,size=64m")
+    linux.mount("proc", root + "/proc", "proc", _SAFE | linux.MS_NOEXEC)
     linux.pivot_root(root)
-    show_under_tmp(spec)
-    linux.mount(
-        "none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-    )
+    built.show_moved()
+    linux.mount("none", "/", None, _READ_ONLY)
+    return built
 
 
-def _show(path: str, root: str, *, at: str | None = None) -> None:
-    """Make a host path visible, read-only, at the same place under `root` or at another; links stay links."""
+def _show(path: str, root: str, at: str | None = None, hidden: list[str] | None = None) -> None:
+    """Make a host path visible, read-only, under `root`, at the same place or `at` another; links stay links."""
     target = root + (at or path)
     if not os.path.lexists(path) or os.path.lexists(target):
         return
@@ -78,6 +129,17 @@ def _show(path: str, root: str, *, at: str | None = None) -> None:
     else:
         Path(target).touch()
     linux.bind_read_only(path, target)
+    for inner in hidden or ():
+        if inner.startswith(path + "/"):
+            _cover(target + inner[len(path) :], os.path.isdir(inner), root + _EMPTY_FILE)
+
+
+def _cover(path: str, is_folder: bool, empty: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+        if is_folder:
+            linux.mount("tmpfs", path, "tmpfs", _SAFE | linux.MS_RDONLY, "mode=755,size=4k")
+        else:
+            linux.mount(empty, path, None, linux.MS_BIND)
 
 
 def _build_etc(root: str, spec: RootSpec) -> None:
@@ -106,49 +168,32 @@ def _build_dev(root: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
 
 
-def _copy_agent(spec: RootSpec, target: str) -> None:
-    """A copy that belongs to the session's user, so that sessions may change their view of every file in it."""
-    if _size(spec.agent_folder) > _LARGEST_COPY:
+def _show_agent(spec: RootSpec, target: str, empty: str, inside: list[str]) -> list[tuple[str, bool]]:
+    """Put the agent's files at `target`, with folders for what is shown `inside`; gives what views of it must cover.
+
+    As a copy that belongs to the session's user, so that sessions may change their view of every file in it. A folder
+    too large to copy is shown itself, with what sessions must not see covered. An overlay looks through such covers,
+    so each session covers the same places again.
+    """
+    found = list(entries(spec.agent_folder))
+    if sum(entry.stat.st_size for entry in found if entry.left_out is None) > _LARGEST_COPY:
         linux.bind_read_only(spec.agent_folder, target)
-        return
-    linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
+        # A link is left alone: what it leads to is covered itself, or not there.
+        covered = [entry for entry in found if entry.left_out and not stat.S_ISLNK(entry.stat.st_mode)]
+        hidden = [(entry.relative, entry.is_folder) for entry in covered]
+        for relative, is_folder in hidden:
+            _cover(os.path.join(target, relative), is_folder, empty)
+        return hidden
+    linux.mount("tmpfs", target, "tmpfs", _SAFE, "mode=755")
     copy_agent_folder(spec.agent_folder, target)
+    for path in inside:
+        os.makedirs(os.path.join(target, path), exist_ok=True)
     if os.geteuid() == 0:
         for folder, _, files in os.walk(target):
             for path in [folder, *(os.path.join(folder, name) for name in files)]:
                 os.chown(path, spec.uid, spec.gid, follow_symlinks=False)
-    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("none", target, None, flags)
-
-
-def _size(folder: str) -> int:
-    total = 0
-    for path in agent_files(folder):
-        with contextlib.suppress(OSError):
-            total += os.lstat(path).st_size
-        if total > _LARGEST_COPY:
-            break
-    return total
-
-
-def read_only_paths() -> list[str]:
-    """What this Python needs to see of the host: itself, and every folder it imports from."""
-    paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
-    paths.update(path for path in sys.path if os.path.isdir(path) and os.path.isabs(path))
-    for distribution in metadata.distributions():
-        with contextlib.suppress(Exception):
-            direct = json.loads(distribution.read_text("direct_url.json") or "{}")
-            if direct.get("dir_info", {}).get("editable"):
-                paths.add(direct["url"].removeprefix("file://"))
-    return _without_nested(sorted(paths | {os.path.realpath(path) for path in paths}))
-
-
-def _without_nested(paths: list[str]) -> list[str]:
-    kept: list[str] = []
-    for path in sorted(set(paths), key=len):
-        if not any(path == k or path.startswith(k.rstrip("/") + "/") for k in (*kept, *_SYSTEM)):
-            kept.append(path)
-    return kept
+    linux.mount("none", target, None, _READ_ONLY)
+    return []
 
 
 def become_owner_of_a_user_namespace() -> None:

@@ -13,30 +13,31 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, RuntimeFault
+from ...http_guard import reachable_host
 from ..base import CommandEvent, Invocation
 from ..checks import check_command, check_payload, check_session_id, rollout_request
 from ..session_app import SESSION_HEADER
+from .access import Access, check_store, choose_token, store_folders
 from .agent import AgentSource, TemplateKeeper
 from .blocking import BlockingRuntime
 from .cgroup import CgroupTree
-from .doors import ResultDoor
 from .policy import default_max_sessions
 from .pool import SessionPool
 from .probe import probe
 from .s3 import LocalS3
 from .sandbox import PROTECTIONS
 from .session import LocalSession, Shared
+from .store_proxy import StoreProxy
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _LOGS_KEPT = 1000
-_LARGEST_LOG = 16 << 20
 
 
 class LocalAgent:
@@ -62,12 +63,18 @@ class LocalAgent:
         *,
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
+        stores: Sequence[Path] | None = None,
     ) -> Invocation:
-        """Send `payload` to the session's app, starting the session if there is none."""
+        """Send `payload` to the session's app, starting the session if there is none.
+
+        `stores` limits the folders that it may name as its store; None, for the user's own code, doesn't.
+        """
         check_session_id(session_id)
         check_payload(payload)
         self._take_token()
         parsed = rollout_request(payload)
+        if stores is not None:
+            check_store(parsed, stores)
         sent = {"Content-Type": content_type, SESSION_HEADER: session_id} | dict(headers or {})
         sent.setdefault("X-Amzn-Bedrock-AgentCore-Runtime-Request-Id", str(uuid.uuid4()))
         session = await self._session(session_id, parsed)
@@ -84,13 +91,18 @@ class LocalAgent:
 
     async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""
+        async with contextlib.aclosing(self.new_command(session_id, command, timeout)) as events:
+            async for event in events:
+                yield event
+
+    def new_command(self, session_id: str, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
+        """The events of a command that starts when they are asked for; a fault at once if it can't."""
         check_session_id(session_id)
         check_command(command, timeout)
         session = self.sessions.get(session_id)
         if session is None or session.stopping:
             raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
-        async for event in session.command(command, timeout):
-            yield event
+        return session.command(command, timeout)
 
     async def aclose(self) -> None:
         """End all of the agent's sessions, and its templates."""
@@ -158,7 +170,14 @@ class LocalRuntime:
         spares: int = 4,
         protections: Sequence[str] | None = None,
         buckets: str | os.PathLike[str] | None = None,
+        stores: Sequence[str | os.PathLike[str]] | None = None,
+        token: str | None = None,
+        allow_hosts: Sequence[str] = (),
     ) -> None:
+        """`stores` are the folders in which callers over HTTP may have results stored, with all below them (default:
+        the current one). `token` is what callers need who are not this user on this machine (default:
+        `AGENTCORE_RL_RUNTIME_TOKEN`, or a new one). `allow_hosts` are further names that it is reached under.
+        """
         if isinstance(agents, (str, os.PathLike)):
             agents = AgentSource.parse(agents)
         self._sources = [agents] if isinstance(agents, AgentSource) else list(agents)
@@ -170,6 +189,11 @@ class LocalRuntime:
                 raise ConfigError(f"unknown protection {name!r}", hint=f"known: {', '.join(PROTECTIONS)}")
         self.max_sessions = max_sessions or default_max_sessions()
         self.host, self.port = host, port
+        self.stores = store_folders(stores)
+        """The folders that callers over HTTP may name as their store."""
+        self.token = choose_token(token)
+        """What lets callers in; boto3 sends it as its access key id."""
+        self.access = Access(self.token, host=host, allow_hosts=allow_hosts)
         self.agents: dict[str, LocalAgent] = {}
         self.missing: dict[str, str] = {}
         """Protections that do not hold here, with the reason."""
@@ -182,6 +206,7 @@ class LocalRuntime:
         self._logs: dict[str, Path] = {}
         self._shared: Shared | None = None
         self._janitor: asyncio.Task[None] | None = None
+        self._asked: dict[LocalSession, asyncio.Task[None]] = {}
         self._server: Any = None
         self._next = 0
 
@@ -207,7 +232,7 @@ class LocalRuntime:
     @property
     def endpoint_url(self) -> str:
         """What `boto3.client("bedrock-agentcore", endpoint_url=…)` takes."""
-        return f"http://{self.host}:{self.port}"
+        return f"http://{reachable_host(self.host)}:{self.port}"
 
     @property
     def sessions(self) -> list[LocalSession]:
@@ -263,12 +288,12 @@ class LocalRuntime:
         state = Path(tempfile.mkdtemp(prefix="agentcore-rl-", dir=home if len(home) < 60 else "/tmp"))
         (state / "logs").mkdir()
         s3 = LocalS3(self._buckets or state / "buckets")
-        door = ResultDoor(s3)
-        await door.start()
+        proxy = StoreProxy(s3)
+        await proxy.start()
         cgroups.use_only(use)
-        self._shared = Shared(state, use, cgroups, door)
+        self._shared = Shared(state, use, cgroups, proxy, token=self.token)
         for source in self._sources:
-            keeper = TemplateKeeper(source, protections=use, state=state)
+            keeper = TemplateKeeper(source, protections=use, state=state, cgroups=cgroups)
             self.agents[source.name] = LocalAgent(self, source, keeper, self._spares)
         self._server = WireServer(self, s3)
         try:
@@ -276,7 +301,7 @@ class LocalRuntime:
         except BaseException:
             await self.aclose()
             raise
-        self.port = self._server.port
+        self.port = self._shared.port = self._server.port
         self._shared.endpoint_url = self.endpoint_url
         self._janitor = asyncio.create_task(self._tidy())
 
@@ -288,7 +313,7 @@ class LocalRuntime:
         if self._server is not None:
             await self._server.close()
         if self._shared is not None:
-            await self._shared.result_door.close()
+            await self._shared.store_proxy.close()
             self._shared.cgroups.close()
             await asyncio.to_thread(shutil.rmtree, self._shared.state, ignore_errors=True)
 
@@ -303,6 +328,7 @@ class LocalRuntime:
             raise RuntimeFault(
                 f"all {self.max_sessions} sessions of this machine are in use",
                 code="ThrottlingException",
+                reason="full",
                 retry_after=1,
                 hint="try again, or raise max_sessions",
             )
@@ -332,25 +358,36 @@ class LocalRuntime:
             del agent.sessions[session.id]
 
     async def _tidy(self) -> None:
-        """Once a second: end sessions that are idle or too old, keep logs small."""
+        """Once a second: end sessions that are idle or too old, keep logs few."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            now = time.monotonic()
             for session in self.sessions:
-                policy = session.source.policy
-                if session.stopping:
-                    continue
-                if now - session.created_at > policy.max_lifetime:
-                    session.end(f"the session reached its maximum lifetime of {policy.max_lifetime:g} s")
-                elif session.in_flight == 0 and now - session.used_at > policy.idle_timeout:
-                    await self._end_if_idle(session)
-                elif not session.heard and now - session.created_at > policy.start_timeout:
-                    session.end(f"the app did not answer within {policy.start_timeout:g} s of its start")
+                try:
+                    self._end_if_due(session, time.monotonic())
+                except Exception:
+                    logger.exception("session %s could not be looked after", session.id)
             self._tidy_logs()
 
+    def _end_if_due(self, session: LocalSession, now: float) -> None:
+        policy = session.source.policy
+        if session.stopping:
+            return
+        if now - session.created_at > policy.max_lifetime:
+            session.end(f"the session reached its maximum lifetime of {policy.max_lifetime:g} s")
+        elif (
+            session.app.in_flight == 0
+            and now - session.app.used_at > policy.idle_timeout
+            and session not in self._asked
+        ):
+            task = asyncio.get_running_loop().create_task(self._end_if_idle(session))
+            self._asked[session] = task  # a session that doesn't answer delays no other
+            task.add_done_callback(lambda _: self._asked.pop(session, None))
+        elif not session.app.heard and now - session.created_at > policy.start_timeout:
+            session.end(f"the app did not answer within {policy.start_timeout:g} s of its start")
+
     async def _end_if_idle(self, session: LocalSession) -> None:
-        if await session.ping() == "HealthyBusy":
-            session.used_at = time.monotonic()
+        if await session.app.ping() == "HealthyBusy":
+            session.app.used_at = time.monotonic()
         else:
             session.end(f"the session was idle for {session.source.policy.idle_timeout:g} s")
 
@@ -363,8 +400,3 @@ class LocalRuntime:
                 os.unlink(path)
             if len(self._logs) > 2 * _LOGS_KEPT + len(live):
                 self._logs = {id: path for id, path in self._logs.items() if path.exists()}
-            for path in live:
-                if os.path.getsize(path) > _LARGEST_LOG:
-                    with open(path, "r+b") as file:
-                        file.truncate(0)
-                        file.write(b"... earlier output was dropped ...\n")

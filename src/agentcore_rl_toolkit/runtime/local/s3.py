@@ -2,7 +2,7 @@
 
     <root>/<bucket>/<key>    one file per object; names that start with a dot are drafts, never objects
 
-It is meant for loopback: whoever reaches the port may read and write, because signatures are accepted and not checked.
+Who may use it is not its affair: `wire.py` lets in whom `access.py` allows, and signatures are not checked.
 It does the operations in `SUPPORTED`, path-style, and answers `NotImplemented` to anything else, also to what it could
 not keep (metadata, encodings, tags). It refuses keys that `check_key` refuses, and a key that would be a file and a
 folder at once (`a` beside `a/b`). An object's type follows from its name. A bucket is there from its first object on.
@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import KeyInvalid, StoreError, StoreUnavailable
 from ...store.local import LocalStore
@@ -41,6 +42,7 @@ _LIST = frozenset(
 _SIGNATURE = frozenset({"AWSAccessKeyId", "Expires", "Signature", "x-id"})
 _UNKEPT = re.compile(r"x-amz-(meta-.*|copy-source.*|tagging)|if-(match|unmodified-since)", re.IGNORECASE)
 _CHUNK_HEADER = re.compile(rb"([0-9a-fA-F]{1,16})(;[^\r\n]*)?\r\n")
+_LARGEST_OBJECT = 1 << 30
 _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -83,13 +85,15 @@ class LocalS3:
         try:
             return await self._answer(request)
         except S3Error as error:
-            return _refusal(error.status, error.code, error)
+            return s3_refusal(error.status, error.code, error)
         except KeyInvalid as error:
-            return _refusal(400, "InvalidArgument", error)
+            return s3_refusal(400, "InvalidArgument", error)
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            return s3_refusal(400, "IncompleteBody", error)
         except StoreUnavailable as error:
-            return _refusal(503, "ServiceUnavailable", error)
+            return s3_refusal(503, "ServiceUnavailable", error)
         except StoreError as error:
-            return _refusal(400, "InvalidRequest", error)
+            return s3_refusal(400, "InvalidRequest", error)
 
     async def _answer(self, request: web.Request) -> web.Response:
         bucket, key = _names(request.rel_url.raw_path)
@@ -106,8 +110,8 @@ class LocalS3:
             case "bucket", "GET" if request.query.get("list-type") == "2":
                 return _xml("ListBucketResult", await asyncio.to_thread(self._list, bucket, request.query))
             case "object", "PUT":
-                data = decoded_body(await request.content.read(), request.headers)
-                etag = await asyncio.to_thread(self._put, bucket, key, data, _only_if_absent(request))
+                data = decoded_body(await _read(request), request.headers)
+                etag = await self.put(bucket, key, data, only_if_absent=_only_if_absent(request))
                 return web.Response(headers={"ETag": etag})
             case "object", "GET" | "HEAD":
                 wanted = request.headers.get("Range", "")
@@ -116,6 +120,12 @@ class LocalS3:
                 await asyncio.to_thread(self._delete, bucket, key)
                 return web.Response(status=204)
         raise _not_implemented(f"{request.method} {request.raw_path}")
+
+    async def put(self, bucket: str, key: str, data: bytes, *, only_if_absent: bool) -> str:
+        """Store an object, whole at once, and return its ETag."""
+        if not _BUCKET.fullmatch(bucket):
+            raise S3Error(400, "InvalidBucketName", f"{bucket!r} can't be the name of a bucket")
+        return await asyncio.to_thread(self._put, bucket, key, data, only_if_absent)
 
     def _buckets(self) -> str:
         folders = sorted(self._root.iterdir()) if self._root.is_dir() else []
@@ -126,7 +136,6 @@ class LocalS3:
         ))  # fmt: skip
 
     def _put(self, bucket: str, key: str, data: bytes, only_if_absent: bool) -> str:
-        """Store an object, whole at once, and return its ETag."""
         folder = self._root / bucket
         path = folder / key  # which LocalStore checks
         if not LocalStore(folder).put_if_absent(key, data):
@@ -291,12 +300,29 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
     return start, end
 
 
+def access_denied(message: str) -> web.Response:
+    """What S3 answers to a request that is not allowed."""
+    return s3_refusal(403, "AccessDenied", message)
+
+
 def _not_implemented(what: str) -> S3Error:
     return S3Error(501, "NotImplemented", f"{what} is not supported; this server does {SUPPORTED}")
 
 
-def _refusal(status: int, code: str, error: Exception) -> web.Response:
-    return _xml("Error", _tag("Code", code) + _tag("Message", escape(str(error))), status)
+def s3_refusal(status: int, code: str, message: object) -> web.Response:
+    """An error in S3's words."""
+    return _xml("Error", _tag("Code", code) + _tag("Message", escape(str(message))), status)
+
+
+async def _read(request: web.Request) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.content.iter_chunked(1 << 16):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _LARGEST_OBJECT:
+            raise S3Error(400, "EntityTooLarge", f"an object may have {_LARGEST_OBJECT:,} bytes here")
+    return b"".join(chunks)
 
 
 def _xml(root: str, content: str, status: int = 200) -> web.Response:

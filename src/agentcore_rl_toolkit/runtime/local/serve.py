@@ -7,8 +7,6 @@ The app is served as `app.run()` would serve it, only on a socket that the runti
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
 import json
 import os
 import socket
@@ -20,33 +18,14 @@ import uvicorn
 
 from ...logs import configure_logging
 from ..session_app import SessionApp
-from .rehearsal import rehearse_sdks
 
 
-def warm_up(app: Any) -> None:
-    """Import what serving needs before the first fork: what that is, a rehearsal in a throwaway fork tells."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        names: list[str] = []
-        with contextlib.suppress(BaseException):
-            before = set(sys.modules)
-            asyncio.run(asyncio.wait_for(_rehearse(app), 10))
-            asyncio.run(rehearse_sdks())
-            names = sorted(set(sys.modules) - before)
-        os.write(write, json.dumps(names).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as file:
-        names = json.loads(file.read() or b"[]")
-    os.waitpid(pid, 0)
-    for name in names:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    _config(app).load()
+def load_server() -> None:
+    """Import what serving needs."""
+    _config(lambda: None).load()
 
 
-async def _rehearse(app: Any) -> None:
+async def rehearse(app: Any) -> None:
     """Serve a ping and a request that isn't JSON, over a real socket; the agent's own code is not called."""
     path = os.path.join(tempfile.gettempdir(), f"rehearsal-{os.getpid()}.sock")
     listen = socket.socket(socket.AF_UNIX)

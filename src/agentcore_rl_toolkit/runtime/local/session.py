@@ -1,7 +1,8 @@
 """One session, as the runtime sees it: from the first invoke to the moment nothing of it is left.
 
-Owns everything that belongs to the session outside of its sandbox: its socket, its control group, its doors, its log,
-and the rollouts it has accepted. `end` is the only way out, and takes all of it along.
+Owns everything that belongs to the session outside of its sandbox: its socket, its control group, its ways out, its
+log, and the rollouts it has accepted. `end` is the only way out, and takes all of it along. Whatever the session sends
+is bounded here.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,27 @@ import aiohttp
 from ...errors import AgentCoreRLError, RuntimeFault
 from ...store.door import DOOR_VARIABLE
 from ..accepted import AcceptedRollouts
-from ..agent_code import copy_agent_folder
+from ..agent_files import copy_agent_folder
 from ..base import CommandEvent, Invocation
+from ..command_events import read_events
 from ..session_app import COMMAND_PATH, STAND_IN_AWS
 from .agent import AgentSource, Template
+from .app_connection import AppConnection
 from .cgroup import Cgroup, CgroupTree
 from .channel import Channel
-from .doors import Doors, ResultDoor
+from .egress import ConnectionLimit, Egress
+from .init import IMPORT_FAILED
+from .logs import OutputLog
 from .policy import parse_address
 from .sandbox import SESSION_UID
+from .store_proxy import StoreProxy
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_CHECKED = 1 << 20
 _LOG_TAIL = 4000
+_ANSWER_SECONDS = 30.0
+_SOCKETS_AT_ONCE = 32
+Address = tuple[str, int]
 
 
 @dataclass
@@ -47,9 +55,13 @@ class Shared:
     state: Path
     protections: list[str]
     cgroups: CgroupTree
-    result_door: ResultDoor
+    store_proxy: StoreProxy
     endpoint_url: str = ""
     """Where the runtime itself is served."""
+    token: str = ""
+    """What it asks for there."""
+    port: int = 0
+    connections: ConnectionLimit = field(default_factory=ConnectionLimit)
 
 
 class LocalSession:
@@ -58,10 +70,7 @@ class LocalSession:
     def __init__(self, n: int, source: AgentSource, shared: Shared) -> None:
         self.n, self.source = n, source
         self.id = ""
-        self.created_at = self.used_at = time.monotonic()
-        self.in_flight = 0
-        self.heard = False
-        """Whether the app has ever answered."""
+        self.created_at = time.monotonic()
         self.stopping = False
         self.reason = ""
         """Why it ended."""
@@ -69,14 +78,18 @@ class LocalSession:
         """Rollouts reported as lost."""
         self.ended = asyncio.Event()
         self.on_ended: Callable[[], object] = lambda: None
+        self.app = AppConnection(shared.state / f"{n}.sock", self._why_it_ended)
         self._exited = asyncio.Event()
+        self._import_failed = False
         self._shared = shared
         self._template: Template | None = None
         self._cgroup: Cgroup | None = None
         self._channel: Channel | None = None
-        self._doors = Doors()
-        self._door_url = ""
-        self._http: aiohttp.ClientSession | None = None
+        self._asking = asyncio.Lock()
+        self._output: OutputLog | None = None
+        self._egress: Egress | None = None
+        self._reachable: set[Address] = set()
+        self._store_url = ""
         self._rollouts = AcceptedRollouts()
         self._ending: asyncio.Task[None] | None = None
 
@@ -102,10 +115,10 @@ class LocalSession:
         return {
             "session_id": self.id,
             "agent": self.source.name,
-            "state": "stopping" if self.stopping else "busy" if self.in_flight or self._rollouts else "idle",
+            "state": "stopping" if self.stopping else "busy" if self.app.in_flight or self._rollouts else "idle",
             "seconds": round(now - self.created_at, 3),
-            "idle_seconds": round(now - self.used_at, 3),
-            "in_flight": self.in_flight,
+            "idle_seconds": round(now - self.app.used_at, 3),
+            "in_flight": self.app.in_flight,
             "rollouts": len(self._rollouts),
             "memory_mb": None if memory is None else round(memory / 1e6, 1),
             "protections": self.protections,
@@ -114,49 +127,78 @@ class LocalSession:
     # --- start -----------------------------------------------------------------------------------------------------
 
     async def prepare(self, template: Template) -> None:
-        """Have the template make a process in its sandbox, which then waits to be assigned."""
+        """Have the template make a process in its sandbox, which imports the agent and waits to be assigned."""
         listen = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._channel, control = Channel.pair()
-        log = -1
+        self._output = OutputLog(self.log)
         joins: list[int] = []
         try:
             listen.bind(str(self._socket_path))
             listen.listen(512)
-            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             if self._shared.cgroups.controllers:
                 self._cgroup = self._shared.cgroups.create(f"s{self.n}", self.source.policy)
                 joins = self._cgroup.open_procs()
             folder = await self._folder()
-            template.prepare(self.n, folder, [listen.fileno(), log, control.fileno(), *joins], self._has_exited)
+            descriptors = [listen.fileno(), self._output.write_end, control.fileno(), *joins]
+            template.prepare(self.n, folder, descriptors, self._has_exited)
             self._template = template
         finally:
             listen.close()
             control.close()
-            for descriptor in [log, *joins]:
-                if descriptor >= 0:
-                    os.close(descriptor)
+            self._output.close_write_end()
+            for descriptor in joins:
+                os.close(descriptor)
 
     async def assign(self, session_id: str, payload: dict[str, Any]) -> None:
         """Make it this session's; returns when requests can be sent."""
         self.id = session_id
-        self.created_at = self.used_at = time.monotonic()
-        addresses = self._addresses(payload)
-        self._door_url = self._shared.result_door.admit(session_id, self._rollouts.may_use, self._rollouts.was_stored)
-        assert self._channel is not None
-        with contextlib.suppress(OSError):  # it has ended already; the request will say so
-            self._channel.send({"op": "assign", "doors": addresses, "env": self._environment(inside=True)})
-        connector = aiohttp.UnixConnector(str(self._socket_path), limit=0)
-        self._http = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
-        )
-        if "network" in self._shared.protections:
-            await self._accept_doors(self._channel, addresses)
-        self._channel.close()
-        self._channel = None
+        self.created_at = time.monotonic()
+        self._store_url = self._shared.store_proxy.admit(self._rollouts)
+        self._egress = Egress(frozenset({self._shared.port}), self._shared.connections)
+        self.app.open()
+        await self._allow(self._addresses(payload), {"op": "assign", "env": self._environment(inside=True)})
 
-    def _addresses(self, payload: dict[str, Any]) -> list[tuple[str, int]]:
+    async def _allow(self, addresses: list[Address], message: dict[str, Any]) -> None:
+        """Let the session reach further addresses, and tell its first process what else `message` says."""
+        new = [address for address in addresses if address not in self._reachable]
+        async with self._asking:
+            for start in range(0, max(1, len(new)), _SOCKETS_AT_ONCE):
+                some = new[start : start + _SOCKETS_AT_ONCE]
+                answer, sockets = await self._ask(message | {"listen": some})
+                message = {"op": "listen"}
+                opened = [at for at, is_open in zip(some, answer.get("opened", ()), strict=False) if is_open]
+                for descriptor, (host, port) in zip(sockets, opened, strict=False):
+                    listening = socket.socket(fileno=descriptor)
+                    listening.setblocking(False)
+                    assert self._egress is not None
+                    await self._egress.accept(listening, host, port)
+                self._reachable.update(opened)
+                if len(opened) < len(some) and "network" in self._shared.protections:
+                    logger.warning("session %s can't be given %s", self.id, sorted(set(some) - set(opened)))
+
+    async def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Send its first process a message; gives the answer and its sockets, nothing if the session has ended."""
+        if self._channel is None:
+            return {}, []
+        channel, readable = self._channel, asyncio.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            channel.send(message)
+            if "network" not in self._shared.protections:
+                return {}, []
+            loop.add_reader(channel.fileno(), readable.set)  # also when the other end is closed
+            try:
+                await asyncio.wait_for(readable.wait(), _ANSWER_SECONDS)
+            finally:
+                loop.remove_reader(channel.fileno())
+            answer, sockets = channel.receive()
+        except (OSError, asyncio.TimeoutError):  # the request that follows will say why
+            return {}, []
+        return answer or {}, sockets
+
+    def _addresses(self, payload: dict[str, Any]) -> list[Address]:
         """Where the session may connect to: its policy's addresses, the model's endpoint, where its results go."""
-        wanted = [*self.source.policy.allow, f"127.0.0.1:{self._shared.result_door.port}"]
+        wanted = [*self.source.policy.allow, f"127.0.0.1:{self._shared.store_proxy.port}"]
         wanted += [value for name, value in self.source.env.items() if name.startswith("AWS_ENDPOINT_URL")]
         settings = payload.get("_rollout")
         if isinstance(settings, dict):
@@ -186,13 +228,14 @@ class LocalSession:
         """What the session gets beside the agent's variables; and, from `outside`, how its stores are reached."""
         env = dict(self.source.env) if not inside else {}
         if not self._has_credentials:  # the runtime's own S3 is all there is
-            s3 = f"{self._door_url}/s3" if inside else self._shared.endpoint_url
+            s3 = f"{self._store_url}/s3" if inside else self._shared.endpoint_url
             env |= STAND_IN_AWS | {"AWS_ENDPOINT_URL_S3": s3}
+            env |= {} if inside else {"AWS_ACCESS_KEY_ID": self._shared.token}
         if not inside:
             return env
         env["TMPDIR"] = "/tmp"
         if "filesystem" in self._shared.protections:
-            env[DOOR_VARIABLE] = self._door_url
+            env[DOOR_VARIABLE] = self._store_url
         else:
             env["TMPDIR"] = env["HOME"] = str(self._private_folder / "tmp")
         return env
@@ -208,96 +251,35 @@ class LocalSession:
             await asyncio.to_thread(_give_away, self._private_folder)
         return str(folder)
 
-    async def _accept_doors(self, channel: Channel, addresses: list[tuple[str, int]]) -> None:
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        loop.add_reader(channel.fileno(), readable.set)  # also when the other end is closed
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(channel.fileno())
-        message, doors = channel.receive()
-        if message is None:  # it ended before; the request that started it will say so
-            return
-        for door, (host, port) in zip(doors, addresses, strict=True):
-            sock = socket.socket(fileno=door)
-            sock.setblocking(False)
-            await self._doors.accept(sock, host, port)
-
     # --- use -------------------------------------------------------------------------------------------------------
 
     async def invoke(self, payload: bytes, parsed: dict[str, Any], headers: dict[str, str]) -> Invocation:
         """Send a request to the app; a fault if the session ends meanwhile, or if the app answers with an error."""
         accepted = self._rollouts.accept(parsed, self.id)
-        response = await self._request("/invocations", payload, headers)
-        kind = response.headers.get("Content-Type", "")
+        if parsed:  # a later rollout of this session may have another endpoint
+            await self._allow(self._addresses(parsed), {"op": "listen"})
+        response = await self.app.post("/invocations", payload, headers)
         if response.status >= 300:
             self._rollouts.refused(accepted)
-            text = (await self._read(response)).decode(errors="replace")[:_LOG_TAIL]
-            raise RuntimeFault(f"Received error ({response.status}) from runtime: {text}", code="RuntimeClientError")
-        if kind.startswith("application/json") and (response.content_length or _LARGEST_CHECKED) < _LARGEST_CHECKED:
-            return Invocation(self.id, response.status, kind, _one(await self._checked_json(response)))
-        return Invocation(self.id, response.status, kind, self._stream(response))
+            text = (await self.app.read(response, _LOG_TAIL)).decode(errors="replace")
+            said = f"Received error ({response.status}) from runtime: {text}"
+            raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
+        kind = response.headers.get("Content-Type", "")
+        return Invocation(self.id, response.status, kind, await self.app.body(response), response.headers)
 
-    async def command(self, command: str, timeout: int) -> AsyncIterator[CommandEvent]:
+    async def command(self, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
         """Run a shell command in the sandbox."""
         body = json.dumps({"command": command, "timeout": timeout}).encode()
-        response = await self._request(COMMAND_PATH, body, {"Content-Type": "application/json"})
-        async for line in response.content:
-            yield CommandEvent(**json.loads(line))
-        self._done(response)
-
-    async def ping(self) -> str:
-        """What the app says of itself, `Unhealthy` if it doesn't."""
-        assert self._http is not None
+        response = await self.app.post(COMMAND_PATH, body, {"Content-Type": "application/json"})
         try:
-            async with self._http.get("http://session/ping", timeout=aiohttp.ClientTimeout(total=10)) as response:
-                self.heard = True
-                return str((await response.json())["status"])
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):
-            return "Unhealthy"
-
-    async def _request(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        assert self._http is not None
-        self.in_flight += 1
-        self.used_at = time.monotonic()
-        try:
-            response = await self._http.post("http://session" + path, data=body, headers=headers)
-        except BaseException as error:
-            self.in_flight -= 1
-            if isinstance(error, aiohttp.ClientError):
-                raise await self._why_it_ended() from error
-            raise
-        self.heard = True
-        return response
-
-    async def _stream(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in response.content.iter_any():
-                yield chunk
+            if response.status != 200:
+                raise RuntimeFault(f"the command could not be started ({response.status})", code="RuntimeClientError")
+            async for event in read_events(response.content.iter_any(), timeout):
+                yield event
         except aiohttp.ClientError as error:
             raise await self._why_it_ended() from error
         finally:
-            self._done(response)
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        return b"".join([chunk async for chunk in self._stream(response)])
-
-    async def _checked_json(self, response: aiohttp.ClientResponse) -> bytes:
-        body = await self._read(response)
-        try:
-            json.loads(body)
-        except ValueError as error:
-            shown = body[:200].decode(errors="replace")
-            raise RuntimeFault(
-                f"the app's answer says it is JSON, but is not ({error}): {shown}", code="RuntimeClientError"
-            ) from None
-        return body
-
-    def _done(self, response: aiohttp.ClientResponse) -> None:
-        response.close() if not response.content.at_eof() else response.release()
-        self.in_flight -= 1
-        self.used_at = time.monotonic()
+            self.app.done(response)
 
     async def _why_it_ended(self) -> RuntimeFault:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -306,16 +288,12 @@ class LocalSession:
         return RuntimeFault(
             (self.reason or "the app closed the connection") + (f"\nlast output:\n{tail}" if tail else ""),
             code="RuntimeClientError",
+            reason="agent" if self._import_failed else None,
         )
 
     def log_tail(self) -> str:
         """The end of what the session printed."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-                return file.read().decode(errors="replace").strip()
-        except OSError:
-            return ""
+        return self._output.tail(_LOG_TAIL) if self._output is not None else ""
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -328,37 +306,50 @@ class LocalSession:
         return self._ending
 
     async def _end(self) -> None:
-        if self._http is not None and self.in_flight == 0:
-            await self._http.close()  # an open connection would hold up the app's shutdown
-        if self._template is not None and not self._exited.is_set():
-            self._template.signal(self.n, 15)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._exited.wait(), self.source.policy.stop_grace)
+        try:
+            await self._end_process()
+            self.lost = await self._rollouts.report_lost(self.reason, self._environment(inside=False))
+        except Exception:
+            logger.exception("session %s could not be ended as it should be", self.id)
+        finally:
+            await self._let_go()
+            self.on_ended()
+            self.ended.set()
+
+    async def _end_process(self) -> None:
+        if self.app.in_flight == 0:
+            await self.app.close()  # an open connection would hold up the app's shutdown
+        if self._template is None:
+            return
+        for number, seconds in ((15, self.source.policy.stop_grace), (9, 10.0)):
             if not self._exited.is_set():
-                self._template.signal(self.n, 9)
+                self._template.signal(self.n, number)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._exited.wait(), 10)
+                    await asyncio.wait_for(self._exited.wait(), seconds)
+
+    async def _let_go(self) -> None:
+        """Release what belongs to the session, each whatever became of the others."""
+        if self._cgroup is not None:
+            await self._cgroup.clear()
         if self._channel is not None:
             self._channel.close()
-        if self._http is not None:
-            await self._http.close()
-        await self._doors.close()
-        self._shared.result_door.dismiss(self._door_url)
-        self._socket_path.unlink(missing_ok=True)
+            self._channel = None
+        await self.app.close()
+        if self._egress is not None:
+            await self._egress.close()
+        self._shared.store_proxy.dismiss(self._store_url)
+        if self._output is not None:
+            self._output.close()
+        with contextlib.suppress(OSError):
+            self._socket_path.unlink()
         if "filesystem" not in self._shared.protections:
             await asyncio.to_thread(shutil.rmtree, self._private_folder, ignore_errors=True)
-        self.lost = await self._rollouts.report_lost(self.reason, self._environment(inside=False))
-        if self._cgroup is not None:
-            self._cgroup.kill()
-            for _ in range(100):
-                if self._cgroup.remove():
-                    break
-                await asyncio.sleep(0.02)
-        self.on_ended()
-        self.ended.set()
 
     def _has_exited(self, status: int) -> None:
         reason = f"the app's process ended ({_status_text(status)})"
+        if status == IMPORT_FAILED:
+            self._import_failed = True
+            reason = f"agent {self.source.name} could not be imported"
         if self._cgroup is not None and self._cgroup.ran_out_of_memory():
             reason += f": it ran out of its {self.source.policy.memory_mb} MB of memory"
         self._exited.set()
@@ -371,10 +362,6 @@ class LocalSession:
     @property
     def _private_folder(self) -> Path:
         return self._shared.state / f"session-{self.n}"
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body
 
 
 def _give_away(folder: Path) -> None:

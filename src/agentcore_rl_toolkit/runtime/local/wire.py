@@ -6,7 +6,7 @@
     GET  /metrics, /sessions, /logs/{session} for people and Prometheus
     anything else                             S3, over a folder (`s3.py`)
 
-Signatures are accepted and not checked: it listens on loopback, for the user who started it.
+Who may ask is in `access.py`, and is looked at before anything else of a request.
 """
 
 from __future__ import annotations
@@ -14,30 +14,48 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import ConfigError, RuntimeFault
-from ...eventstream import encode_event, encode_exception
-from ..base import CommandEvent
+from ...eventstream import CONTENT_TYPE
+from ..base import REASON_HEADER
 from ..session_app import SESSION_HEADER
+from .arns import agent_name
+from .commands import CommandRuns
 from .metrics import Metrics
-from .s3 import LocalS3
+from .s3 import LocalS3, access_denied
 
 if TYPE_CHECKING:
     from .runtime import LocalAgent, LocalRuntime
 
 logger = logging.getLogger(__name__)
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 _LARGEST_BODY = 100_000_000
+_STOPS_KEPT = 1000
 _PASSED_ON = ("accept", "traceparent", "tracestate", "baggage")
 _PASSED_ON_PREFIXES = ("x-amzn-", "mcp-")
-_ARN_PREFIX = "arn:aws:bedrock-agentcore:local:000000000000:runtime/"
+_TRACE = ("X-Amzn-Trace-Id", "traceparent", "tracestate", "baggage")
+_RETURNED = (*_TRACE, "Mcp-Session-Id", "Mcp-Protocol-Version")
+"""Headers that an answer has: those of the app, or else as they came."""
+_LONGEST = {"content-type": 256, "accept": 256, "x-amzn-trace-id": 128, "traceparent": 128, "tracestate": 512}
+_LONGEST_HEADER = 8192
+_MISSING = {
+    "invocations/.well-known/agent-card.json": "GetAgentCard, which is for agents that speak A2A,",
+    "ws": "the WebSocket of an agent",
+    "ws/shells": "InvokeAgentRuntimeCommandShell",
+}
+"""What AWS has under `/runtimes/{arn}/` and this runtime hasn't."""
+_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 class WireServer:
@@ -47,17 +65,21 @@ class WireServer:
         self._runtime = runtime
         self._s3 = s3
         self._metrics = Metrics()
+        self._commands = CommandRuns()
+        self._stopped: dict[tuple[str, str, str], None] = {}
+        """Stops that were done, by agent, session and the caller's token."""
         self._runner: web.AppRunner | None = None
         self.port = runtime.port
 
     async def start(self) -> None:
         """Listen."""
-        app = web.Application(client_max_size=_LARGEST_BODY + 1)
+        app = web.Application(client_max_size=_LARGEST_BODY + 1, middlewares=[self._only_who_may])
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/sessions", self._show_sessions)
         app.router.add_get("/logs/{session}", self._show_log)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._route)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+        # A body that nobody reads must not be opened either: it may be broken, or a thousand times as large.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, auto_decompress=False)
         await self._runner.setup()
         host, port = self._runtime.host, self._runtime.port
         try:
@@ -74,8 +96,19 @@ class WireServer:
 
     async def close(self) -> None:
         """Stop listening, cutting off what is still open."""
+        await self._commands.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _only_who_may(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = self._runtime.access.refusal(request.headers, request.query, request.transport)
+        if refusal is None:
+            return await handler(request)
+        self._metrics.observe("refused", 403, 0)
+        fault = RuntimeFault(refusal.message, code="AccessDeniedException", hint=refusal.hint)
+        is_ours = request.path.lstrip("/").partition("/")[0] in ("runtimes", "metrics", "sessions", "logs")
+        return _fault(fault) if is_ours else access_denied(str(fault))
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         # boto3 percent-encodes the whole ARN, so the parts can only be told apart in the raw path.
@@ -85,7 +118,7 @@ class WireServer:
             answer = await self._s3.handle(request)
             self._metrics.observe("s3", answer.status, time.monotonic() - start)
             return answer
-        action = parts[3] if len(parts) == 4 else ""
+        action = "/".join(parts[3:])
         try:
             handler = {
                 "invocations": self._invoke,
@@ -93,13 +126,12 @@ class WireServer:
                 "commands": self._command,
             }.get(action)
             if handler is None or request.method != "POST":
-                raise RuntimeFault(f"{request.method} {request.path} is no operation", code="ResourceNotFoundException")
-            agent = self._agent(unquote(parts[2]))
+                raise _no_operation(request, action)
+            _check_encoding(request)
+            agent = self._runtime.agent(agent_name(unquote(parts[2]), request.query))
             response = await handler(request, agent)
         except RuntimeFault as fault:
             response = _fault(fault)
-        except web.HTTPRequestEntityTooLarge:
-            response = _fault(RuntimeFault(f"the body is over {_LARGEST_BODY:,} bytes", code="ValidationException"))
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)
             response = _fault(RuntimeFault(f"{type(error).__name__}: {error}"))
@@ -107,56 +139,44 @@ class WireServer:
         self._metrics.observe(known, response.status, time.monotonic() - start)
         return response
 
-    def _agent(self, arn: str) -> LocalAgent:
-        if not arn.startswith("arn:") or len(arn.split(":", 5)) != 6 or "runtime/" not in arn:
-            raise RuntimeFault(f"{arn!r} is no runtime's ARN", code="ValidationException", hint=f"{_ARN_PREFIX}<name>")
-        if not arn.startswith(_ARN_PREFIX):
-            raise RuntimeFault(
-                f"{arn} is not on this machine", code="ResourceNotFoundException", hint=f"{_ARN_PREFIX}…"
-            )
-        return self._runtime.agent(arn.removeprefix(_ARN_PREFIX))
-
     async def _invoke(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = request.headers.get(SESSION_HEADER) or str(uuid.uuid4())
         passed = {
-            name: value
+            name: _sound(name, value)
             for name, value in request.headers.items()
             if name.lower() in _PASSED_ON or name.lower().startswith(_PASSED_ON_PREFIXES)
         }
-        kind = request.headers.get("Content-Type", "application/json")
-        result = await agent.invoke(session_id, await request.read(), content_type=kind, headers=passed)
-        response = web.StreamResponse(status=result.status, headers=_headers(session_id, result.content_type))
+        kind = _sound("Content-Type", request.headers.get("Content-Type", "application/json"))
+        stores, body = self._runtime.stores, await _body(request)
+        result = await agent.invoke(session_id, body, content_type=kind, headers=passed, stores=stores)
+        headers = _headers(session_id, result.content_type) | _returned(_RETURNED, result.headers, request.headers)
+        response = web.StreamResponse(status=result.status, headers=headers)
         return await _stream(request, response, result.body)
 
     async def _stop(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = _session_id(request)
-        await agent.stop(session_id)
+        token = _json_object(await _body(request) or b"{}").get("clientToken", "")
+        if not isinstance(token, str):
+            raise RuntimeFault("clientToken must be a string", code="ValidationException")
+        if not token or (agent.arn, session_id, token) not in self._stopped:  # boto3 may have sent it before
+            await agent.stop(session_id)
+            self._stopped[agent.arn, session_id, token] = None
+            if len(self._stopped) > _STOPS_KEPT:
+                del self._stopped[next(iter(self._stopped))]
         return web.json_response({}, headers=_headers(session_id, None))
 
     async def _command(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = _session_id(request)
-        try:
-            body = json.loads(await request.read())
-            command, timeout = body["command"], body.get("timeout", 300)
-            if not isinstance(command, str) or type(timeout) is not int:
-                raise TypeError("command must be a string and timeout a whole number")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RuntimeFault(f"the body is no command: {error!r}", code="ValidationException") from None
-        events = agent.command(session_id, command, timeout=timeout)
-        first = await anext(events)  # faults before the first event still have a status of their own
-        headers = _headers(session_id, "application/vnd.amazon.eventstream")
+        body = _json_object(await _body(request))
+        command, timeout = body.get("command"), body.get("timeout", 300)
+        if not isinstance(command, str) or type(timeout) is not int:
+            raise RuntimeFault("command must be a string and timeout a whole number", code="ValidationException")
+        invocation = request.headers.get("amz-sdk-invocation-id")
+        key = (agent.arn, session_id, command, timeout, invocation) if invocation else None
+        run = self._commands.run(key, lambda: agent.new_command(session_id, command, timeout))
+        headers = _headers(session_id, CONTENT_TYPE) | _returned(_TRACE, {}, request.headers)
         response = web.StreamResponse(status=200, headers=headers)
-
-        async def frames() -> AsyncGenerator[bytes, None]:
-            yield encode_event("chunk", b'{"contentStart":{}}')
-            try:
-                yield _frame(first)
-                async for event in events:
-                    yield _frame(event)
-            except RuntimeFault as fault:
-                yield encode_exception(_exception_name(fault), str(fault))
-
-        return await _stream(request, response, frames())
+        return await _stream(request, response, run.frames(lambda: request.transport is None))
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=self._metrics.render(self._runtime), content_type="text/plain")
@@ -175,11 +195,44 @@ class WireServer:
         path = self._runtime.log_of(request.match_info["session"])
         if path is None:
             return web.Response(status=404, text="there is no such session")
-        start = int(request.query.get("offset", "0"))
+        offset = request.query.get("offset", "0")
+        if not re.fullmatch("[0-9]{1,18}", offset):
+            return _fault(RuntimeFault(f"offset {offset[:40]!r} is not a number", code="ValidationException"))
+        start = int(offset)
         with path.open("rb") as file:
             file.seek(start)
             data = file.read(1 << 20)
         return web.Response(body=data, headers={"X-Next-Offset": str(start + len(data))})
+
+
+def _check_encoding(request: web.Request) -> None:
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise RuntimeFault(
+            f"Content-Encoding: {encoding[:40]} is not supported", code="ValidationException", hint="send it as it is"
+        )
+
+
+async def _body(request: web.Request) -> bytes:
+    """All of a request's body, if it can be read and is not too large."""
+    try:
+        if (request.content_length or 0) <= _LARGEST_BODY:
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        pass
+    except _UNREADABLE as error:
+        raise RuntimeFault(f"the body can't be read: {error}", code="ValidationException") from None
+    raise RuntimeFault(f"the body is over {_LARGEST_BODY:,} bytes", code="ValidationException")
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RuntimeFault(f"the body is not JSON: {error}", code="ValidationException") from None
+    if not isinstance(value, dict):
+        raise RuntimeFault("the body is not a JSON object", code="ValidationException")
+    return value
 
 
 async def _stream(request: web.Request, response: web.StreamResponse, body: AsyncIterator[bytes]) -> web.StreamResponse:
@@ -199,24 +252,39 @@ async def _stream(request: web.Request, response: web.StreamResponse, body: Asyn
     return response
 
 
-def _frame(event: CommandEvent) -> bytes:
-    if event.status is not None:
-        content: dict[str, object] = {"contentStop": {"exitCode": event.exit_code, "status": event.status}}
-    else:
-        output = {name: text for name, text in (("stdout", event.stdout), ("stderr", event.stderr)) if text is not None}
-        content = {"contentDelta": output}
-    return encode_event("chunk", json.dumps(content).encode())
-
-
-def _exception_name(fault: RuntimeFault) -> str:
-    return fault.code[0].lower() + fault.code[1:]
-
-
 def _session_id(request: web.Request) -> str:
     session_id = request.headers.get(SESSION_HEADER)
     if not session_id:
         raise RuntimeFault(f"the header {SESSION_HEADER} is missing", code="ValidationException")
     return session_id
+
+
+def _sound(name: str, value: str) -> str:
+    """A header's value, if AWS would take it and the app can be sent it."""
+    most = _LONGEST.get(name.lower(), _LONGEST_HEADER)
+    if len(value) > most:
+        raise RuntimeFault(f"the header {name} has over {most} characters", code="ValidationException")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RuntimeFault(f"the header {name} is not UTF-8", code="ValidationException") from None
+    return value
+
+
+def _returned(names: Sequence[str], said: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Those headers of an answer that are the app's, or as they came; what it says may be anything."""
+    found = {name: said.get(name) or asked.get(name, "") for name in names}
+    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}
+
+
+def _no_operation(request: web.Request, action: str) -> RuntimeFault:
+    if action not in _MISSING:
+        return RuntimeFault(f"{request.method} {request.path} is no operation", code="ResourceNotFoundException")
+    return RuntimeFault(
+        f"the local runtime doesn't have {_MISSING[action]}".rstrip(","),
+        code="ResourceNotFoundException",
+        hint="what it has, and what only AWS has, is in the guide to the local runtime",
+    )
 
 
 def _headers(session_id: str, content_type: str | None) -> dict[str, str]:
@@ -226,6 +294,8 @@ def _headers(session_id: str, content_type: str | None) -> dict[str, str]:
 
 def _fault(fault: RuntimeFault) -> web.Response:
     headers = {"x-amzn-ErrorType": fault.code, "x-amzn-RequestId": str(uuid.uuid4())}
+    if fault.reason is not None:
+        headers[REASON_HEADER] = fault.reason
     if fault.retry_after is not None:
         headers["Retry-After"] = f"{fault.retry_after:.3f}"
     return web.json_response({"message": str(fault), "__type": fault.code}, status=fault.status, headers=headers)

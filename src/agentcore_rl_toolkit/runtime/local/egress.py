@@ -1,0 +1,122 @@
+"""The ways out of a sandbox that a session has: to the addresses that its policy and its rollouts allow.
+
+A session's network has no connection to any other. Where it may reach an address, there is a listening socket in *its*
+network at that very address, which its first process opened (`init.py`) and this process accepts on; what arrives there
+is passed on to the real address from here. So agents use the URLs they were given, and nothing else answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import resource
+import socket
+import time
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16
+_MOST_CONNECTIONS, _ALWAYS = 256, 8
+_CONNECTIONS_PER_SECOND = 100
+
+
+class ConnectionLimit:
+    """How many connections all sessions of a runtime have together: each takes two of its descriptors."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+
+    def allows(self, own: int) -> bool:
+        """Whether a session that has `own` may have one more; a few it always may."""
+        return own < _ALWAYS or (own < _MOST_CONNECTIONS and self.open < self._most)
+
+
+class Egress:
+    """What one session reaches, and how much of it at a time."""
+
+    def __init__(self, closed_ports: frozenset[int], limit: ConnectionLimit) -> None:
+        """`closed_ports` are this machine's own that no session may reach, whatever name it has for the machine."""
+        self._closed_ports, self._limit = closed_ports, limit
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._bucket = TokenBucket(_CONNECTIONS_PER_SECOND, _MOST_CONNECTIONS)
+
+    async def accept(self, listening: socket.socket, host: str, port: int) -> None:
+        """Pass everything that arrives at a session's socket on to `host:port`."""
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            if not self._limit.allows(len(self._connections)):
+                writer.close()
+                return
+            self._connections.add(task)
+            self._limit.open += 1
+            try:
+                await asyncio.sleep(self._bucket.take(time.monotonic()))
+                await self._pass_on(reader, writer, host, port)
+            except asyncio.CancelledError:
+                pass  # by `close`; asyncio would log it as an error
+            finally:
+                self._connections.discard(task)
+                self._limit.open -= 1
+
+        self._servers.append(await asyncio.start_server(connected, sock=listening))
+
+    async def close(self) -> None:
+        """Accept no more, and cut what is open."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+        ends = [writer]
+        try:
+            far_reader, far_writer = await asyncio.open_connection(host, port)
+            ends.append(far_writer)
+            if self._leads_to_us(far_writer):
+                logger.warning("a session tried to reach this runtime's own port through %s:%s", host, port)
+                return
+            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        except OSError as error:
+            if len(ends) == 1:
+                logger.warning("a session could not reach %s:%s: %s", host, port, error)
+        finally:
+            for end in ends:
+                end.close()
+            for end in ends:
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+
+    def _leads_to_us(self, far: asyncio.StreamWriter) -> bool:
+        there, here = far.get_extra_info("peername"), far.get_extra_info("sockname")
+        local = there[0] == here[0] or ipaddress.ip_address(there[0].partition("%")[0]).is_loopback
+        return local and there[1] in self._closed_ports
+
+
+class TokenBucket:
+    """How long each of many requests has to wait so that there are no more than `rate` a second, after a burst."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens, self._at = burst, 0.0
+
+    def take(self, now: float) -> float:
+        """Seconds until the request may go."""
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._rate)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

@@ -1,0 +1,95 @@
+"""What sessions print, from their pipes to files of bounded size.
+
+A session gets a pipe, not a file: whatever it does to its standard output (write without end, preallocate gigabytes)
+costs itself at most. Output is read at a bounded rate, and of a long log only the end is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+_CHUNK = 1 << 16
+_PAUSE_SECONDS = 0.01  # after a full chunk: 6.5 MB a second and session, at most
+_LARGEST = 4 << 20
+_LARGEST_ENDED = 1 << 18
+_DROPPED = b"... earlier output was dropped ...\n"
+
+
+class OutputLog:
+    """One process's standard output and error, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read, False)
+        self._size = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._read, self._readable)
+        self.path.touch(0o600)
+
+    def close_write_end(self) -> None:
+        """The process has it now; the log ends when that one's copies are closed."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def tail(self, length: int) -> str:
+        """The end of what was printed so far."""
+        self._drain()
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - length))
+            return file.read().decode(errors="replace").strip()
+        return ""
+
+    def close(self) -> None:
+        """Read what is left, keep the end of it."""
+        self.close_write_end()
+        if self._read >= 0:
+            self._drain()
+            self._loop.remove_reader(self._read)
+            os.close(self._read)
+            self._read = -1
+            self._keep_end(_LARGEST_ENDED)
+
+    def _readable(self) -> None:
+        if self._take() == _CHUNK:
+            self._loop.remove_reader(self._read)
+            self._loop.call_later(_PAUSE_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._read >= 0:
+            self._loop.add_reader(self._read, self._readable)
+
+    def _drain(self) -> None:
+        """Read what is in the pipe now, which holds no more than 16 chunks."""
+        for _ in range(16):
+            if self._read < 0 or not self._take():
+                return
+
+    def _take(self) -> int:
+        try:
+            data = os.read(self._read, _CHUNK)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._loop.remove_reader(self._read)  # every copy of the other end is closed
+            return 0
+        with contextlib.suppress(OSError), self.path.open("ab") as file:  # a full disk must not end the runtime
+            file.write(data)
+            self._size += len(data)
+        if self._size > _LARGEST:
+            self._keep_end(_LARGEST // 2)
+        return len(data)
+
+    def _keep_end(self, length: int) -> None:
+        if self._size <= length:
+            return
+        with contextlib.suppress(OSError):
+            with self.path.open("rb") as file:
+                file.seek(-length, os.SEEK_END)
+                kept = file.read()
+            self.path.write_bytes(_DROPPED + kept)
+            self._size = len(_DROPPED) + len(kept)

@@ -1,0 +1,61 @@
+"""What sessions see of the folders that Python imports from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from support.process import clean_env
+
+SHOWN = """
+import json, sys
+sys.path += sys.argv[2:]
+from agentcore_rl_toolkit.runtime.local.import_paths import shown_paths, trusted_folders
+print(json.dumps([*shown_paths(sys.argv[1:2]), trusted_folders(), sys.prefix]))
+"""
+
+
+def shown(tmp_path: Path, *projects: Path) -> tuple[list[str], list[str], list[str], str]:
+    command = [sys.executable, "-c", SHOWN, *map(str, projects)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_env(), cwd=tmp_path)
+    paths, hidden, trusted, prefix = json.loads(done.stdout)
+    return paths, hidden, trusted, prefix
+
+
+def make(folder: Path, *paths: str) -> Path:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("")
+    return folder
+
+
+def test_of_a_project_only_what_can_be_imported_is_shown(tmp_path: Path) -> None:
+    """An editable install without a `src` folder has the whole project on `sys.path`."""
+    project = make(
+        tmp_path / "project",
+        "package/__init__.py", "package/data/prompt.txt", "package/.env", "package/env/pyvenv.cfg",
+        "namespace/part/module.py", "single.py", "native.so", "project.egg-info/PKG-INFO",
+        ".env", ".git/config", "runs/1/x.json", "docs/index.md", "venv/pyvenv.cfg", "venv/lib/x.py", "notes.txt",
+        "not-a-name/x.py",
+    )  # fmt: skip
+    python_path = make(tmp_path / "lib", "other.py", "secrets.txt")
+    paths, hidden, trusted, prefix = shown(tmp_path, python_path, project)
+    mine = {str(Path(path).relative_to(tmp_path)) for path in paths if path.startswith(str(tmp_path))}
+    names = ("package", "namespace", "single.py", "native.so", "project.egg-info")
+    assert mine == {"lib/other.py", *(f"project/{name}" for name in names)}
+    assert [str(Path(path).relative_to(tmp_path)) for path in hidden if path.startswith(str(tmp_path))] == [
+        "project/package/.env",
+        "project/package/env",
+    ]
+    assert prefix in paths
+    assert trusted != []
+    assert not any(path.startswith(str(tmp_path)) for path in trusted)
+
+
+def test_nothing_is_shown_twice_and_never_everything(tmp_path: Path) -> None:
+    paths, _, _, _ = shown(tmp_path, Path("/"), tmp_path)
+    assert "/" not in paths
+    for path in paths:
+        assert not any(path != other and path.startswith(other.rstrip("/") + "/") for other in paths), path
