@@ -61,6 +61,8 @@ def test_one_rollout(client: RolloutClient) -> None:
     assert (settings["model_id"], settings["temperature"], settings["input_id"]) == ("m", 0.5, "row-1")
     assert settings["base_url"] == "http://127.0.0.1:1/v1"
     assert future.done()
+    assert asyncio.run(future.done_async()) is True
+    assert not future.cancelled
     assert not future.cancelled()
     assert 0.2 <= future.elapsed() < 30
     assert future.raise_for_status() is future
@@ -82,9 +84,12 @@ def test_a_lost_session_is_a_result_too(client: RolloutClient) -> None:
 
 def test_a_timeout_stops_the_session(client: RolloutClient) -> None:
     future = client.invoke({"seconds": 60})
+    assert asyncio.run(future.done_async()) is False
     with pytest.raises(TimeoutError, match=r"no result after 0\.3 s"):
         future.result(timeout=0.3)
-    assert future.cancelled()
+    assert future.cancelled
+    assert future.cancelled() is True
+    assert (future.cancelled == True, repr(future.cancelled)) == (True, "True")  # noqa: E712
     eventually(lambda: future.session_id not in sessions(client))
     with pytest.raises(RolloutCancelled):
         future.result()
@@ -297,9 +302,47 @@ def test_resuming(agent: Path, tmp_path: Path) -> None:
         assert [item.index for item in rerun if not item.resumed] == [2]
 
 
-def test_a_bucket_needs_nothing_set_up(agent: Path) -> None:
-    with RolloutClient(agent, "my-bucket", "exp") as client:
-        assert client.invoke({"n": 5}).result(timeout=30)["n"] == 5
+@pytest.mark.parametrize("store", ["my-bucket", "s3://my-bucket/team/one"])
+def test_a_bucket_needs_nothing_set_up_and_stays(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    rows = [{"input_id": f"r{n}", "n": n} for n in range(2)]
+    with RolloutClient(agent, store, "exp") as client:
+        future = client.invoke(rows[0], input_id="r0")
+        assert future.result(timeout=30)["n"] == 0
+    folder = tmp_path / "data" / "agentcore-rl" / "buckets" / store.removeprefix("s3://")
+    assert client.store_url == str(folder)
+    assert Result.from_bytes(open_store(client.store_url).get(future.result_key)).document["n"] == 0
+    assert caplog.text.count(f"what it stores in {store} is in {folder}") == 1
+    with RolloutClient(agent, store, "exp") as client:
+        assert [item.resumed for item in client.run_batch(rows, timeout=60, resume=True)] == [True, False]
+
+
+def test_a_bucket_that_can_not_be_kept_is_an_error(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    with (
+        RolloutClient(agent, "my-bucket", "exp") as client,
+        pytest.raises(ConfigError, match=r"can't be made: .*\nhint: name a folder"),
+    ):
+        client.invoke({})
+
+
+def test_a_queue_is_the_users_own(agent: Path, tmp_path: Path, aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket is one of this machine, with keys that are good for nothing else; the queue is not."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("AWS_ENDPOINT_URL_SQS")  # the URL says where it is
+    queue = aws_env.new_queue()
+    with RolloutClient(agent, "my-bucket", "exp", sqs_url=queue) as client:
+        future = client.invoke({"n": 5})
+        open_store("my-bucket", sqs_url=queue).announce(future.result_key)
+        assert future.result(timeout=30)["n"] == 5
+        delivery = client._core.delivery
+        assert delivery is not None
+        eventually(lambda: delivery._unheard == -1)  # the announcement was heard
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,20 @@ def test_rollouts_through_failing_proxies(tmp_path: Path, monkeypatch: pytest.Mo
         assert way.counts[fault] > 0, way.counts
     assert (way.counts["hang"], way.counts["throttled"]) == (2, 3)
     assert way.counts["down"] > 0
+
+
+@pytest.mark.timeout(300)
+def test_more_rollouts_at_once_than_the_runtime_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends a session must not wait behind those that want one, and being full must not slow the client down."""
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "rl_app.py").write_text(AGENT)
+    agent = AgentSource.parse(tmp_path / "agent" / "rl_app.py")
+    runtime = LocalRuntime(agent, max_sessions=3, stores=[tmp_path / "results"])
+    with runtime:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", f"http://127.0.0.1:{runtime.port}")
+        with RolloutClient(runtime.arn, tmp_path / "results", "exp", max_pool_connections=24) as client:
+            items = list(client.run_batch([{"n": n} for n in range(24)], 24, timeout=60))
+        eventually(lambda: runtime.sessions == [])
+    assert Counter(item.status for item in items) == {Status.COMPLETED: 24}
+    assert runtime.counts["started"] == 24
+    assert runtime.counts["refused"] <= 21 + 12  # those that asked before anybody knew, and a try now and then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.client import delivery
 from agentcore_rl_toolkit.client.delivery import Delivery
-from agentcore_rl_toolkit.errors import StoreError
+from agentcore_rl_toolkit.errors import StoreError, StoreMisconfigured
 from agentcore_rl_toolkit.store import Store, open_store
-from support.fault_proxy import FaultProxy
+from support.fault_proxy import FaultProxy, WithoutListBucket
 from support.loop import LoopThread, loop_thread
+from support.own_runtime import OwnRuntime, completed
 from support.runtime import eventually
 
 
@@ -168,3 +171,53 @@ def test_how_often_it_looks_follows_how_long_rollouts_take(tmp_path: Path) -> No
 
     with loop_thread() as threads:
         assert threads.run(intervals()) == [0.2, 0.2, 2.0, 10.0]
+
+
+# What is wrong with the store, as the user of a client notices it
+
+
+def test_without_permission_to_list_every_result_is_found(
+    aws_env: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = aws_env.new_bucket()
+    with WithoutListBucket(aws_env.s3_url).serving() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        with RolloutClient(OwnRuntime(after(1.0)), bucket, "exp") as client:
+            items = list(client.run_batch([{"n": n} for n in range(4)], timeout=30))
+        assert proxy.counts["missing"] > 0
+        assert proxy.counts["listed"] == 1
+    assert [item.error for item in items] == [None] * 4
+    assert caplog.text.count("hint: allow s3:ListBucket") == 1
+
+
+def after(seconds: float) -> Callable[[dict[str, Any]], Any]:
+    async def result(payload: dict[str, Any]) -> bytes:
+        await asyncio.sleep(seconds)
+        return completed(payload)
+
+    return result
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({}, "create the bucket, or name another store"),
+        ({"AWS_ACCESS_KEY_ID": "unknown"}, "aws sts get-caller-identity"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "aws sts get-caller-identity"),
+        ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "set AWS credentials"),
+        ({"AWS_PROFILE": "nobody"}, "set AWS credentials|set AWS_REGION and credentials"),
+    ],
+)
+def test_a_store_that_can_not_work_is_one_error_and_no_rollout(
+    aws_env: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None], hint: str
+) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
+    for name, value in changes.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    runtime = OwnRuntime()
+    with RolloutClient(runtime, "no-such-bucket-here", "exp") as client:
+        with pytest.raises(StoreMisconfigured, match=hint):
+            list(client.run_batch([{}] * 3, timeout=30))
+        with pytest.raises(StoreMisconfigured, match=hint):
+            client.invoke({})
+    assert runtime.invoked == []

@@ -124,6 +124,22 @@ class FaultProxy:
         return app
 
 
+class WithoutListBucket(FaultProxy):
+    """S3 as somebody sees it who may read and write objects, but not list them: what isn't there is forbidden, too."""
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.counts["requests"] += 1
+        lists = request.method == "GET" and "list-type" in request.query
+        if not lists:
+            answer, content = await self._forward(request, body)
+            if answer.status != 404:
+                return _copy(request, answer, content)
+        self.counts["listed" if lists else "missing"] += 1
+        told = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        return web.Response(status=403, text=told, content_type="application/xml")
+
+
 def _raw(url: str) -> object:
     """The URL exactly as it came: a signature covers every byte of it."""
     from yarl import URL

@@ -11,26 +11,26 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import random
 import time
-import uuid
+import traceback
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AgentCoreRLError, ConfigError, RolloutCancelled, RuntimeFault
+from ..errors import AgentCoreRLError, ConfigError, RuntimeFault, StoreError, StoreMisconfigured
 from ..loop import PrivateLoop
 from ..result import Result
-from ..types import RolloutId, Status
-from .core import ClientCore, Flight
+from ..store.read import read_result
+from ..types import INFRASTRUCTURE, RolloutId, Status
+from .attempt import Attempt
+from .core import ClientCore
 
-INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
-"""Failures that are not the agent's own: worth another try, and not worth keeping when a batch is resumed."""
+logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 2.0
-# What a runtime says (code 424) when the app answered with an error, or never could; all else is a session lost.
-_OWN_FAULTS = ("Received error (", "could not be imported", "did not take the rollout on")
 
 Progress = Callable[["BatchItem", int, int], object]
 """Called with each item, how many are done, and how many there are."""
@@ -105,11 +105,14 @@ class BatchRun:
         self._items: asyncio.Queue[BatchItem | BaseException | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._done = 0
+        self._closed = False
 
     async def next(self) -> BatchItem | None:
         """The next item in order of completion; None after the last."""
-        if self._task is None:
+        if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._task is None or (self._task.done() and self._items.empty()):
+            return None
         item = await self._items.get()
         if isinstance(item, BaseException):
             raise item
@@ -121,6 +124,7 @@ class BatchRun:
 
     async def close(self) -> None:
         """Stop every session that is still running."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -162,42 +166,26 @@ class BatchRun:
                 break
         return item
 
-    async def _attempt(self, sample: _Sample, attempt: int, start: float) -> BatchItem:
-        flights: list[Flight] = []
+    async def _attempt(self, sample: _Sample, number: int, start: float) -> BatchItem:
+        options = self._options
+        attempt = Attempt(
+            self._core, sample.payload, sample.input_id, timeout=options.timeout, hedge_after=options.hedge_after
+        )
         try:
-            document, flight = await asyncio.wait_for(self._race(sample, flights), self._options.timeout)
+            document, session_id = await attempt.run()
+        except StoreMisconfigured:
+            raise  # so would all the others be
         except asyncio.TimeoutError:
-            text = f"no result after {self._options.timeout:g} s; the session was stopped"
-            return self._failed(sample, Status.TIMEOUT, text, flights, attempt, start)
+            status, error = Status.TIMEOUT, f"no result after {options.timeout:g} s; the session was stopped"
         except RuntimeFault as fault:
-            return self._failed(sample, status_of(fault), str(fault), flights, attempt, start)
-        except AgentCoreRLError as error:
-            return self._failed(sample, Status.AGENT_ERROR, str(error), flights, attempt, start)
-        finally:
-            for other in flights:
-                if not other.outcome.done():
-                    self._core.end(other, RolloutCancelled(f"{other.id.result_key} was given up"))
-        return _item(sample, document, flight.id.session_id, attempt, time.monotonic() - start)
-
-    async def _race(self, sample: _Sample, flights: list[Flight]) -> tuple[dict[str, Any], Flight]:
-        """Run a rollout, and its duplicate if it takes long; the first result counts."""
-        flights.append(await self._start(sample))
-        waiting = [_awaitable(flights[0])]
-        if self._options.hedge_after is not None:
-            done, _ = await asyncio.wait(waiting, timeout=self._options.hedge_after)
-            if not done:
-                flights.append(await self._start(sample))
-                waiting.append(_awaitable(flights[1]))
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        first = waiting.index(done.pop())
-        return waiting[first].result(), flights[first]
-
-    async def _start(self, sample: _Sample) -> Flight:
-        return await self._core.start(sample.payload, str(uuid.uuid4()), sample.input_id, {})
-
-    def _failed(
-        self, sample: _Sample, status: Status, error: str, flights: list[Flight], attempt: int, start: float
-    ) -> BatchItem:
+            status, error = status_of(fault), str(fault)
+        except AgentCoreRLError as problem:
+            status, error = Status.AGENT_ERROR, str(problem)
+        except Exception as problem:
+            logger.exception("rollout %d of a batch failed in a way that nobody expected", sample.index)
+            status, error = Status.AGENT_ERROR, "".join(traceback.format_exception_only(problem)).strip()
+        else:
+            return _item(sample, document, session_id, number, time.monotonic() - start)
         return BatchItem(
             success=False,
             result=None,
@@ -206,9 +194,9 @@ class BatchRun:
             elapsed=time.monotonic() - start,
             input_id=sample.input_id,
             sample=sample.sample,
-            session_id=flights[0].id.session_id if flights else None,
+            session_id=attempt.session_id,
             status=status,
-            attempts=attempt,
+            attempts=number,
         )
 
     # --- resuming --------------------------------------------------------------------------------------------------
@@ -221,8 +209,8 @@ class BatchRun:
         keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
         kept: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         for key in keys:
-            with contextlib.suppress(ValueError, AgentCoreRLError):
-                document = json.loads(await call(store.get, key))
+            with contextlib.suppress(StoreError):
+                document = (await call(read_result, store, key)).document
                 status = Result(document).status
                 if status is Status.COMPLETED or (status not in INFRASTRUCTURE and not self._options.rerun_failures):
                     kept[_input_of(key) or ""].append((key, document))
@@ -317,16 +305,19 @@ def input_id_of(payload: dict[str, Any], index: int) -> str:
     >>> input_id_of({"input_id": "q7"}, 0), input_id_of({"prompt": "hi"}, 3)
     ('q7', '000003-bbab304e')
     """
-    given = payload.get("input_id") if isinstance(payload, dict) else None
-    if isinstance(given, (str, int)) and not isinstance(given, bool):
-        return str(given)
-    content = json.dumps(payload, sort_keys=True, default=repr).encode()
+    try:
+        given = payload.get("input_id") if isinstance(payload, dict) else None
+        if isinstance(given, (str, int)) and not isinstance(given, bool):
+            return str(given)
+        content = json.dumps(payload, sort_keys=True, default=repr).encode()
+    except Exception:  # it can't be sent either, which is then said of this one row
+        return f"{index:06d}"
     return f"{index:06d}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def status_of(fault: RuntimeFault) -> Status:
     """What a refused invoke amounts to: the agent's own fault, or a session that was lost on the way."""
-    own = fault.status in (400, 401, 403, 404) or any(text in str(fault) for text in _OWN_FAULTS)
+    own = fault.status in (400, 401, 403, 404) or fault.reason == "agent"
     return Status.AGENT_ERROR if own else Status.SESSION_LOST
 
 
@@ -338,7 +329,7 @@ def _item(
     return BatchItem(
         success=success,
         result=document,
-        error=None if success else str(document.get("stop_reason") or status.meaning),
+        error=Result(document).failure,
         index=sample.index,
         elapsed=elapsed,
         input_id=sample.input_id,
@@ -348,12 +339,6 @@ def _item(
         attempts=attempt,
         resumed=resumed,
     )
-
-
-def _awaitable(flight: Flight) -> asyncio.Future[dict[str, Any]]:
-    future = asyncio.wrap_future(flight.outcome)
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the loser of a race is not missed
-    return future
 
 
 def _input_of(key: str) -> str | None:

@@ -17,6 +17,8 @@ from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progre
 from .core import AWS_TPS, ClientCore
 from .future import RolloutFuture
 
+_FORMER = frozenset({"initial_interval", "max_interval", "backoff_factor", "log_interval"})
+
 
 class RolloutClient:
     """Submits rollouts to one agent and brings their results back.
@@ -57,6 +59,15 @@ class RolloutClient:
         """The experiment results land under."""
         return self._core.exp_id
 
+    @property
+    def store_url(self) -> str:
+        """What `open_store` and `agentcore-rl results` take to read the results.
+
+        The agent of a path runs on this machine, and so does its S3: a bucket is then a folder under
+        `~/.local/share/agentcore-rl/buckets`, and this is its name.
+        """
+        return self._core.store_url
+
     def invoke(
         self, payload: dict[str, Any], session_id: str | None = None, input_id: str | None = None, **overrides: Any
     ) -> RolloutFuture:
@@ -81,13 +92,18 @@ class RolloutClient:
         resume: bool = False,
         rerun_failures: bool = False,
         progress: Progress | None = None,
+        **former: float,
     ) -> BatchResult:
         """Run many rollouts; iterate over what it gives.
 
-        `timeout` is per rollout. `n` samples of each row share its `input_id`. A failure of the infrastructure is
-        tried again up to `max_retries` times in a fresh session; the agent's own error is not. `hedge_after` seconds
-        without a result start a duplicate, and the first to finish counts. `resume` hands out what the store has
-        under this `exp_id` and runs the rest; `rerun_failures` counts failed results as missing.
+        `timeout` is per rollout, from when the runtime has taken it on. `n` samples of each row share its `input_id`.
+        A failure of the infrastructure is tried again up to `max_retries` times in a fresh session; the agent's own
+        error is not. `hedge_after` seconds without a result start a duplicate, and the first to finish counts. `resume`
+        hands out what the store has under this `exp_id` and runs the rest; `rerun_failures` counts failed results as
+        missing. A row that can't be JSON is a failed item.
+
+        `initial_interval`, `max_interval`, `backoff_factor` and `log_interval`, of the first toolkit, are taken and not
+        used: how often results are looked for follows how long rollouts take.
         """
         options = locals()
         return BatchResult(self._batch(options), self._loop)
@@ -104,13 +120,16 @@ class RolloutClient:
         resume: bool = False,
         rerun_failures: bool = False,
         progress: Progress | None = None,
+        **former: float,
     ) -> AsyncBatchResult:
         """The same, for `async for`."""
         options = locals()
         return AsyncBatchResult(self._batch(options), self._loop)
 
     def close(self) -> None:
-        """Stop every live session, and a runtime of its own."""
+        """Stop every live session, and a runtime of its own. In a forked process they are not this one's to stop."""
+        if self._loop.is_elsewhere:
+            return
         try:
             self._loop.run(self._core.aclose())
         finally:
@@ -118,8 +137,9 @@ class RolloutClient:
 
     async def aclose(self) -> None:
         """The same, awaited."""
-        await self._loop.run_async(self._core.aclose())
-        self._loop.close()
+        if not self._loop.is_elsewhere:
+            await self._loop.run_async(self._core.aclose())
+            self._loop.close()
 
     def __enter__(self) -> RolloutClient:
         return self
@@ -141,5 +161,8 @@ class RolloutClient:
         return RolloutFuture(flight, self._core, self._loop)
 
     def _batch(self, given: dict[str, Any]) -> BatchRun:
+        for name in given.pop("former"):
+            if name not in _FORMER:
+                raise TypeError(f"run_batch() got an unexpected keyword argument {name!r}")
         options = {name: value for name, value in given.items() if name not in ("self", "payloads")}
         return BatchRun(self._core, given["payloads"], BatchOptions(**options))

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import threading
 import time
 import weakref
@@ -20,10 +19,12 @@ from typing import Any
 
 from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
-from ..store import Store, open_store
+from ..store import open_store
+from ..store.buckets import bucket_folder, buckets_folder
 from ..types import RolloutId
+from .calls import RuntimeCalls
 from .delivery import Delivery
-from .pacing import Pacer
+from .turns import SharedPacer
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,11 @@ LOCAL_PREFIX = "arn:aws:bedrock-agentcore:local:"
 _WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
 AWS_TPS = 25
 _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
-_LONGEST_BACKOFF = 20.0
-_RETRYABLE = frozenset({"RetryableConflictException", "ConflictException", "InternalServerException"})
 _STOP_SECONDS = 30.0
 _ANSWER_SECONDS = 30.0  # a rollout is answered at once, so silence means that nobody is there
 
 # Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process with the same limit.
-_pacers: weakref.WeakValueDictionary[tuple[str, float | None], Pacer] = weakref.WeakValueDictionary()
+_pacers: weakref.WeakValueDictionary[tuple[str, float | None], SharedPacer] = weakref.WeakValueDictionary()
 _pacers_lock = threading.Lock()  # clients live on loops, and so on threads, of their own
 
 
@@ -87,12 +86,11 @@ class ClientCore:
         self._opened: asyncio.Task[None] | None = None
         self._runtime: Runtime | None = None
         self._owned: Any = None
-        self._pacer: Pacer | None = None
+        self._calls: RuntimeCalls | None = None
         self.delivery: Delivery | None = None
         self.live: dict[str, Flight] = {}
         """Sessions that may be running, by session id."""
         self._stopping: set[asyncio.Task[None]] = set()
-        self._line = asyncio.Lock()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
@@ -107,52 +105,80 @@ class ClientCore:
             raise
 
     async def _open(self) -> None:
-        environ = None
-        limit = self._tps_limit
+        try:
+            self._runtime, s3_environ = await self._find_runtime()
+            limit = self._tps_limit
+            if self._runtime.arn.startswith(_WITHOUT_QUOTA) and limit == AWS_TPS:  # AWS's quota is not theirs
+                limit = None
+            with _pacers_lock:
+                key = (self._runtime.arn, limit)
+                pacer = _pacers[key] = _pacers.get(key) or SharedPacer(limit)
+            self._calls = RuntimeCalls(self._runtime, pacer, attempts=self._attempts)
+            store = open_store(self.store_name, sqs_url=self._sqs_url, s3_environ=s3_environ)
+            self.delivery = Delivery(store, self.exp_id)
+            await self.delivery.open()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _find_runtime(self) -> tuple[Runtime, dict[str, str] | None]:
+        """The runtime; and how S3 is reached, if that is the runtime's own."""
         if not isinstance(self.target, str):
-            self._runtime = self.target
-        elif self.target.startswith("arn:"):
+            return self.target, None
+        if self.target.startswith("arn:"):
             from ..runtime.agentcore import AgentCoreRuntime
 
             is_local = self.target.startswith(LOCAL_PREFIX)
             endpoint = os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or (_LOCAL_ENDPOINT if is_local else None)
-            self._runtime = AgentCoreRuntime(
+            runtime = AgentCoreRuntime(
                 self.target,
                 endpoint_url=endpoint,
                 max_concurrency=self._connections,
                 max_attempts=1,  # retries are ours, so that they are paced
                 read_timeout=_ANSWER_SECONDS,
             )
-        else:
-            from ..runtime.local import LocalRuntime
+            return runtime, None
+        from ..runtime.local import LocalRuntime
 
-            runtime = LocalRuntime(self.target)
-            await runtime.start()
-            self._runtime = self._owned = runtime
-            environ = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
-            environ["AWS_ENDPOINT_URL_S3"] = runtime.endpoint_url
-        if self._runtime.arn.startswith(_WITHOUT_QUOTA) and limit == AWS_TPS:  # AWS's quota is not theirs
-            limit = None
-        with _pacers_lock:
-            key = (self._runtime.arn, limit)
-            self._pacer = _pacers.get(key) or Pacer(limit)
-            _pacers[key] = self._pacer
-        self.delivery = Delivery(self.open_store(environ), self.exp_id)
+        private = LocalRuntime(self.target, buckets=self._make_bucket())
+        await private.start()
+        self._owned = private
+        environ = {"AWS_ACCESS_KEY_ID": private.token, "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
+        return private, environ | {"AWS_ENDPOINT_URL_S3": private.endpoint_url}
 
-    def open_store(self, environ: dict[str, str] | None = None) -> Store:
-        """The store results land in."""
-        return open_store(self.store_name, sqs_url=self._sqs_url, environ=environ)
+    @property
+    def store_url(self) -> str:
+        """What opens the store from outside: the folder, where the bucket is one of this machine."""
+        is_path = isinstance(self.target, str) and not self.target.startswith("arn:")
+        return (bucket_folder(self.store_name) if is_path else None) or self.store_name
+
+    def _make_bucket(self) -> str | None:
+        """Make the folder of a bucket on this machine, if the store is one, and say where it is; gives that of all."""
+        if self.store_url == self.store_name:
+            return None
+        try:
+            os.makedirs(self.store_url, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.store_url} can't be made: {error}", hint="name a folder as the store") from None
+        logger.warning("the agent runs on this machine; what it stores in %s is in %s", self.store_name, self.store_url)
+        return buckets_folder()
 
     async def aclose(self) -> None:
         """Stop every live session, and let go of everything."""
         for flight in list(self.live.values()):
             self.end(flight, RuntimeFault("the client was closed"))
         await self.settled()
-        if self.delivery is not None:
-            await self.delivery.close()
-        if self._runtime is not None and self._runtime is not self.target:
-            await self._runtime.aclose()
+        await self._release()
         self._opened = None
+
+    async def _release(self) -> None:
+        """Let go of the store, and of the runtime unless it is the caller's."""
+        delivery, self.delivery = self.delivery, None
+        runtime, self._runtime = self._runtime or self._owned, None
+        if delivery is not None:
+            await delivery.close()
+        if runtime is not None and runtime is not self.target:
+            await runtime.aclose()
 
     # --- one rollout -----------------------------------------------------------------------------------------------
 
@@ -187,35 +213,18 @@ class ClientCore:
         if not isinstance(payload, dict):
             raise ConfigError(f"a payload is a dict, not a {type(payload).__name__}")
         ours = {"exp_id": self.exp_id, "input_id": input_id, "s3_bucket": self.store_name}
-        given = payload.get("_rollout")
-        settings = (given if isinstance(given, dict) else {}) | self.settings | _given(overrides) | ours
         try:
+            given = payload.get("_rollout")
+            settings = (given if isinstance(given, dict) else {}) | self.settings | _given(overrides) | ours
             return json.dumps(payload | {"_rollout": settings}, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # a row may be anything, and so may what it raises
             raise ConfigError(f"the payload can't be sent as JSON: {error}") from None
 
     async def _invoke(self, flight: Flight, body: bytes) -> None:
-        assert self._runtime is not None
-        failures = throttles = 0
-        while True:
-            await self._turn()
-            try:
-                answer = await self._runtime.invoke(flight.id.session_id, body)
-                _check_answer(await answer.read(), flight.id.result_key)
-            except RuntimeFault as fault:
-                if fault.throttled:
-                    throttles += 1
-                    self._pacer_throttled(fault)
-                elif fault.code in _RETRYABLE and failures + 1 < self._attempts:
-                    failures += 1
-                else:
-                    raise
-                if flight.outcome.done():
-                    return
-                await asyncio.sleep(_backoff(failures + throttles))
-            else:
-                self._pacer_succeeded()
-                return
+        assert self._calls is not None
+        answer = await self._calls.invoke(flight.id.session_id, body, given_up=flight.outcome.done)
+        if answer is not None:
+            _check_answer(answer, flight.id.result_key)
 
     def _delivered(self, flight: Flight, document: dict[str, Any] | None, error: Exception | None) -> None:
         flight.deliver(document, error)
@@ -238,49 +247,11 @@ class ClientCore:
             await asyncio.wait(self._stopping, timeout=_STOP_SECONDS)
 
     async def _stop_session(self, session_id: str) -> None:
-        assert self._runtime is not None
-        for attempt in range(self._attempts):
-            await self._turn()
-            try:
-                await self._runtime.stop(session_id)
-            except RuntimeFault as fault:
-                if fault.code == "ResourceNotFoundException":
-                    break
-                if fault.throttled:
-                    self._pacer_throttled(fault)
-                elif fault.code not in _RETRYABLE:
-                    logger.warning("session %s could not be stopped: %s", session_id, fault)
-                    break
-                await asyncio.sleep(_backoff(attempt + 1))
-            else:
-                self._pacer_succeeded()
-                break
-        self.live.pop(session_id, None)
-
-    # --- pacing ----------------------------------------------------------------------------------------------------
-
-    async def _turn(self) -> None:
-        """Wait for this client's turn to send a request.
-
-        One at a time, in order: a slot is only taken when it is next, so that a throttle moves everybody behind it.
-        """
-        assert self._pacer is not None
-        async with self._line:
-            with _pacers_lock:
-                now = time.monotonic()
-                at = self._pacer.reserve(now)
-            if at > now:
-                await asyncio.sleep(at - now)
-
-    def _pacer_throttled(self, fault: RuntimeFault) -> None:
-        assert self._pacer is not None
-        with _pacers_lock:
-            self._pacer.throttled(time.monotonic(), fault.retry_after)
-
-    def _pacer_succeeded(self) -> None:
-        assert self._pacer is not None
-        with _pacers_lock:
-            self._pacer.succeeded(time.monotonic())
+        assert self._calls is not None
+        try:
+            await self._calls.stop(session_id)
+        finally:
+            self.live.pop(session_id, None)
 
 
 def _absolute(store: str) -> str:
@@ -298,16 +269,12 @@ def _given(overrides: dict[str, Any]) -> dict[str, Any]:
 def _check_answer(body: bytes, key: str) -> None:
     """Whether the app has taken the rollout on."""
     answer = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(body)
     if not isinstance(answer, dict) or answer.get("status") != "processing" or answer.get("result_key") != key:
         raise RuntimeFault(
             f"the agent did not take the rollout on; it answered {body[:200].decode(errors='replace')!r}",
             code="RuntimeClientError",
+            reason="agent",
             hint="its function must be decorated with @app.rollout_entrypoint",
         )
-
-
-def _backoff(attempt: int) -> float:
-    ceiling: float = min(0.5 * 2**attempt, _LONGEST_BACKOFF)
-    return random.random() * ceiling

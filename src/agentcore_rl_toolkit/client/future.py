@@ -11,7 +11,25 @@ from typing import Any
 from ..errors import RolloutCancelled, RolloutFailed
 from ..loop import PrivateLoop
 from ..result import Result
+from ..types import Status
 from .core import ClientCore, Flight
+
+
+class CallableBool(int):
+    """True or false, called or not.
+
+    >>> bool(CallableBool(False)), CallableBool(True)()
+    (False, True)
+    """
+
+    def __new__(cls, value: bool) -> CallableBool:
+        return super().__new__(cls, bool(value))
+
+    def __call__(self) -> bool:
+        return bool(self)
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
 
 
 class RolloutFuture:
@@ -39,9 +57,14 @@ class RolloutFuture:
         """Whether there is a result, or never will be one."""
         return self._flight.outcome.done()
 
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return self.done() and isinstance(self._flight.outcome.exception(), RolloutCancelled)
+    async def done_async(self) -> bool:
+        """The same, awaited."""
+        return self.done()
+
+    @property
+    def cancelled(self) -> CallableBool:
+        """Whether it was cancelled. A property as in the first toolkit, and a method as in `concurrent.futures`."""
+        return CallableBool(self.done() and isinstance(self._flight.outcome.exception(), RolloutCancelled))
 
     def elapsed(self) -> float:
         """Seconds from the invoke to the result, or until now."""
@@ -49,6 +72,7 @@ class RolloutFuture:
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the result. After `timeout` seconds the session is stopped and `TimeoutError` raised."""
+        self._check_process()
         try:
             return self._flight.outcome.result(timeout)
         except concurrent.futures.TimeoutError:
@@ -60,6 +84,7 @@ class RolloutFuture:
 
     async def result_async(self, timeout: float | None = None) -> dict[str, Any]:
         """Await the result. After `timeout` seconds the session is stopped and `asyncio.TimeoutError` raised."""
+        self._check_process()
         waiting = asyncio.wrap_future(self._flight.outcome)
         waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # who gave up misses no outcome
         try:
@@ -74,8 +99,8 @@ class RolloutFuture:
     def raise_for_status(self) -> RolloutFuture:
         """Wait for the result; raise `RolloutFailed` if it is not a success. Gives itself back."""
         result = Result(self.result())
-        if result.document.get("status_code", 200) != 200:
-            raise RolloutFailed(f"{self.result_key}: {result.status.value}: {result.document.get('stop_reason')}")
+        if result.status is not Status.COMPLETED:
+            raise RolloutFailed(f"{self.result_key}: {result.status.value}: {result.failure}")
         return self
 
     def cancel(self) -> bool:
@@ -85,6 +110,11 @@ class RolloutFuture:
     async def cancel_async(self) -> bool:
         """The same, awaited."""
         return await self._loop.run_async(self._cancel())
+
+    def _check_process(self) -> None:
+        """In a forked process, there is only the result that was there before."""
+        if not self.done():
+            self._loop.check_process()
 
     async def _cancel(self) -> bool:
         if self.done():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentcore_rl_toolkit.client.batch import status_of
@@ -20,17 +22,17 @@ def test_the_first_outcome_of_a_flight_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "status"),
+    ("code", "reason", "status"),
     [
-        ("RuntimeClientError", "Received error (500) from runtime: boom", Status.AGENT_ERROR),
-        ("RuntimeClientError", "agent x could not be imported:\n…", Status.AGENT_ERROR),
-        ("RuntimeClientError", "the app's process ended (signal 9)", Status.SESSION_LOST),
-        ("ValidationException", "short session id", Status.AGENT_ERROR),
-        ("AccessDeniedException", "no", Status.AGENT_ERROR),
-        ("ResourceNotFoundException", "no such runtime", Status.AGENT_ERROR),
-        ("InternalServerException", "connection reset", Status.SESSION_LOST),
-        ("ThrottlingException", "slow down", Status.SESSION_LOST),
+        ("RuntimeClientError", "agent", Status.AGENT_ERROR),
+        ("RuntimeClientError", None, Status.SESSION_LOST),
+        ("ValidationException", None, Status.AGENT_ERROR),
+        ("AccessDeniedException", None, Status.AGENT_ERROR),
+        ("ResourceNotFoundException", None, Status.AGENT_ERROR),
+        ("InternalServerException", None, Status.SESSION_LOST),
+        ("ThrottlingException", None, Status.SESSION_LOST),
+        ("ThrottlingException", "full", Status.SESSION_LOST),
     ],
 )
-def test_what_a_refused_invoke_amounts_to(code: str, message: str, status: Status) -> None:
-    assert status_of(RuntimeFault(message, code=code)) is status
+def test_what_a_refused_invoke_amounts_to(code: str, reason: Any, status: Status) -> None:
+    assert status_of(RuntimeFault("it said no", code=code, reason=reason)) is status
