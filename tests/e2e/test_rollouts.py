@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
-from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
+from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped, RuntimeFault, StoreMisconfigured
 from agentcore_rl_toolkit.gateway.engine.base import EngineError, SampleRequest
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
 from agentcore_rl_toolkit.gateway.serve import Gateway
@@ -29,12 +29,16 @@ from agentcore_rl_toolkit.rollout import (
     Rollout,
     RolloutOptions,
     RolloutRunner,
+    RolloutWriter,
     failure_table,
+    read_rollouts,
     run_rollouts,
+    step_metrics,
 )
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
 from support.gateway import gateway, ids, text_of
+from support.own_runtime import OwnRuntime
 from support.runtime import eventually
 
 AGENT = (
@@ -227,19 +231,94 @@ def test_what_the_infrastructure_does_is_run_again(client: RolloutClient) -> Non
 
 
 def test_refills_are_bounded_and_what_stays_incomplete_is_never_handed_out_as_complete(client: RolloutClient) -> None:
+    """Row a takes its engine down and is the only one to do so; for a second, it might be an outage."""
     ended: list[Rollout] = []
-    rows, broken = [row("a"), row("b")], ["engine"] * 20
-    with gateway(told(row_a=["0", *broken], row_b=["0", "0.5"])) as running:
-        settings: dict[str, Any] = {"client": client, "gateway": running, "max_refills": 2}
-        (kept,) = run_rollouts(rows, 2, **settings, on_rollout=ended.append)
-        assert kept.payload == row("b")
-        assert Counter(r.status for r in ended if r.payload == row("a")) == {
-            Status.COMPLETED: 1,
-            Status.ENGINE_ERROR: 3,
-        }
-        (dropped,) = run_rollouts(rows[:1], 2, **settings, keep_dropped=True)
-        assert (dropped.dropped, len(dropped.rollouts), len(dropped.others)) == ("incomplete", 0, 4)
+    with gateway(told(row_a=["0", *["engine"] * 99], row_b=["0", "0.5"])) as running:
+        settings: dict[str, Any] = {"client": client, "gateway": running, "max_refills": 2, "outage_seconds": 30.0}
+        groups = list(run_rollouts([row("a"), row("b")], 2, **settings, keep_dropped=True, on_rollout=ended.append))
         whole(running)
+    dropped, kept = sorted(groups, key=lambda group: group.payload["prompt"])
+    assert (kept.payload, kept.dropped) == (row("b"), None)
+    assert (dropped.dropped, len(dropped.rollouts)) == ("incomplete", 1)
+    counts = Counter(r.status for r in ended if r.payload == row("a"))
+    assert counts[Status.COMPLETED] == 1
+    assert 3 <= counts[Status.ENGINE_ERROR] <= 8
+    assert counts.total() == len(dropped.rollouts) + len(dropped.others)
+
+
+def test_an_outage_is_waited_for_and_costs_no_row_and_no_failure(client: RolloutClient) -> None:
+    """More failures in a row than end a run, more of each row than it has refills; then all is well.
+
+    When the first rollout works again, others of its row still wait to be run: to all of them it was one outage.
+    """
+    ended: list[Rollout] = []
+    failures = iter(range(16))
+
+    def script(request: SampleRequest) -> Line:
+        if next(failures, None) is not None:
+            return Line([], fails=EngineError("the GPU is gone", status=500))
+        return Line(ids("1"))
+
+    with gateway(ScriptedEngine(script, weight_version="7")) as running:
+        settings: dict[str, Any] = {"client": client, "gateway": running, "max_refills": 1, "max_failures": 2}
+        groups = list(run_rollouts([row("a"), row("b")], 4, **settings, on_rollout=ended.append))
+        whole(running)
+    assert [group.rewards for group in groups] == [[1.0] * 4] * 2
+    assert Counter(rollout.status for rollout in ended) == {Status.ENGINE_ERROR: 16, Status.COMPLETED: 8}
+
+
+def test_an_outage_that_does_not_end_ends_the_run(client: RolloutClient) -> None:
+    with gateway(told(row_a=["engine"] * 99, row_b=["engine"] * 99)) as running:
+        with pytest.raises(RolloutsStopped) as caught:
+            list(run_rollouts([row("a"), row("b")], 2, client=client, gateway=running, outage_seconds=2.0))
+        whole(running)
+    message = str(caught.value)
+    assert re.match(
+        r"for \d s, every rollout has lost its session or its engine; the last one: engine_error: ", message
+    )
+    assert "the GPU is gone" in message
+    assert "hint: see whether the runtime and the engine are up; outage_seconds says" in message
+
+
+def test_during_an_outage_rollouts_are_started_less_and_less_often(tmp_path: Path) -> None:
+    """A runtime that refuses at once would be asked a thousand times in two seconds."""
+
+    class Down(OwnRuntime):
+        async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "") -> Any:
+            self.invoked.append(session_id)
+            raise RuntimeFault("nobody there", code="RuntimeClientError")
+
+    runtime = Down(arn="arn:aws:bedrock-agentcore:local:000000000000:runtime/down")  # without a quota
+    with RolloutClient(runtime, tmp_path, "exp") as unreachable, gateway(told()) as running:
+        settings: dict[str, Any] = {"client": unreachable, "gateway": running, "outage_seconds": 2.0}
+        with pytest.raises(RolloutsStopped, match="nobody there"):
+            list(run_rollouts([row("a"), row("b")], 2, **settings))
+    assert len(runtime.invoked) <= 4 * (2.0 / 0.25 + 2)
+
+
+def test_a_row_that_can_not_be_sent_is_one_failed_rollout(client: RolloutClient, tmp_path: Path) -> None:
+    rows: list[Any] = [row("a") | {"x": {1, 2}}, row("b"), {(1, 2): 3}, ["no", "row"], row("c") | {"input_id": "../up"}]
+    path = tmp_path / "rollouts.jsonl"
+    with gateway(told(row_b=["0", "1"])) as running, RolloutWriter(path) as writer:
+        settings: dict[str, Any] = {"client": client, "gateway": running, "max_concurrent_sessions": 1}
+        groups = list(run_rollouts(rows, 2, **settings, keep_dropped=True, on_rollout=writer.write))
+        whole(running)
+    by_index = {group.index: group for group in groups}
+    assert sorted(by_index) == [0, 1, 2, 3, 4]
+    assert sorted(by_index[1].rewards) == [0.0, 1.0]
+    for index in (0, 2, 3, 4):
+        assert statuses(by_index[index]) == {"agent_error": 2}
+    read = list(read_rollouts(path))
+    assert Counter(rollout.status for rollout in read) == {Status.AGENT_ERROR: 8, Status.COMPLETED: 2}
+
+
+def test_a_store_that_can_not_work_ends_the_run_at_once(tmp_path: Path, aws_env: Any) -> None:
+    runtime = OwnRuntime()
+    with RolloutClient(runtime, "no-such-bucket-here", "exp") as nowhere, gateway(told()) as running:
+        with pytest.raises(StoreMisconfigured, match="hint: create the bucket"):
+            list(run_rollouts([row("a")], 2, client=nowhere, gateway=running))
+        whole(running)
+    assert runtime.invoked == []
 
 
 def test_a_rollout_that_takes_too_long_is_stopped(client: RolloutClient) -> None:
@@ -336,7 +415,12 @@ def test_over_sampling_stops_the_slowest(client: RolloutClient) -> None:
     (slow,) = group.others
     assert (slow.status, slow.action, slow.why) == (Status.CANCELLED, Action.MASK, "no longer needed")
     assert Counter(r.sample for r in ended) == {0: 1, 1: 1, 2: 1}
+    stored = Path(client.store_url)
+    eventually(lambda: {r.session_id for r in ended} <= {path.stem for path in stored.rglob("*.json")})
     assert len({r.session_id for r in ended}) == 3
+    figures = step_metrics([group])
+    assert (figures["rollouts/failed"], figures["left_out/no_longer_needed"]) == (0, 1)
+    assert not any(name.startswith("failures/") for name in figures)
     eventually(lambda: not sessions(client))
 
 
@@ -425,11 +509,18 @@ def test_ctrl_c_stops_what_still_runs(client: RolloutClient, interruptible: None
 
 @pytest.mark.parametrize(
     "given",
-    [{"n": 0}, {"max_concurrent_sessions": 0}, {"max_failures": 0}, {"oversample": -1}, {"max_refills": -1}],
+    [
+        {"n": 0},
+        {"max_concurrent_sessions": 0},
+        {"max_failures": 0},
+        {"oversample": -1},
+        {"max_refills": -1},
+        {"outage_seconds": 0},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
     (name,) = given
-    with pytest.raises(ConfigError, match=f"{name} must be at least"):
+    with pytest.raises(ConfigError, match=f"{name} must be "):
         RolloutOptions(**given)
 
 

@@ -3,6 +3,9 @@
 rollout.py   Rollout and Group
 policy.py    what each way a rollout can end does to training
 judge.py     what becomes of one rollout, and of a group
+options.py   how rollouts are run
+sample.py    one rollout, from its gateway session to its trajectories
+outage.py    when the infrastructure is down
 run.py       run_rollouts
 metrics.py   a step in figures
 files.py     rollouts on disk
@@ -12,9 +15,10 @@ rescore.py   another reward for rollouts that were run already
 from .files import RolloutWriter, read_rollouts
 from .judge import Judge
 from .metrics import merge_metrics, step_metrics
+from .options import UNALTERED, RolloutOptions
 from .policy import FAILURES, Action, failure_table
 from .rollout import Group, Rollout
-from .run import UNALTERED, RolloutOptions, RolloutRunner, run_rollouts
+from .run import RolloutRunner, run_rollouts
 
 __all__ = [
     "FAILURES",

@@ -138,6 +138,7 @@ class RolloutWriter:
     def write(self, rollout: Rollout) -> None:
         """Add one; a line is on its way to the disk when this returns."""
         fields = rollout_fields(rollout)
+        fields["payload"] = _writable(fields["payload"])
         with self._lock:
             if self._file is not None:
                 self._file.write(json.dumps(fields, separators=(",", ":")) + "\n")
@@ -184,6 +185,15 @@ def read_rollouts(path: str | Path) -> Iterator[Rollout]:
             yield rollout
 
 
+def _writable(payload: Any) -> Any:
+    """A row as it is; where it can't be JSON, and so was never sent, something that says so."""
+    try:
+        json.dumps(payload)
+    except Exception as error:
+        return {"unsendable": f"{type(error).__name__}: {error}"}
+    return payload
+
+
 def _end_with_a_line(path: Path) -> None:
     """Take away a line that was cut off, so that the next one begins on its own."""
     with path.open("rb+") as file:
@@ -227,8 +237,9 @@ _JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds")
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """What has no fixed shape is a column of JSON; a message with half a character in it is stored without that."""
     flat = {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
-    if fields["error"] is not None:
-        flat["error"] = fields["error"].encode(errors="replace").decode()
+    for name in ("error", "input_id"):
+        if fields[name] is not None:
+            flat[name] = fields[name].encode(errors="replace").decode()
     return flat
 
 

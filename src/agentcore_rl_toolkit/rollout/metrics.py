@@ -21,7 +21,7 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
         "groups/without_variance": sum(not group.has_variance for group in groups),
         "rollouts/run": len(everything),
         "rollouts/trained": len(trained),
-        "rollouts/failed": sum(rollout.status.status_code != 200 for rollout in everything),
+        "rollouts/failed": sum(rollout.failed for rollout in everything),
     }
     rewards = [reward for group in kept for reward in group.rewards]
     if rewards:
@@ -30,7 +30,7 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
         metrics["reward/group_std"] = statistics.fmean(spreads)
     metrics |= _counted("dropped", Counter(group.dropped for group in groups if group.dropped))
     metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
-    metrics |= _counted("failures", Counter(r.status.value for r in everything if r.status.status_code != 200))
+    metrics |= _counted("failures", Counter(rollout.status.value for rollout in everything if rollout.failed))
     metrics |= _fidelity(everything) | _sizes(trained) | _stations(everything)
     return metrics
 

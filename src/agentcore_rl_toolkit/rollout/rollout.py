@@ -10,6 +10,9 @@ from ..gateway.trajectory import Fidelity, Row
 from ..types import Status
 from .policy import Action
 
+NOT_NEEDED = "no longer needed"
+"""Why a rollout was given up of which there were enough without it."""
+
 NOTHING = Fidelity(sampled=0, trained=0, masked={}, rows=0, turns=0, bridges=0, renders=0, parse_failures=0)
 """The fidelity of a rollout that never reached a model."""
 
@@ -19,7 +22,8 @@ class Rollout:
     """Result and trajectories of one session."""
 
     input_id: str
-    session_id: str
+    session_id: str | None
+    """None if it was given up before it had one."""
     sample: int
     """Which sample of its data row it is, counted from 0 in the order they were started."""
     status: Status
@@ -52,6 +56,11 @@ class Rollout:
     @property
     def trained(self) -> bool:
         return self.action is Action.TRAIN
+
+    @property
+    def failed(self) -> bool:
+        """Whether it came to no good end of its own; one that was given up may have."""
+        return self.status is not Status.COMPLETED and self.why != NOT_NEEDED
 
 
 @dataclass(frozen=True, eq=False)

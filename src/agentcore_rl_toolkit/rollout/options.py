@@ -1,0 +1,62 @@
+"""`RolloutOptions`: how rollouts are run. Values, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError
+from .judge import Judge
+
+UNALTERED: Mapping[str, Any] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Sampling settings that leave the policy as it is, as its logprobs have it: for a trainer's `enforced`. Agents ask for
+others, and servers take their defaults from a model's `generation_config.json`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """How rollouts are run."""
+
+    n: int = 8
+    """Samples of each row: the size of a group."""
+    max_concurrent_sessions: int = 32
+    timeout: float | None = 900.0
+    """Seconds a rollout may take."""
+    oversample: int = 0
+    """How many more samples of each row are started; once there are enough, the slowest are stopped."""
+    max_refills: int = 4
+    """How many samples of a group may be run again, an outage counted once; what is missing then drops the group."""
+    max_failures: int = 16
+    """So many rollouts in a row that can't be trained on end the run; lost sessions and failed engines don't count."""
+    outage_seconds: float = 300.0
+    """After so many seconds in which every rollout has lost its session or its engine, the run ends. Until then they
+    are tried again, less and less often."""
+    max_batch_tokens: int | None = None
+    """The first group beyond so many tokens is dropped, and no further ones are started."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling settings for model calls that don't say; the agent gets them as `sampling_params`."""
+    enforced: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling settings whatever the agent asks for."""
+    context_limit: int | None = None
+    """Most tokens of prompt and reply of one model call."""
+    model: str | None = None
+    """The model to sample from, whatever name the agent asks for; by default, the gateway's first."""
+    judge: Judge = field(default_factory=Judge)
+    keep_dropped: bool = False
+    """Hand out dropped groups too."""
+
+    def __post_init__(self) -> None:
+        least = {"n": 1, "max_concurrent_sessions": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")
+        if not self.outage_seconds > 0:
+            raise ConfigError(f"outage_seconds must be more than 0, not {self.outage_seconds}")
