@@ -139,7 +139,20 @@ def in_process(model: str) -> Any:
 
 
 @contextmanager
-def colocated(model: str) -> Iterator[Subject]:
+def colocated() -> Iterator[Subject]:
+    pytest.importorskip("trl", reason="needs the extra trl")
+    from agentcore_rl_toolkit.backends.trl.colocated import ColocatedEngine
+    from support.fake_colocated import FakeLlm, vllm_importable
+
+    llm = FakeLlm()
+    llm.pace = 0.001
+    with vllm_importable():
+        engine = ColocatedEngine(SimpleNamespace(llm=llm), name="colocated", interval=0.005)
+        yield Subject(engine, lambda: len(llm.aborted), lambda: setattr(llm, "pace", 0.05))
+
+
+@contextmanager
+def real_colocated(model: str) -> Iterator[Subject]:
     from agentcore_rl_toolkit.backends.trl.colocated import ColocatedEngine
 
     llm = in_process(model)
@@ -165,13 +178,14 @@ SUBJECTS: dict[str, Open] = {
     "replicas": replicas,
     "transformers": transformers,
     "tinker": tinker,
+    "colocated": colocated,
 }
 if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
     SUBJECTS["real-vllm"] = lambda: real_vllm(url, "tokens")
     SUBJECTS["real-vllm-generate"] = lambda: real_vllm(url, "generate")
 
 if model := os.environ.get("AGENTCORE_RL_TEST_COLOCATED"):
-    SUBJECTS["real-colocated"] = lambda: colocated(model)
+    SUBJECTS["real-colocated"] = lambda: real_colocated(model)
 
 
 @pytest.fixture
@@ -370,6 +384,58 @@ def test_a_pause_holds_new_requests_until_it_ends(subject: Subject, loop: LoopTh
     held, got = loop.run(pause())
     assert held
     assert len(got.token_ids) == 8
+
+
+def test_pausing_twice_is_pausing_once(subject: Subject, loop: LoopThread) -> None:
+    async def pause() -> tuple[bool, Sampled]:
+        await subject.engine.pause()
+        await subject.engine.pause()
+        task = asyncio.create_task(whole(subject.engine, wish()))
+        await asyncio.wait([task], timeout=0.3)
+        held = not task.done()
+        await subject.engine.resume()
+        return held, await task
+
+    held, got = loop.run(pause())
+    assert held
+    assert len(got.token_ids) == 8
+
+
+def test_resuming_what_is_not_paused_changes_nothing(subject: Subject, loop: LoopThread) -> None:
+    async def resume() -> tuple[bool, Sampled]:
+        await subject.engine.resume()
+        assert len((await whole(subject.engine, wish())).token_ids) == 8
+        await subject.engine.pause()
+        await subject.engine.resume()
+        await subject.engine.resume()
+        assert len((await whole(subject.engine, wish())).token_ids) == 8
+        await subject.engine.pause()  # one pause is one pause, however often it was resumed before
+        task = asyncio.create_task(whole(subject.engine, wish()))
+        await asyncio.wait([task], timeout=0.3)
+        held = not task.done()
+        await subject.engine.resume()
+        return held, await task
+
+    held, got = loop.run(resume())
+    assert held
+    assert len(got.token_ids) == 8
+
+
+def test_what_is_sampled_when_a_pause_comes_is_sampled_to_its_end(subject: Subject, loop: LoopThread) -> None:
+    """Two pauses at the same moment, and two resumes: it goes on, once."""
+    subject.slow()
+
+    async def pause() -> Sampled:
+        task = asyncio.create_task(whole(subject.engine, wish(max_tokens=12)))
+        await asyncio.sleep(0.2)  # it is on its way
+        await asyncio.gather(subject.engine.pause(), subject.engine.pause())
+        await asyncio.gather(subject.engine.resume(), subject.engine.resume())
+        return await task
+
+    got = loop.run(pause())
+    assert len(got.token_ids) == len(got.logprobs) == 12
+    assert got.finish == "length"
+    assert len(loop.run(whole(subject.engine, wish())).token_ids) == 8
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -20,6 +20,7 @@ from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
 from support.fake_vllm import FakeVllm
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
+from support.runtime import eventually
 
 
 @pytest.fixture
@@ -241,6 +242,26 @@ def test_health_is_checked_without_requests(loop: LoopThread) -> None:
         await replicas.close()
 
     loop.run(wait())
+
+
+def test_a_check_outlives_whatever_a_server_says_of_itself(loop: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Server):
+        broken = False
+
+        async def info(self) -> EngineInfo:
+            if self.broken:
+                raise KeyError("max_model_len")
+            return await super().info()
+
+    servers = [Odd(0), Odd(1)]
+    replicas = Replicas(servers, check_every=0.01)
+    loop.run(replicas.start())
+    servers[0].broken = True
+    eventually(lambda: replicas.replicas[0].ejected)
+    servers[0].broken = False
+    eventually(lambda: not replicas.replicas[0].ejected)
+    loop.run(replicas.close())
+    assert any(record.levelname == "ERROR" and record.exc_info for record in caplog.records)
 
 
 def test_who_is_not_there_at_the_start_is_left_out_at_once(loop: LoopThread) -> None:

@@ -625,6 +625,28 @@ async def test_pause_holds_everybody_and_resume_lets_them_go_on() -> None:
         agrees(model, prompt_of(4), await late)
 
 
+async def test_a_pause_that_fails_or_is_cancelled_is_none() -> None:
+    engine = TransformersEngine(make_model())
+    with pytest.raises(EngineError, match="not been started"):
+        await engine.pause()
+    await engine.start()
+    try:
+        pausing = asyncio.create_task(engine.pause())
+        await asyncio.sleep(0)
+        pausing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pausing
+        assert len((await ask(engine, prompt_of(4), max_tokens=2, ignore_eos=True)).ids) == 2
+        await engine.pause()
+        late = asyncio.create_task(ask(engine, prompt_of(4), max_tokens=2, ignore_eos=True))
+        await asyncio.sleep(0.05)
+        assert not late.done()
+        await engine.resume()
+        assert len((await late).ids) == 2
+    finally:
+        await engine.close()
+
+
 async def test_dropout_is_off_while_sampling_and_flags_come_back_as_they_were() -> None:
     model = make_model(attention_dropout=0.9)
     model.train()

@@ -5,9 +5,11 @@
     PUT    /sessions/{id}/result                       attach a result        admin, or the session's key
     POST   /sessions/{id}/close, DELETE /sessions/{id}                                                     admin
     POST   /pause, /resume, /drain, PUT /weights       around a weight update                              admin
-    GET    /health, /metrics, /openapi.json
+    GET    /metrics                                    counters   admin, or the gateway's user on this machine
+    GET    /health, /openapi.json
     *      /sessions/{id}.{key}/v1/…                   what the agent's client calls          the session's key
 
+Requests of web pages are refused before they come here (`serve.py`).
 Anything that is not an agent's call is rare; an agent's call is on the fast path: one task, no middleware.
 """
 
@@ -27,6 +29,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError
 from xxhash import xxh3_128
 
+from ..socket_owner import is_own_process
 from .choice import engine_fault
 from .core import Core
 from .engine.base import EngineError
@@ -56,10 +59,20 @@ class App:
     """Routes requests to a `Core`."""
 
     def __init__(
-        self, core: Core, *, admin_key: str, url: Callable[[], str], keep_alive_seconds: float = _KEEP_ALIVE_SECONDS
+        self,
+        core: Core,
+        *,
+        admin_key: str,
+        url: Callable[[], str],
+        trusts_own_user: bool = False,
+        keep_alive_seconds: float = _KEEP_ALIVE_SECONDS,
     ) -> None:
-        """`url` says where the gateway is reached, for the URLs given to agents."""
+        """`url` says where the gateway is reached, for the URLs given to agents.
+
+        With `trusts_own_user`, processes of this process's user read the counters without a key.
+        """
         self.core = core
+        self._trusts_own_user = trusts_own_user
         self._admin = admin_key.encode()
         self._url = url
         self.keep_alive_seconds = keep_alive_seconds
@@ -155,7 +168,7 @@ class App:
 
     async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, rest: str) -> web.StreamResponse:
         """A model call, over any wire."""
-        raw = await self._body(request)
+        raw = await read_body(request)
         exchange, known = self._read(raw, session, wire, rest)
         own = request.headers.get("Idempotency-Key", "")
         known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
@@ -201,26 +214,14 @@ class App:
         return {"created": int(self._started), "context": context, "anthropic": theirs}
 
     async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        raw = await self._body(request)
+        raw = await read_body(request)
         call = anthropic.read_counted(read_json(raw))
         return _json(anthropic.counted(await self.core.count(session, call, size=len(raw))))
-
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        size = request.content_length
-        most = self.core.limits.max_body_bytes
-        if size is not None and size > most:
-            raise Fault(413, "body_too_large", f"the body has {size} bytes; at most {most} are read")
-        try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise Fault(413, "body_too_large", f"the body has more than the {most} bytes that are read") from None
-        except (web.RequestPayloadError, ContentEncodingError) as error:
-            raise invalid(f"the body can't be read: {error}") from None
 
     # Control
 
     async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
-        raw = await self._body(request)
+        raw = await read_body(request)
         session = self.core.sessions.open(read_settings(read_json(raw) if raw.strip() else {}))
         return _json(dump(self.urls(session)), status=201)
 
@@ -281,7 +282,7 @@ class App:
         return await send_list(request, "rows", (row_fields(row, packed) for row in folded.rows), about, packed)
 
     async def _result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        raw = await self._body(request)
+        raw = await read_body(request)
         self.core.sessions.put_result(session, read_json(raw))
         return _json(dump({"session_id": session.id}))
 
@@ -298,7 +299,7 @@ class App:
         return await self._health(request)
 
     async def _weights(self, request: web.BaseRequest) -> web.StreamResponse:
-        version = read_json(await self._body(request)).get("version")
+        version = read_json(await read_body(request)).get("version")
         if not isinstance(version, (str, int)) or isinstance(version, bool):
             raise invalid("version is neither a text nor a number", param="version")
         self.core.name_weights(str(version))
@@ -308,6 +309,8 @@ class App:
         return _json(dump(await self.core.health()))
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not (self._trusts_own_user and is_own_process(request.transport)):
+            self._check_admin(request)
         core = self.core
         lines = [
             f"agentcore_rl_gateway_in_flight {core.in_flight}",
@@ -349,6 +352,19 @@ def refusal(request: web.BaseRequest, fault: Fault) -> web.Response:
 
 
 # Requests
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """A request's body, unpacked; a `Fault` if it is too large, or not packed as it says."""
+    size, most = request.content_length, request.client_max_size
+    if size is not None and size > most:
+        raise Fault(413, "body_too_large", f"the body has {size} bytes; at most {most} are read")
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise Fault(413, "body_too_large", f"the body has more than the {most} bytes that are read") from None
+    except (web.RequestPayloadError, ContentEncodingError) as error:
+        raise invalid(f"the body can't be read: {error}") from None
 
 
 def _of_session(request: web.BaseRequest) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import secrets
 import time
@@ -29,6 +30,8 @@ from .session import Answer, Outcome, Session
 from .sessions import Sessions
 from .trajectory import Trajectories, fold
 from .turn import UNDELIVERED, Turn
+
+logger = logging.getLogger(__name__)
 
 _LARGE = 200_000  # bytes
 _ASK_EVERY, _ASK_SECONDS = 5.0, 2.0  # how often an engine is asked how it is, and how long it has to answer
@@ -145,11 +148,19 @@ class Core:
         self._going.clear()
         try:
             await self.engine.pause()
-        except BaseException:
+        except BaseException:  # cancelled, too: whoever asked has gone away, and would never resume
             if not before:
                 self._going.set()
+                await asyncio.shield(self._undo_engine_pause())
             raise
         self._note_weights()
+
+    async def _undo_engine_pause(self) -> None:
+        """The engine may have paused all the same."""
+        try:
+            await self.engine.resume()
+        except EngineError as error:
+            logger.warning("the engine may be paused still: %s", error)
 
     async def resume(self) -> None:
         await self.engine.resume()

@@ -333,10 +333,17 @@ class Log:
 
     def _sync_forever(self) -> None:
         while not self._closed.wait(_SYNC_SECONDS):
-            self._sync()
-        self._sync()
+            self._sync_anyhow()
+        self._sync_anyhow()
         if self._late:  # there is room once full segments are closed
+            self._sync_anyhow()
+
+    def _sync_anyhow(self) -> None:
+        try:
             self._sync()
+        except Exception:  # a defect of ours; better a gap than a log that is never synced again
+            self.failures += 1
+            logger.exception("the log could not be synced; it is tried again")
 
     def _sync(self) -> None:
         try:

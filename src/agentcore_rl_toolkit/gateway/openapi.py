@@ -228,7 +228,7 @@ def openapi() -> Schema:
         },
         "paths": {
             "/health": {"get": _operation("health", "How the gateway is", _HEALTH, admin=False)},
-            "/metrics": {"get": _operation("metrics", "Counters for Prometheus", None, kind="text/plain", admin=False)},
+            "/metrics": {"get": _operation("metrics", "Counters for Prometheus", None, kind="text/plain")},
             "/openapi.json": {"get": _operation("openapi", "This description", _OBJECT, admin=False)},
             "/sessions": {
                 "post": _operation("openSession", "Open a session", _SESSION, body=_SETTINGS, status="201", needs=False)

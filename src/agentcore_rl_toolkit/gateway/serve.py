@@ -12,27 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ..errors import ConfigError
+from ..http_guard import RequestGuard, is_loopback, reachable_host
 from ..loop import PrivateLoop
-from .app import App, Handler
+from .app import App, Handler, refusal
 from .core import Core, Limits
 from .engine import open_engine
 from .engine.base import Engine
 from .families import History
+from .faults import Fault
 from .log import Log
 from .render import ChatRenderer
 from .session import read_settings
 from .shards import Shards
 from .tokenizer import Tokenizer, load_tokenizer
 from .trajectory import Trajectories
+
+logger = logging.getLogger(__name__)
 
 ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
@@ -49,15 +56,25 @@ class Server:
         host: str,
         port: int,
         public_url: str | None = None,
+        allow_hosts: Sequence[str] = (),
         worker: int = 0,
         workers: int = 1,
     ) -> None:
-        """Worker `worker` of `workers`, which listen on `port` and the ports after it."""
+        """Worker `worker` of `workers`, which listen on `port` and the ports after it.
+
+        On loopback, requests must be made under a name of loopback, of `public_url` or in `allow_hosts`.
+        """
         self.core = core
-        self.app = App(core, admin_key=admin_key, url=lambda: self.url)
+        here_only = is_loopback(host)
+        self.app = App(core, admin_key=admin_key, url=lambda: self.url, trusts_own_user=here_only)
+        public_name = urlsplit(public_url).hostname if public_url else None
+        names = [*allow_hosts, *([public_name] if public_name else [])]
+        self._guard = RequestGuard(names if here_only else None)
         self._host, self._port = host, port + worker
-        urls = [f"http://{_loopback(host)}:{port + number}" for number in range(workers)]
-        self._shards = Shards(self.app.handle, worker, urls) if workers > 1 else None
+        urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
+        mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
+        shards = Shards(self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused)
+        self._shards = shards if workers > 1 else None
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
         self._listening: asyncio.Server | None = None
@@ -65,12 +82,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        return self._public_url or f"http://{_loopback(self._host)}:{self._port}"
+        return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
         await self.core.start()
         self._server = web.Server(
-            _quietly(self._shards.handle if self._shards is not None else self.app.handle),
+            _quietly(self._handle),
             request_factory=_request_factory(self.core.limits.max_body_bytes),
             handler_cancellation=True,
             access_log=None,
@@ -101,10 +118,20 @@ class Server:
             await self._shards.close()
         await self.core.close()
 
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        refused = self._guard.refusal(request.headers)
+        if refused is not None:
+            self.core.faults["forbidden"] += 1
+            return refusal(request, Fault(403, "forbidden", refused.message, hint=refused.hint))
+        return await (self._shards or self.app).handle(request)
+
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(self.core.limits.sweep_seconds)
-            self.core.sessions.sweep()
+            try:
+                self.core.sessions.sweep()
+            except Exception:
+                logger.exception("expired sessions could not be removed; it is tried again")
 
 
 class Gateway:
@@ -121,6 +148,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         public_url: str | None = None,
+        allow_hosts: Sequence[str] = (),
         admin_key: str | None = None,
         log: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
@@ -133,7 +161,7 @@ class Gateway:
         self._log = log
         self._limits = limits
         self._routes = routes
-        self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url}
+        self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url, "allow_hosts": allow_hosts}
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
         self._loop = PrivateLoop("gateway", new_loop)
         self._server: Server | None = None
@@ -233,12 +261,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def _loopback(host: str) -> str:
-    """A listening address as others on this machine write it."""
-    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-    return f"[{host}]" if ":" in host else host
 
 
 def _tokenizer(tokenizer: Any) -> Tokenizer:

@@ -2,16 +2,22 @@
 
 A session belongs to the worker its id hashes to, and its URL leads there. Whichever worker is asked for another's
 session passes the request on, so one address is enough; what concerns all is passed on to all.
+
+A pause is for all or for nobody: if one fails or is away, or the caller goes away, the others go on as before. A
+resume, and the name of the weights, reach every worker that is there, and are an error if one is not: undoing them
+would hold up agents, or misname what is sampled. Saying them again until they succeed is right in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import itertools
+import logging
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 import aiohttp
@@ -19,14 +25,19 @@ import orjson
 from aiohttp import web
 from yarl import URL
 
-from .app import refusal
+from .app import read_body, refusal
 from .faults import Fault
 from .wire.body import dump, read_json
 
+logger = logging.getLogger(__name__)
+
 _PASSED_ON = "X-Gateway-Worker"
-_FOR_ALL = {"/pause", "/resume", "/drain", "/weights"}
+_FOR_ALL = {"/resume", "/drain", "/weights"}
 _ASK_SECONDS = 5.0
 _OWN_TO_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
+_JUDGED = {"origin", "sec-fetch-site"}
+"""Headers by which the worker that took a request has let it in; the next one sees another Host."""
+_UNPACKED = {"content-encoding"}  # of a request: its body has been
 
 
 class Shards:
@@ -38,15 +49,21 @@ class Shards:
         index: int,
         urls: Sequence[str],
         *,
+        mark: str = "",
+        paused: Callable[[], bool] = lambda: False,
         ask_seconds: float = _ASK_SECONDS,
     ) -> None:
         """`handle` serves what is this worker's own; `urls` are those of all workers, `index` says which is this.
 
-        `ask_seconds` is what the others have to say how they are; what they are told to do takes as long as it does.
+        `mark` is a secret of the workers: a request that carries it was passed on by one, and is not passed on again.
+        `paused` says whether this worker is. `ask_seconds` is what the others have to say how they are; what they are
+        told to do takes as long as it does.
         """
         self._handle_own = handle
         self._index = index
         self._urls = urls
+        self._mark = mark.encode()
+        self._paused = paused
         self._ask_seconds = ask_seconds
         self._turn = itertools.count(index)
         self._client: aiohttp.ClientSession | None = None
@@ -57,20 +74,28 @@ class Shards:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Serve a request, or have it served."""
-        if _PASSED_ON in request.headers:
+        given = request.headers.get(_PASSED_ON)
+        if given is not None and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._mark):
             return await self._handle_own(request)
+        try:
+            return await self._handle(request)
+        except Fault as fault:  # a body that can't be read
+            return refusal(request, fault)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/")
         if path.startswith("/sessions/"):
             owner = self.owner(path[len("/sessions/") :].partition("/")[0].partition(".")[0])
             if owner != self._index:
-                return await self._pass_on(request, owner, await request.read())
+                return await self._pass_on(request, owner, await read_body(request))
         elif path == "/sessions" and request.method == "POST":
             return await self._open(request)
+        elif path == "/pause":
+            return await self._pause(request)
         elif path in _FOR_ALL:
-            body = await request.read()
-            for failed in await asyncio.gather(*(self._tell(request, other, body) for other in self._others())):
-                if failed is not None:
-                    return failed
+            failed = await self._tell_others(request, await read_body(request))
+            own = await self._handle_own(request)
+            return own if failed is None else failed
         elif path in ("/metrics", "/health") and request.method == "GET":
             return await self._sum(request, path)
         return await self._handle_own(request)
@@ -84,7 +109,7 @@ class Shards:
 
     async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
         """A session without an id gets one of the worker whose turn it is."""
-        raw = await request.read()
+        raw = await read_body(request)
         body = raw
         try:
             settings = read_json(raw) if raw.strip() else {}
@@ -101,6 +126,28 @@ class Shards:
         if owner == self._index and body is raw:
             return await self._handle_own(request)
         return await self._pass_on(request, owner, body)
+
+    async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
+        """All of them or none."""
+        body, before = await read_body(request), self._paused()
+        done = False
+        try:
+            answer = await self._tell_others(request, body) or await self._handle_own(request)
+            done = answer.status < 400
+            return answer
+        finally:
+            if not done and not before:
+                await asyncio.shield(self._undo_pause(request))
+
+    async def _undo_pause(self, request: web.BaseRequest) -> None:
+        for failed in await asyncio.gather(*(self._tell(request, other, b"", "/resume") for other in self._others())):
+            if failed is not None:
+                logger.warning("a worker may be paused still: %s", failed.text)
+
+    async def _tell_others(self, request: web.BaseRequest, body: bytes) -> web.Response | None:
+        """Have all others do the same; what the first says that doesn't."""
+        said = await asyncio.gather(*(self._tell(request, other, body) for other in self._others()))
+        return next((failed for failed in said if failed is not None), None)
 
     async def _pass_on(self, request: web.BaseRequest, owner: int, body: bytes) -> web.StreamResponse:
         """Have another worker answer, piece by piece as it does."""
@@ -120,10 +167,12 @@ class Shards:
                 request.transport.abort()  # half an answer must not look like a whole one
             return response
 
-    async def _tell(self, request: web.BaseRequest, worker: int, body: bytes) -> web.Response | None:
-        """Have another worker do the same; what it says if it doesn't, for all have to."""
+    async def _tell(
+        self, request: web.BaseRequest, worker: int, body: bytes, path: str | None = None
+    ) -> web.Response | None:
+        """Have another worker do the same, or what is at `path`; what it says if it doesn't, for all have to."""
         try:
-            async with self._send(request, worker, body) as answer:
+            async with self._send(request, worker, body, path) as answer:
                 said = await answer.read()
         except aiohttp.ClientError:
             return refusal(request, _away(worker))
@@ -135,19 +184,23 @@ class Shards:
             said: bytes = await answer.read()
             return said
 
-    def _send(self, request: web.BaseRequest, worker: int, body: bytes) -> Any:
+    def _send(self, request: web.BaseRequest, worker: int, body: bytes, path: str | None = None) -> Any:
         if self._client is None:
             self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+                auto_decompress=False,  # an answer is handed on as it comes
             )
-        headers = {**_kept(request.headers), _PASSED_ON: str(self._index)}
-        url = URL(self._urls[worker] + request.raw_path, encoded=True)
+        headers = {**_kept(request.headers, _UNPACKED | _JUDGED), _PASSED_ON: self._mark.decode()}
+        url = URL(self._urls[worker] + (path or request.raw_path), encoded=True)
         return self._client.request(request.method, url, data=body, headers=headers)
 
     async def _sum(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """Counts of all workers together."""
         own = await self._handle_own(request)
         assert isinstance(own, web.Response)
+        if own.status != 200:
+            return own
         assert isinstance(own.body, bytes)
         others = await asyncio.gather(*(self._ask(request, other) for other in self._others()), return_exceptions=True)
         answers = [own.body, *(answer for answer in others if isinstance(answer, bytes))]
@@ -171,5 +224,5 @@ def _away(worker: int) -> Fault:
     return Fault(503, "worker_unavailable", f"worker {worker} of the gateway is not there", retry_after=1)
 
 
-def _kept(headers: Any) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in _OWN_TO_A_CONNECTION}
+def _kept(headers: Any, without: Set[str] = frozenset()) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _OWN_TO_A_CONNECTION | without}

@@ -319,7 +319,7 @@ def test_a_client_that_stops_reading_holds_up_no_weight_update(keep_alive: float
         running._running.app.keep_alive_seconds = keep_alive
         session = running.open_session()
         body = json.dumps({"model": MODEL, "messages": HELLO, "stream": True}).encode()
-        head = f"POST {urlsplit(session['base_url']).path}/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        head = f"POST {urlsplit(session['base_url']).path}/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         with socket.socket() as mute:
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             mute.connect(("127.0.0.1", urlsplit(running.url).port))

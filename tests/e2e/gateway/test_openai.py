@@ -634,16 +634,23 @@ def test_an_error_after_a_keep_alive_is_an_event():
             list(stream)
 
 
-def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("pace", [3600.0, 0.0])
+def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch, pace: float):
     said = "the answer is four, the weather in Paris is sunny and warm"
-    for pace, more_than in ((3600.0, 0), (0.0, 5)):
-        monkeypatch.setattr(sampling, "_CROWD", 0)
-        monkeypatch.setattr(sampling, "_PACE", pace)
-        with gateway([ids(said)]) as running:
-            pieces = [
-                chunk.choices[0].delta.content
-                for chunk in chat(running.open_session(), stream=True)
-                if chunk.choices and chunk.choices[0].delta.content
-            ]
-        assert "".join(pieces) == said
-        assert len(pieces) == 2 if pace else len(pieces) > more_than  # the first at once, the rest with the end
+    monkeypatch.setattr(sampling, "_CROWD", 0)
+    monkeypatch.setattr(sampling, "_PACE", pace)
+    engine = Gated(ScriptedEngine([ids(said)]))
+    with gateway(engine) as running:
+        session = running.open_session()
+        chunks = in_thread(lambda: list(chat(session, stream=True)))
+        for _ in ids(said)[1:]:  # one after the other, each when the gateway is done with the last
+            engine.let()
+            engine.wait(engine.taken)
+        engine.let()
+        deltas = [chunk.choices[0].delta.content for chunk in chunks() if chunk.choices]
+    pieces = [piece for piece in deltas if piece]
+    assert "".join(pieces) == said
+    if pace:
+        assert len(pieces) == 2  # the first at once, the rest with the end
+    else:
+        assert len(pieces) > 5

@@ -108,6 +108,40 @@ def test_an_engine_that_was_not_paused_is_not(tmp_path: Path) -> None:
     asyncio.run(restart())
 
 
+class Deliberate(Away):
+    """Pauses at once, and takes its time to say so; or says that it could not."""
+
+    def __init__(self, error: EngineError | None) -> None:
+        super().__init__()
+        self.error = error
+
+    async def pause(self) -> None:
+        await super().pause()
+        if self.error is not None:
+            raise self.error
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("error", [None, EngineError("no answer")])
+def test_a_pause_that_fails_or_is_given_up_leaves_things_as_they_were(
+    tmp_path: Path, error: EngineError | None, before: bool
+) -> None:
+    async def give_up() -> None:
+        engine = Deliberate(error)
+        async with started(engine, tmp_path) as core:
+            if before:
+                core._going.clear()
+                await ScriptedEngine.pause(engine)
+            with pytest.raises((asyncio.TimeoutError, EngineError)):
+                await asyncio.wait_for(core.pause(), 0.05)
+            assert (core.paused, engine.paused) == (before, before)
+            await core.resume()
+            assert (core.paused, engine.paused) == (False, False)
+
+    asyncio.run(give_up())
+
+
 def test_an_engine_is_asked_how_it_is_now_and_then(tmp_path: Path) -> None:
     async def ask() -> None:
         engine = Away(there=False)

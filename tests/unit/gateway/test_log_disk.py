@@ -210,3 +210,13 @@ def test_a_kill_while_a_session_is_removed_in_place_leaves_none_of_it(tmp_path: 
     assert state == after
     assert list(Index(tmp_path / "kill").places) == ["other"]
     assert Index(tmp_path / "kill").removed == {"one": "deleted"}
+
+
+def test_the_log_is_synced_again_after_whatever_broke_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as log:
+        log._filled.append("no descriptor")  # type: ignore[arg-type]
+        eventually(lambda: log.failures)
+        new_session(log, "first")
+        eventually(lambda: not log._dirty)
+        assert log._syncer.is_alive()
+    assert any(record.levelname == "ERROR" and record.exc_info for record in caplog.records)

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..interrupt import stop_when_asked
 
 _LISTENS = b"!"
 """What a worker says to the first one, over its standard input."""
@@ -53,6 +53,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=9000, help="port to listen on (default: 9000)")
     parser.add_argument("--public-url", help="how agents reach it, where that is not host and port")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="on loopback, serve requests under this host name too (default: loopback's names and --public-url's)",
+    )
     parser.add_argument("--log", metavar="DIR", help="keep turns in this folder, to go on after a restart")
     parser.add_argument("--log-gb", type=float, default=8.0, help="bound of that folder (default: 8)")
     parser.add_argument("--max-in-flight", type=int, default=4096, help="calls at a time; more are told to come back")
@@ -98,11 +105,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 async def _serve(args: argparse.Namespace, admin_key: str) -> int:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = asyncio.Event()
+    stop_when_asked(stop)
     if args.worker:  # ends with the first worker, however that ends
-        loop.add_reader(sys.stdin.fileno(), stop.set)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     server = _server(args, admin_key)
     others: list[_Worker] = []
     try:
@@ -170,20 +176,29 @@ class _Worker:
         command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(self._number)]
         began = time.monotonic()
         while True:
-            self._line, its = socket.socketpair()
-            self._line.setblocking(False)
-            with its:
-                self._process = await asyncio.create_subprocess_exec(*command, stdin=its.fileno())
-            if await asyncio.get_running_loop().sock_recv(self._line, 1) and not self.up.done():
-                self.up.set_result(None)
-            code = await self._process.wait()
-            self._line.close()
+            try:
+                code = await self._run_once(command)
+            except Exception as error:  # no process or no descriptor is to be had
+                code = f"{type(error).__name__}: {error}"
             if not self.up.done() and time.monotonic() - began > _PATIENCE:
                 said = f"worker {self._number} ended with {code} before it listened on port {self._port}"
                 self.up.set_exception(ConfigError(said, hint="what it said is above"))
                 return
             _say(f"worker {self._number} ended with {code}; starting it again")
             await asyncio.sleep(1)
+
+    async def _run_once(self, command: list[str]) -> int | str:
+        """Start it, and wait for its end."""
+        self._line, its = socket.socketpair()
+        self._line.setblocking(False)
+        try:
+            with its:
+                self._process = await asyncio.create_subprocess_exec(*command, stdin=its.fileno())
+            if await asyncio.get_running_loop().sock_recv(self._line, 1) and not self.up.done():
+                self.up.set_result(None)
+            return await self._process.wait()
+        finally:
+            self._line.close()
 
 
 def _server(args: argparse.Namespace, admin_key: str) -> Any:
@@ -200,7 +215,7 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
     core = Core(engine, renderer, log=log, limits=limits, routes=args.routes)
     core.recall_weights()
-    where = {"host": args.host, "port": args.port, "public_url": args.public_url}
+    where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
 
 

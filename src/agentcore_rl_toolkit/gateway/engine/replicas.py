@@ -190,6 +190,9 @@ class Replicas:
             self._ill(replica, e)
         except TimeoutError:
             self._ill(replica, EngineError("a health check took more than 10 s", status=504))
+        except Exception as error:  # whatever a server says of itself, the others are still checked
+            logger.exception("replica %d could not be checked", replica.number)
+            self._ill(replica, EngineError(f"a health check failed: {error!r}"))
         else:
             replica.failures = 0
 

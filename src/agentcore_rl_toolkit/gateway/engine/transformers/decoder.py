@@ -85,14 +85,19 @@ class Decoder:
         """Between two steps, for as long as this lasts."""
         self.hold()
         try:
+            self.wait_for_rest()
             yield
         finally:
             self.release()
 
     def hold(self) -> None:
+        """Let no further step begin; `wait_for_rest` waits for the one under way."""
         with self._gate:
             self._holds += 1
             self._gate.notify_all()
+
+    def wait_for_rest(self) -> None:
+        with self._gate:
             self._gate.wait_for(lambda: not self._stepping)
 
     def release(self) -> None:
@@ -128,6 +133,9 @@ class Decoder:
                 if not self.batch.sequences and not self.queue:
                     self.runner.rest()  # before anybody learns that the last one is done
                 self._deliver()
+        except Exception:
+            logger.exception("the engine's thread has ended, and so has the engine")
+            raise
         finally:
             with self._gate:
                 self._closing, self._stepping = True, False

@@ -91,7 +91,7 @@ class TransformersEngine:
         self._decoder: Decoder | None = None
         self._paused = self._closed = False
         self._grammars: Grammars | None = None
-        self._starting = asyncio.Lock()
+        self._starting, self._pausing = asyncio.Lock(), asyncio.Lock()
 
     # --- the seam ----------------------------------------------------------------------------------------------------
 
@@ -111,14 +111,23 @@ class TransformersEngine:
 
     async def pause(self) -> None:
         """Wait for the step under way, then rest; running sequences go on after `resume`."""
-        if not self._paused:
+        decoder = self._ready()
+        async with self._pausing:
+            if self._paused:
+                return
+            decoder.hold()
+            try:
+                await asyncio.to_thread(decoder.wait_for_rest)
+            except BaseException:  # whoever paused has gone away
+                decoder.release()
+                raise
             self._paused = True
-            await asyncio.to_thread(self._ready().hold)
 
     async def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._ready().release()
+        async with self._pausing:
+            if self._paused:
+                self._paused = False
+                self._ready().release()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         decoder = self._ready()
