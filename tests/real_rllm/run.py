@@ -37,7 +37,7 @@ def main(checkout: Path) -> int:
     with (
         tempfile.TemporaryDirectory() as home,
         FakeVllm(context_length=4096).serving() as model,
-        LocalRuntime(TESTS / "real_rllm" / "agent") as runtime,
+        LocalRuntime(TESTS / "real_rllm" / "agent", stores=[tempfile.gettempdir()]) as runtime,
     ):
         told = clean_env(
             AWS_ENDPOINT_URL_BEDROCK_AGENTCORE=runtime.endpoint_url,

@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..client.batch import INFRASTRUCTURE
 from ..errors import ConfigError
 from ..evaluation import Outcome, Summary, summarize
 from ..rollout import Group, Rollout, RolloutRunner, RolloutWriter, merge_metrics, read_rollouts, step_metrics
 from ..rows import read_rows
-from ..types import Status
+from ..types import INFRASTRUCTURE, Status
 from .folder import RunFolder
 from .report import Report
 from .settings import LoopSettings
@@ -186,4 +185,4 @@ def _outcome(rollout: Rollout, failed_reward: float) -> Outcome:
     status, reward = rollout.status, rollout.reward
     if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
         status, reward = Status.COMPLETED, failed_reward
-    return Outcome(rollout.input_id, rollout.session_id, status, reward, sum(rollout.seconds.values()))
+    return Outcome(rollout.input_id, rollout.session_id or "", status, reward, sum(rollout.seconds.values()))

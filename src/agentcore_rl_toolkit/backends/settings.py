@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import time
 import types
 import typing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ..rollout import RolloutOptions
 
 Settings = TypeVar("Settings", bound="TrainSettings")
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def option(default: Any, help: str, *, seed: str | None = None) -> Any:
@@ -71,10 +74,15 @@ class TrainSettings:
             raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
 
     @classmethod
+    def aliases(cls) -> dict[str, str]:
+        """Further names of settings, as trainers' own files have them, each with ours."""
+        return {spec.metadata["seed"]: spec.name for spec in dataclasses.fields(cls) if spec.metadata["seed"]}
+
+    @classmethod
     def from_mapping(cls: type[Settings], values: Mapping[str, Any]) -> Settings:
         """Settings by their names, or by those that trainers' own files have for them; an unknown one is refused."""
         known = [spec.name for spec in dataclasses.fields(cls)]
-        seeds = {spec.metadata["seed"]: spec.name for spec in dataclasses.fields(cls) if spec.metadata["seed"]}
+        kinds, seeds = typing.get_type_hints(cls), cls.aliases()
         given: dict[str, Any] = {}
         for name, value in values.items():
             ours = seeds.get(name, name)
@@ -84,7 +92,7 @@ class TrainSettings:
                 close = difflib.get_close_matches(name, [*known, *seeds], 1)
                 hint = f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(known)}"
                 raise ConfigError(f"unknown setting {name!r}", hint=hint)
-            given[ours] = value
+            given[ours] = _number(value) if kinds[ours] is float else value
         return cls(**given)
 
     @property
@@ -118,7 +126,8 @@ class RolloutSettings(TrainSettings):
     max_rollout_tokens: int | None = option(None, "mask rollouts that are longer")
     max_batch_tokens: int | None = option(None, "drop a step's groups beyond so many tokens")
     max_staleness: int | None = option(None, "run rollouts again whose tokens are older than so many updates")
-    max_failures: int = option(16, "so many failed rollouts in a row end the run")
+    max_failures: int = option(16, "so many failed rollouts in a row end the run; outages don't count")
+    outage_seconds: float = option(300.0, "how long a runtime or an engine that is down is waited for")
     failures: Mapping[str, str] = option({}, "changes to the failure table, e.g. timeout=train")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the table trains on")
     eval_every: int = option(0, "evaluate every so many steps; before and after in any case")
@@ -158,6 +167,7 @@ class RolloutSettings(TrainSettings):
             timeout=self.timeout,
             oversample=self.oversample,
             max_failures=self.max_failures,
+            outage_seconds=self.outage_seconds,
             max_batch_tokens=self.max_batch_tokens,
             enforced=self.sampling,
             context_limit=self.context_limit,
@@ -180,6 +190,11 @@ class LoopSettings(RolloutSettings):
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; several with commas")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "save_every", "keep")
+
+
+def _number(value: Any) -> Any:
+    """A number that YAML 1.1 takes for a text because it has no dot: `1e-6`."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:

@@ -59,6 +59,7 @@ def test_an_agent_on_this_machine_gets_a_runtime(given: dict[str, Any], tmp_path
     made = plan(given, agent=str(agent))
     place = made.command.index("--agent")
     assert made.command[place : place + 4] == ("--agent", str(agent), "--buckets", str(tmp_path / "run" / "buckets"))
+    assert made.command[place + 4 : place + 6] == ("--store", str(tmp_path / "run" / "results"))
     arn = "arn:aws:bedrock-agentcore:local:000000000000:runtime/math"
     assert f"rllm.remote_runtime.agentcore.agent_runtime_arn={arn}" in made.command
     assert f"rllm.remote_runtime.agentcore.s3_bucket={tmp_path}/run/results" in made.command

@@ -182,3 +182,15 @@ def test_the_client_of_a_run(tmp_path: Path) -> None:
         assert client.exp_id == "mine"
     with TrlSettings(agent="a.py", output=str(tmp_path / "run")).client() as client:
         assert client.exp_id.startswith("run-20")
+
+
+@pytest.mark.parametrize(("written", "read"), [("1e-6", 1e-6), ("3E-06", 3e-6), ("+2.e-5", 2e-5), ("-1e3", -1e3)])
+def test_numbers_that_yaml_takes_for_text_are_numbers(written: str, read: float) -> None:
+    """YAML 1.1 wants a dot in them."""
+    assert TrlSettings.from_mapping({"learning_rate": written}).learning_rate == read
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", "fast"), ("learning_rate", "nan"), ("steps", "1e3")])
+def test_other_texts_are_no_numbers(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be .*, not '{value}'"):
+        TrlSettings.from_mapping({name: value})

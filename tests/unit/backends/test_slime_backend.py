@@ -23,6 +23,7 @@ from agentcore_rl_toolkit.backends.slime.backend import BACKEND, SlimeSettings
 from agentcore_rl_toolkit.backends.slime.checkout import Checkout
 from agentcore_rl_toolkit.backends.slime.command import SETTINGS
 from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.cli.train import read
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from support.process import clean_env
 from support.runtime import eventually
@@ -229,6 +230,84 @@ def test_settings_from_a_file(told: dict[str, Any], tmp_path: Path) -> None:
             SlimeRunner.from_yaml(path)
     with pytest.raises(ConfigError, match="can't be read"):
         SlimeRunner.from_yaml(tmp_path / "nowhere.yaml")
+
+
+FIRST_TOOLKIT = {
+    "num_gpus": 4,
+    "tp_size": 2,
+    "rollout_gpus_per_engine": 1,
+    "acr_timeout": 900,
+    "acr_tps_limit": 20,
+    "max_concurrent": 100,
+    "rollout_batch_size": 8,
+    "n_samples_per_prompt": 4,
+    "rollout_max_response_len": 1024,
+    "rollout_temperature": 0.9,
+    "lr": 2e-6,
+    "eps_clip": 0.1,
+    "weight_decay": 0.01,
+    "adam_beta2": 0.95,
+    "sglang_mem_fraction_static": 0.6,
+    "sglang_reasoning_parser": None,
+    "max_tokens_per_gpu": 4096,
+    "wandb_project": "agents",
+    "extra_flags": ["--eval-interval-steps=3", "--rollout-stop", "a", "b", "--no-offload-train"],
+}
+"""Keywords of the first toolkit's runner, in its users' files."""
+
+
+def test_files_of_the_first_toolkit_are_understood(told: dict[str, Any], tmp_path: Path) -> None:
+    del told["rows_per_step"]
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(told | FIRST_TOOLKIT))
+    settings = SlimeRunner.from_yaml(path).settings(num_rollout=7)
+    assert (settings.gpus, settings.rows_per_step, settings.n, settings.steps) == (4, 8, 4, 7)
+    assert (settings.learning_rate, settings.temperature, settings.max_tokens) == (2e-6, 0.9, 1024)
+    assert (settings.timeout, settings.tps_limit, settings.concurrency) == (900, 20, 100)
+    assert settings.options == {
+        "tensor-model-parallel-size": 2,
+        "rollout-num-gpus-per-engine": 1,
+        "eps-clip": 0.1,
+        "weight-decay": 0.01,
+        "adam-beta2": 0.95,
+        "sglang-mem-fraction-static": 0.6,
+        "sglang-reasoning-parser": None,
+        "use-wandb": True,
+        "wandb-project": "agents",
+        "eval-interval-steps": "3",
+        "rollout-stop": ["a", "b"],
+        "no-offload-train": True,
+    }
+    path.write_text(yaml.safe_dump(told) + "lr: 1e-6\n")
+    assert SlimeRunner.from_yaml(path).settings().learning_rate == 1e-6
+    flags = flags_of(SlimeRunner(**told | {"rollout_batch_size": 8, "lr": 2e-6, "eps_clip": 0.1}).plan())
+    assert (flags["--lr"], flags["--eps-clip"], flags["--rollout-batch-size"]) == ("2e-06", "0.1", "8")
+
+
+def test_a_change_wins_under_any_of_its_names(told: dict[str, Any], tmp_path: Path) -> None:
+    runner = SlimeRunner(**told, lr=2e-6)
+    assert runner.settings(learning_rate=3e-6).learning_rate == runner.settings(lr=3e-6).learning_rate == 3e-6
+    assert SlimeRunner(**told, learning_rate=2e-6).settings(lr=3e-6).learning_rate == 3e-6
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(told | {"lr": 2e-6}))
+    _, settings, _ = read("slime", str(path), ["--learning-rate", "3e-6"])
+    assert isinstance(settings, SlimeSettings)
+    assert settings.learning_rate == 3e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lr": 1e-6, "learning_rate": 1e-6}, "the same setting"),
+        ({"tp_size": 2, "options": {"tensor_model_parallel_size": 2}}, "tensor-model-parallel-size is given twice"),
+        ({"renderer_family": "qwen3"}, "renderer_family .*\nhint: leave it out"),
+        ({"extra_flags": "--colocate"}, "extra_flags must be a list"),
+        ({"extra_flags": ["colocate"]}, "extra_flags .* doesn't start with a flag"),
+    ],
+)
+def test_old_names_that_contradict_or_are_gone(told: dict[str, Any], changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SlimeRunner(**told | changes)
 
 
 def test_a_script_without_a_model(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class RllmBackend:
         return Plan(
             backend=self.name,
             settings=dataclasses.asdict(settings),
-            command=(sys.executable, "-m", f"{__package__}.main", *_arguments(settings), "--", *written),
+            command=(sys.executable, "-m", f"{__package__}.main", *_arguments(settings, store), "--", *written),
             notes=tuple(notes),
         )
 
@@ -117,13 +117,13 @@ def _store(settings: RllmSettings) -> str:
     return store
 
 
-def _arguments(settings: RllmSettings) -> list[str]:
+def _arguments(settings: RllmSettings, store: str) -> list[str]:
     name = settings.dataset or dataset_name(settings.data)
     given = ["--trainer", settings.trainer, "--dataset", name, "--data", os.path.abspath(settings.data)]
     if settings.eval_data:
         given += ["--eval-data", os.path.abspath(settings.eval_data)]
     if not settings.agent.startswith("arn:"):
-        given += ["--agent", settings.agent, "--buckets", str(settings.folder.resolve() / "buckets")]
+        given += ["--agent", settings.agent, "--buckets", str(settings.folder.resolve() / "buckets"), "--store", store]
     return given
 
 

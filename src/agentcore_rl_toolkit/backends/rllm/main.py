@@ -15,9 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import AgentCoreRLError
+from ...runtime.base import TOKEN_VARIABLE
+from ...store.base import directory_of
 from .data import register
 
-_STAND_IN = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
+_STAND_IN = {"AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--eval-data", help="JSONL: the split test")
     parser.add_argument("--agent", help="start the local runtime for this agent")
     parser.add_argument("--buckets", help="the folder of its buckets")
+    parser.add_argument("--store", default="", help="where results land")
     return parser
 
 
@@ -57,8 +60,11 @@ def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
     workers, which inherit them."""
     from ...runtime.local import LocalRuntime
 
-    with LocalRuntime(args.agent, buckets=args.buckets) as runtime:
-        os.environ.update({name: value for name, value in _STAND_IN.items() if name not in os.environ})
+    folder = directory_of(args.store)
+    with LocalRuntime(args.agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
+        known = _STAND_IN | {"AWS_ACCESS_KEY_ID": runtime.token}
+        os.environ.update({name: value for name, value in known.items() if name not in os.environ})
+        os.environ[TOKEN_VARIABLE] = runtime.token
         for service in ("BEDROCK_AGENTCORE", "S3"):
             os.environ[f"AWS_ENDPOINT_URL_{service}"] = runtime.endpoint_url
         yield

@@ -2,6 +2,7 @@
 
     backend.py    the settings of a run, what can be said of it before it starts, and its start
     runner.py     SlimeRunner: the same from Python
+    names.py      other names of settings: slime's, the first toolkit's
     command.py    a run's settings as slime's flags and its custom configuration
     checkout.py   what a checkout of slime says of itself: the flags of a model, the flags it knows
     driver.py     the program that is started: slime's train.py on a Ray cluster

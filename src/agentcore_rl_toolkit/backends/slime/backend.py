@@ -19,6 +19,7 @@ from ..settings import RolloutSettings, option
 from .checkout import Checkout, check_model
 from .command import PLUGS, custom_config, flags, rendered
 from .data import write_rows
+from .names import OTHER_NAMES, understood
 
 _MEGATRON = "/root/Megatron-LM"  # where slime's image has it
 
@@ -56,6 +57,16 @@ class SlimeSettings(RolloutSettings):
             raise ConfigError("an asynchronous run samples on GPUs of its own", hint="give rollout_gpus")
         if self.temperature <= 0:
             raise ConfigError(f"temperature is above 0, not {self.temperature}", hint="0 is no policy to train")
+
+    @classmethod
+    def aliases(cls) -> dict[str, str]:
+        """Further names of settings, each with ours."""
+        return super().aliases() | OTHER_NAMES
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SlimeSettings:
+        """Settings by any of their names, those of the first toolkit's runner among them."""
+        return super().from_mapping(understood(values))
 
     @property
     def files(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ class SlimeRunner:
         )
         runner.train(num_rollout=200)
 
-    Takes every setting of `SlimeSettings`, by our name or the seeds'.
+    Takes every setting of `SlimeSettings`, by our name, slime's, or that of the first toolkit's runner.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -43,8 +42,10 @@ class SlimeRunner:
 
     def settings(self, **changes: Any) -> SlimeSettings:
         """The settings of a run, with changes."""
-        ours = {name: value for name, value in self._told.items() if _ours(name) not in map(_ours, changes)}
-        return SlimeSettings.from_mapping(ours | changes)
+        ours = SlimeSettings.aliases()
+        changed = {ours.get(name, name) for name in changes}
+        told = {name: value for name, value in self._told.items() if ours.get(name, name) not in changed}
+        return SlimeSettings.from_mapping(told | changes)
 
     def plan(self, **changes: Any) -> Plan:
         """What `train` would start. Checks what can be checked without a GPU; starts and writes nothing."""
@@ -53,8 +54,3 @@ class SlimeRunner:
     def train(self, **changes: Any) -> dict[str, Any]:
         """Train; gives the run's summary. A run that failed raises `AgentCoreRLError`."""
         return BACKEND.train(self.settings(**changes))
-
-
-def _ours(name: str) -> str:
-    """Our name of a setting."""
-    return {spec.metadata["seed"]: spec.name for spec in dataclasses.fields(SlimeSettings)}.get(name, name)

@@ -1,12 +1,14 @@
 """vLLM in the trainer's process (TRL's `colocate`) as an engine.
 
 TRL keeps its weights those of the trainer. One thread steps vLLM while there are requests, so that all of them share a
-batch; it is held while TRL puts new weights in.
+batch. It rests while somebody holds it: TRL, which puts new weights in, and whoever has paused the engine. Holds are
+counted, so that they may overlap; the pause is one of them, however often it was asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -33,7 +35,8 @@ class _Stream:
         self.sent = time.monotonic()
 
     def put(self, item: Sampled | EngineError) -> None:
-        self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
+        with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
 
 
 class ColocatedEngine:
@@ -48,8 +51,9 @@ class ColocatedEngine:
         self._added: list[tuple[str, _Stream]] = []
         self._gone: list[str] = []
         self._changed = threading.Condition()
-        self._stepping = threading.Lock()
-        self._closed = False
+        self._holds = 0
+        self._stepping = self._paused = self._closed = False
+        self._pausing = asyncio.Lock()
         self._thread: threading.Thread | None = None
 
     # --- the seam ----------------------------------------------------------------------------------------------------
@@ -62,7 +66,7 @@ class ColocatedEngine:
     async def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -70,18 +74,30 @@ class ColocatedEngine:
         return EngineInfo((self.name,), self._context, self._version)
 
     async def pause(self) -> None:
-        await asyncio.to_thread(self._stepping.acquire)
+        """Wait for the step under way, then rest; running requests go on after `resume`."""
+        async with self._pausing:
+            if self._paused:
+                return
+            self._hold()
+            try:
+                await asyncio.to_thread(self._wait_for_rest)
+            except BaseException:  # whoever paused has gone away
+                self._release()
+                raise
+            self._paused = True
 
     async def resume(self) -> None:
-        if self._stepping.locked():
-            self._stepping.release()
+        async with self._pausing:
+            if self._paused:
+                self._paused = False
+                self._release()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         self._check(request)
         number, stream = f"r{next(self._numbers)}", _Stream(request)
         with self._changed:
             self._added.append((number, stream))
-            self._changed.notify()
+            self._changed.notify_all()
         try:
             finish = None
             while finish is None:
@@ -93,15 +109,19 @@ class ColocatedEngine:
         finally:
             with self._changed:
                 self._gone.append(number)
-                self._changed.notify()
+                self._changed.notify_all()
 
     # --- for the trainer ---------------------------------------------------------------------------------------------
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """No step is under way, and none begins: weights may change."""
-        with self._stepping:
+        self._hold()
+        try:
+            self._wait_for_rest()
             yield
+        finally:
+            self._release()
 
     def update(self, version: str) -> None:
         """TRL has put in the weights that are called `version` from now on."""
@@ -109,27 +129,50 @@ class ColocatedEngine:
 
     # --- vLLM's thread -----------------------------------------------------------------------------------------------
 
+    def _hold(self) -> None:
+        with self._changed:
+            self._holds += 1
+
+    def _wait_for_rest(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stepping)
+
+    def _release(self) -> None:
+        with self._changed:
+            self._holds -= 1
+            self._changed.notify_all()
+
     def _work(self) -> None:
         engine = self._llm.llm_engine
         while True:
             with self._changed:
-                while not (self._closed or self._added or self._gone or self._streams):
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._closed or (not self._holds and self._busy()))
+                if self._closed:
+                    break
+                self._stepping = True
                 added, self._added = self._added, []
                 gone, self._gone = self._gone, []
-                closed = self._closed
-            with self._stepping:
-                try:
-                    self._let_go(engine, list(self._streams) if closed else gone)
-                    if closed:
-                        return
-                    for number, stream in added:
-                        self._add(engine, number, stream)
-                    if self._streams:
-                        for output in engine.step():
-                            self._hand_on(output)
-                except Exception as error:  # whatever vLLM raises: every request has to hear of it
-                    self._fail(engine, error)
+            try:
+                self._step(engine, added, gone)
+            except Exception as error:  # whatever vLLM raises: every request has to hear of it
+                self._fail(engine, added, EngineError(f"vLLM failed: {error!r}", sampled_any=True))
+            finally:
+                with self._changed:
+                    self._stepping = False
+                    self._changed.notify_all()
+        self._fail(engine, self._added, EngineError("the engine was closed", status=503, sampled_any=True))
+
+    def _busy(self) -> bool:
+        return bool(self._added or self._gone or self._streams)
+
+    def _step(self, engine: Any, added: list[tuple[str, _Stream]], gone: list[str]) -> None:
+        for number, stream in added:
+            if number not in gone:
+                self._add(engine, number, stream)
+        self._let_go(engine, gone)
+        if self._streams:
+            for output in engine.step():
+                self._hand_on(output)
 
     def _add(self, engine: Any, number: str, stream: _Stream) -> None:
         try:
@@ -168,10 +211,13 @@ class ColocatedEngine:
         stream.put(piece)
         stream.waiting, stream.sent = Sampled([], []), now
 
-    def _fail(self, engine: Any, error: Exception) -> None:
+    def _fail(self, engine: Any, added: list[tuple[str, _Stream]], error: EngineError) -> None:
+        """Tell everybody who waits, those included whose request had not come to vLLM yet."""
         failed, self._streams = self._streams, {}
-        for stream in failed.values():
-            stream.put(EngineError(f"vLLM failed: {error!r}", sampled_any=True))
+        with contextlib.suppress(Exception):
+            engine.abort_request(list(failed))
+        for stream in (failed | dict(added)).values():
+            stream.put(error)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

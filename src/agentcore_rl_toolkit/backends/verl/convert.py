@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...client.batch import INFRASTRUCTURE
 from ...gateway.trajectory import RouteTable, Row
 from ...rollout import Group, Rollout
-from ...types import Status
+from ...types import INFRASTRUCTURE, Status
 
 Fields = dict[str, Any]
 Shape = tuple[int, int]
