@@ -93,6 +93,21 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     assert "there is no experiment 'nowhere'" in missing.stderr
 
 
+def test_a_bucket_of_this_machine_is_told_and_kept(tmp_path: Path) -> None:
+    data = write(tmp_path / "rows.jsonl", [{"prompt": "x", "answer": "x", "input_id": "q"}])
+    env = clean_env(XDG_DATA_HOME=str(tmp_path / "data"))
+    folder = tmp_path / "data" / "agentcore-rl" / "buckets" / "my-bucket"
+    command = [CLI, "eval", AGENT, "--data", str(data), "--store", "my-bucket", "--quiet"]
+    for exp, more in (("old", []), ("new", ["--compare", "old"])):
+        args = [*command, "--exp", exp, *more]
+        done = subprocess.run(args, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=90)
+        assert done.returncode == 0, done.stderr
+        assert f"experiment {exp}: 1 rollouts, results in {folder}" in done.stderr
+    assert "against old" in done.stdout
+    listed = cli(tmp_path, "results", str(folder), "--exp", "old")
+    assert (listed.returncode, "completed" in listed.stdout) == (0, True)
+
+
 def test_ctrl_c_stops_every_session(interruptible: None, tmp_path: Path) -> None:
     (tmp_path / "rl_app.py").write_text(
         "import time\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"

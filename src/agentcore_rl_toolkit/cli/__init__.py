@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import AgentCoreRLError
 from . import build, deploy, destroy, doctor, eval, gateway, init, rescore, results, rollout, runtime, train
+from .interrupt import CODE, Interrupts
 
 VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results, build, deploy, destroy, doctor)
 
@@ -30,7 +31,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; errors with a known cause are one line, and exit with 1."""
+    """Run the command line; errors with a known cause are one line, and exit with 1. Ctrl-C exits with 130."""
+    with Interrupts() as interrupts:
+        try:
+            code = _run_and_flush(argv)
+        except KeyboardInterrupt:
+            return CODE
+        return CODE if interrupts.came and code == 0 else code
+
+
+def _run_and_flush(argv: Sequence[str] | None) -> int:
     try:
         try:
             return _run(argv)
@@ -53,6 +63,4 @@ def _run(argv: Sequence[str] | None) -> int:
     except AgentCoreRLError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return code

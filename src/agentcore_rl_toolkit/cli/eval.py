@@ -9,16 +9,17 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, KeyInvalid, ResultUnreadable
 from ..evaluation import Outcome, compare, summarize
 from ..result import Result
 from ..store import open_store
-from ..types import Status
+from ..store.read import read_result
+from ..types import RolloutId, Status
 from .rollout import add_batch_arguments, outcome, run_batch
 from .table import format_table
 
@@ -60,19 +61,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outcome(item: BatchItem) -> Outcome:
-    if item.result is not None:
-        return Outcome.from_result(Result(item.result))
-    return Outcome(item.input_id, item.session_id or "", item.status, None, item.elapsed)
+    """An item as one of the data set's: whose it is, it doesn't get to say."""
+    if item.result is None:
+        return Outcome(item.input_id, item.session_id or "", item.status, None, item.elapsed)
+    return replace(Outcome.from_result(Result(item.result)), input_id=item.input_id, session_id=item.session_id or "")
 
 
 def _stored(store_name: str, exp_id: str) -> list[Outcome]:
     """The outcomes of an earlier experiment; sessions that were lost are not the agent's."""
-    store = open_store(os.path.abspath(store_name) if os.path.isdir(store_name) else store_name)
-    results = [Result.from_bytes(store.get(key)) for key in store.keys(f"{exp_id}/") if key.endswith(".json")]
+    store, outcomes = open_store(store_name), []
+    for key in store.keys(f"{exp_id}/"):
+        try:
+            id, outcome = RolloutId.from_key(key), Outcome.from_result(read_result(store, key))
+        except ResultUnreadable as error:
+            print(f"left out: {error}", file=sys.stderr)
+        except KeyInvalid:  # no result
+            continue
+        else:
+            outcomes.append(replace(outcome, input_id=id.input_id, session_id=id.session_id))
     store.close()
-    if not results:
+    if not outcomes:
         raise ConfigError(f"there is no experiment {exp_id!r} in {store.url}")
-    return [Outcome.from_result(result) for result in results if result.status is not Status.SESSION_LOST]
+    return [outcome for outcome in outcomes if outcome.status is not Status.SESSION_LOST]
 
 
 def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -> None:

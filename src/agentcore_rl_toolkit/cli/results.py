@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 
-from ..errors import RewardInvalid
+from ..errors import ResultUnreadable, RewardInvalid
 from ..result import Result
 from ..store import Store, open_store
+from ..store.read import read_result
 from .table import format_table
 
 
@@ -29,12 +29,19 @@ def run(args: argparse.Namespace) -> int:
     keys = [key for key in store.keys(f"{args.exp}/" if args.exp else "") if key.endswith(".json")]
     if args.json:
         for key in keys:
-            print(json.dumps(json.loads(store.get(key)), separators=(",", ":")))
+            _print(store, key)
     elif keys:
         print(results_table(store, keys))
     if not keys:
         print(f"no results in {store.url}" + (f" for experiment {args.exp!r}" if args.exp else ""), file=sys.stderr)
     return 0 if keys else 1
+
+
+def _print(store: Store, key: str) -> None:
+    try:
+        print(read_result(store, key).to_bytes().decode())
+    except (ResultUnreadable, ValueError) as error:
+        print(f"left out: {error}", file=sys.stderr)
 
 
 def results_table(store: Store, keys: list[str]) -> str:
@@ -44,8 +51,8 @@ def results_table(store: Store, keys: list[str]) -> str:
 
 def _row(store: Store, key: str) -> list[str]:
     try:
-        result = Result.from_bytes(store.get(key))
-    except ValueError as error:
+        result = read_result(store, key)
+    except ResultUnreadable as error:
         return [key, "unreadable", "", "", str(error)]
     stop_reason = str(result.document.get("stop_reason", "")).splitlines()
     return [

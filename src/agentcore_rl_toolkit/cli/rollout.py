@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..config import AgentCoreConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, RewardInvalid
+from ..result import Result
 from ..rows import read_rows, rows_of
 from .progress import progress
 
 if TYPE_CHECKING:
     from ..client import BatchItem
+
+_LONGEST_KEY = 1024
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,7 +41,11 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSONL, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)",
     )
-    parser.add_argument("--store", default="runs", help="bucket, s3://bucket/prefix or folder (default: ./runs)")
+    parser.add_argument(
+        "--store",
+        default="runs",
+        help="bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: ./runs)",
+    )
     parser.add_argument("--exp", metavar="ID", help="experiment (default: a new one)")
     parser.add_argument("--limit", type=int, help="only the first rows")
     parser.add_argument("-n", "--samples", type=int, default=1, help="samples per row (default: 1)")
@@ -103,23 +110,29 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
         for item in batch:
             failed += not item.success
             each(item)
-    print(f"experiment {args.exp}: {len(batch)} rollouts, results in {store}", file=sys.stderr)
+    args.store = client.store_url
+    print(f"experiment {args.exp}: {len(batch)} rollouts, results in {args.store}", file=sys.stderr)
     return failed
 
 
 def outcome(item: BatchItem) -> dict[str, Any]:
-    """An item without its whole result."""
-    result = item.result or {}
+    """An item without its whole result; what a result may hold is not to be trusted, and not always JSON."""
+    result = Result(item.result or {})
+    key = result.document.get("result_key")
+    try:
+        rewards = result.rewards
+    except RewardInvalid:
+        rewards = None
     return {
         "index": item.index,
         "sample": item.sample,
         "input_id": item.input_id,
         "status": item.status.value,
-        "rewards": result.get("rewards"),
+        "rewards": rewards,
         "elapsed": round(item.elapsed, 3),
         "attempts": item.attempts,
         "resumed": item.resumed,
-        "result_key": result.get("result_key"),
+        "result_key": key if isinstance(key, str) and len(key) <= _LONGEST_KEY else None,
         "error": item.error,
     }
 

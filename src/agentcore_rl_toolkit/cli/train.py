@@ -127,8 +127,8 @@ def _tables(settings: type[TrainSettings]) -> list[str]:
 
 def _renamed(settings: type[TrainSettings], known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """What the command line says, under the name that the file has for it, so that it wins."""
-    seeds = {spec.name: spec.metadata["seed"] for spec in dataclasses.fields(settings) if spec.metadata["seed"]}
-    return {seeds[name] if seeds.get(name) in known else name: value for name, value in given.items()}
+    in_file = {ours: name for name, ours in settings.aliases().items() if name in known}
+    return {in_file.get(name, name): value for name, value in given.items()}
 
 
 def _pair(table: str, text: str) -> tuple[str, Any]:
