@@ -31,10 +31,10 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"errors", "eventstream", "loop", "rows", "tiny"},
+    {"describe", "errors", "eventstream", "http_guard", "loop", "rows", "socket_owner", "tiny"},
     {"types", "config", "redact"},
-    {"reward", "jsonable"},
-    {"rewards", "result", "logs"},
+    {"reward", "jsonable", "failure"},
+    {"reward_function", "rewards", "result", "logs"},
     {"store"},
     {"run", "runtime", "evaluation", "gateway", "model_env"},
     {"app", "client"},
@@ -46,13 +46,19 @@ LAYERS = [
 
 def test_the_public_names() -> None:
     assert agentcore_rl_toolkit.__all__ == sorted(agentcore_rl_toolkit.__all__)
-    assert len(agentcore_rl_toolkit.__all__) <= 15
+    assert len(agentcore_rl_toolkit.__all__) <= 16
     for name in agentcore_rl_toolkit.__all__:
         value = getattr(agentcore_rl_toolkit, name)
         assert inspect.getdoc(value), f"{name} has no docstring"
         assert name in dir(agentcore_rl_toolkit)
     with pytest.raises(AttributeError, match="Nonsense"):
         agentcore_rl_toolkit.Nonsense  # noqa: B018
+
+
+def test_the_batches_of_the_first_toolkit_are_where_they_were() -> None:
+    from agentcore_rl_toolkit import AsyncBatchResult, BatchItem, BatchResult, client
+
+    assert (AsyncBatchResult, BatchItem, BatchResult) == (client.AsyncBatchResult, client.BatchItem, client.BatchResult)
 
 
 def test_the_version_is_the_packages() -> None:
@@ -110,10 +116,10 @@ REHEARSAL = "runtime/local/rehearsal.py"  # imports an SDK only where the agent 
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
-        "aiohttp": {f"runtime/local/{name}.py" for name in ("doors", "s3", "session", "wire")}
+        "aiohttp": {f"runtime/local/{name}.py" for name in ("app_connection", "s3", "session", "store_proxy", "wire")}
         | {f"gateway/{name}.py" for name in ("app", "listing", "sender", "serve", "shards")},
         "boto3": {"store/s3.py", "runtime/agentcore.py", "runtime/control.py", "deploy/aws.py", REHEARSAL},
-        "botocore": {"store/s3.py", "runtime/ray_actor.py", "deploy/aws.py", REHEARSAL}
+        "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws.py", REHEARSAL}
         | {f"runtime/{name}.py" for name in ("agentcore", "control")},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
         "openai": {REHEARSAL},
