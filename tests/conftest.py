@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import uuid
 import warnings
@@ -28,6 +29,11 @@ with contextlib.suppress(ImportError):  # environments made for one real trainer
     settings.register_profile("suite", deadline=None, derandomize=True)
     settings.register_profile("explore", deadline=None, max_examples=1000)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+# A shell ignores SIGINT in its background jobs, and their children inherit that; tests press Ctrl-C for real.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
