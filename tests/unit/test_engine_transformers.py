@@ -332,6 +332,21 @@ async def test_alternatives_are_the_likeliest_of_the_unmodified_policy() -> None
         assert list(top.values()) == pytest.approx(values.tolist(), abs=1e-4)
 
 
+async def test_logprobs_at_the_temperature_are_those_a_trainer_computes() -> None:
+    model, prompt = make_model(), prompt_of(6)
+    async with serving(model, at_temperature=True) as engine:
+        answers = await asyncio.gather(
+            *(ask(engine, prompt, max_tokens=6, temperature=heat, top_logprobs=2) for heat in (0.5, 1.0, 0.0))
+        )
+    for answer, heat in zip(answers, (0.5, 1.0, 1.0), strict=True):
+        ids = torch.tensor([prompt + answer.ids], device=DEVICE)
+        with torch.no_grad():
+            scaled = (model(ids).logits[0, len(prompt) - 1 : -1] / heat).log_softmax(-1)
+        expected = scaled.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        assert [max(top.values()) for top in answer.top] == pytest.approx(scaled.max(-1).values.tolist(), abs=1e-4)
+
+
 # --- prefixes --------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -75,6 +76,14 @@ class Watched(AgentGRPOTrainer):
         super().log(logs, start_time)
         self.logged.append(self.state.log_history[-1])
 
+    def column(self, name: str) -> list[tuple[list[int], torch.Tensor]]:
+        """What all batches have under a name, each row's next to its completion."""
+        found = []
+        for batch in self.batches:
+            for i, mask in enumerate(batch["completion_mask"].bool()):
+                found.append((batch["completion_ids"][i][mask].tolist(), batch[name][i][mask]))
+        return found
+
     def seen(self) -> list[tuple[Any, ...]]:
         """The rows of all batches without padding: prompt, completion, mask, logprobs, advantage."""
         rows = []
@@ -95,11 +104,16 @@ def stepped(
     n: int = 3,
     batch: int | None = None,
     steps: int = 1,
+    runs: int | None = None,
     kind: type[Watched] = Watched,
     **config: Any,
 ) -> Watched:
-    """A trainer after a step on these groups."""
-    slots = len(groups) * n
+    """A trainer after a step on these groups; `runs` says how often they are run, if not for each step.
+
+    In one of several processes, its share of them.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    slots = len(groups) * n // processes
     batch = batch or slots
     args = GRPOConfig(
         output_dir=str(tmp_path),
@@ -144,8 +158,9 @@ def stepped(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()
-    assert [(sorted(places), n, step) for places, n, step in asked] == [
-        (list(range(len(groups))), n, step) for step in range(steps)
+    share = len(groups) // processes
+    assert processes > 1 or [(sorted(places), n, step) for places, n, step in asked] == [
+        (list(range(share)), n, step) for step in range(steps if runs is None else runs)
     ]
     trainer.gradient = {name: before[name] - value.detach() for name, value in model.named_parameters()}
     return trainer

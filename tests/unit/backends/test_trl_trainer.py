@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,6 +26,7 @@ from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.trajectory import Row
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
 from support.backends.trl import LIMIT, Watched, make_model, stepped, tokenizer
+from support.process import free_port
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
 
 EPSILON = 0.2  # where TRL clips
@@ -44,7 +49,8 @@ def as_sampled(row: Row, off: float = 0.03) -> Row:
 
 
 def by_hand(groups: Sequence[Group], reduce: Callable[[list[list[tuple[float, torch.Tensor]]], int], Any]) -> Any:
-    """The gradient of a loss. `reduce` gets, of each trained rollout, its rows' weights and token losses."""
+    """The gradient of a loss. `reduce` gets, of each trained rollout, its rows' weights and token losses, and their
+    number."""
     model = make_model()
     losses = []
     for group in groups:
@@ -59,7 +65,7 @@ def by_hand(groups: Sequence[Group], reduce: Callable[[list[list[tuple[float, to
                 token_losses = -torch.minimum(ratio * advantage, clipped * advantage)
                 rows.append((row.weight, token_losses[torch.tensor(row.loss_mask[row.prompt_length :]) == 1]))
             losses.append(rows)
-    reduce(losses, sum(len(group.rollouts) for group in groups)).backward()
+    reduce(losses, len(losses)).backward()
     return {name: value.grad for name, value in model.named_parameters()}
 
 
@@ -113,25 +119,33 @@ def several() -> tuple[Group, ...]:
     )
 
 
-def mean_of_rows(losses: list[list[tuple[float, torch.Tensor]]], slots: int) -> Any:
-    return sum(weight * tokens.mean() for rows in losses for weight, tokens in rows) / slots
+def mean_of_rows(losses: list[list[tuple[float, torch.Tensor]]], rollouts: int) -> Any:
+    return sum(weight * tokens.mean() for rows in losses for weight, tokens in rows) / rollouts
 
 
-def mean_of_tokens(losses: list[list[tuple[float, torch.Tensor]]], slots: int) -> Any:
+def mean_of_tokens(losses: list[list[tuple[float, torch.Tensor]]], rollouts: int) -> Any:
     tokens = torch.cat([tokens for rows in losses for _, tokens in rows])
     return tokens.sum() / len(tokens)
 
 
-def sum_of_tokens(losses: list[list[tuple[float, torch.Tensor]]], slots: int) -> Any:
-    return sum(tokens.sum() for rows in losses for _, tokens in rows) / slots
+def sum_of_tokens(losses: list[list[tuple[float, torch.Tensor]]], rollouts: int) -> Any:
+    return sum(tokens.sum() for rows in losses for _, tokens in rows) / rollouts
 
 
 LOSSES: dict[str, Callable[..., Any]] = {
     "grpo": mean_of_rows,
     "dapo": mean_of_tokens,
     "luspo": sum_of_tokens,
-    "dr_grpo": lambda losses, slots: sum_of_tokens(losses, slots) / LIMIT,
+    "dr_grpo": lambda losses, rollouts: sum_of_tokens(losses, rollouts) / LIMIT,
 }
+
+
+class AtTemperature(Watched):
+    """Fed by a sampler whose logprobs are at the temperature."""
+
+    def __init__(self, *args: Any, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.at_temperature = True
 
 
 # The batch
@@ -166,6 +180,8 @@ def test_the_ratio_is_to_the_sampler_where_its_logprobs_are_the_policys(tmp_path
         assert torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
     for batch in stepped(single(), tmp_path, temperature=0.7).batches:
         assert "old_per_token_logps" not in batch
+    for batch in stepped(single(), tmp_path, temperature=0.7, kind=AtTemperature).batches:
+        assert torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
 
 
 def test_a_masked_rollout_changes_nobodys_advantage(tmp_path: Path) -> None:
@@ -174,7 +190,7 @@ def test_a_masked_rollout_changes_nobodys_advantage(tmp_path: Path) -> None:
     rewards = torch.tensor([one.reward for one in kept])
     by_reward = {round(float((r - rewards.mean()) / (rewards.std() + 1e-4)), 4) for r in rewards}
     for extra in (masked, failed()):
-        trainer = stepped([make_group(*kept, extra)], tmp_path, n=4)
+        trainer = stepped([make_group(*kept, extra)], tmp_path, n=4, loss_type="dapo")
         assert {round(row[-1], 4) for row in trainer.seen()} == by_reward | {0.0}
         empty = [row for row in trainer.seen() if row[-1] == 0.0 and row[2] == [0]]
         assert len(empty) == 1
@@ -235,11 +251,26 @@ def test_the_gradient_of_several_rows_counts_every_rollout_once(tmp_path: Path, 
     assert_same(trainer.gradient, by_hand(several(), LOSSES[loss]))
 
 
+def test_two_processes_agree_on_rows_and_divisor(tmp_path: Path) -> None:
+    """One has rows beyond its slots and the other has none; the gradient is that of all rollouts together."""
+    (tmp_path / "groups").write_bytes(pickle.dumps(several()))
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    script = ["--module", "support.backends.trl_processes", str(tmp_path), *LOSSES, "bnpo"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *launch, *script], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for loss, reduce in LOSSES.items():
+        assert_same(torch.load(tmp_path / f"{loss}.pt"), by_hand(several(), reduce))
+    shares = [by_hand([group], mean_of_tokens) for group in several()]  # TRL averages each process's own tokens
+    means = {name: (value + shares[1][name]) / 2 for name, value in shares[0].items()}
+    assert_same(torch.load(tmp_path / "bnpo.pt"), means)
+
+
 def test_a_rollout_counts_the_same_however_it_is_cut_into_rows(tmp_path: Path) -> None:
     """Two conversations in one rollout count as much as their tokens would in one row of it."""
 
-    def mean_of_rollouts(losses: list[list[tuple[float, torch.Tensor]]], slots: int) -> Any:
-        return sum(torch.cat([tokens for _, tokens in rows]).mean() for rows in losses) / slots
+    def mean_of_rollouts(losses: list[list[tuple[float, torch.Tensor]]], rollouts: int) -> Any:
+        return sum(torch.cat([tokens for _, tokens in rows]).mean() for rows in losses) / rollouts
 
     groups = [
         make_group(
@@ -261,6 +292,43 @@ def test_clipping_is_by_the_samplers_logprobs(tmp_path: Path) -> None:
         )
     ]
     assert_same(stepped(far, tmp_path).gradient, by_hand(far, mean_of_rows))
+
+
+def test_rows_without_a_slot_have_the_references_logprobs(tmp_path: Path) -> None:
+    """At the first step the reference is the policy, so the KL term is zero, and so is its gradient."""
+    trainer = stepped(several(), tmp_path, loss_type="dapo", beta=0.1)
+    assert_same(trainer.gradient, by_hand(several(), mean_of_tokens))
+    found = {tuple(ids): logps for ids, logps in trainer.column("ref_per_token_logps")}
+    for row in several()[0].rollouts[0].rows:
+        with torch.no_grad():
+            expected = logps(make_model(), row)
+        known = found[tuple(row.token_ids.tolist()[row.prompt_length :])]
+        torch.testing.assert_close(known, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_rows_without_a_slot_keep_the_policys_logprobs_over_iterations(tmp_path: Path) -> None:
+    """The sampler's are not at the temperature, so TRL computes the policy's before the first of two updates."""
+    trainer = stepped(several(), tmp_path, loss_type="dapo", temperature=0.7, num_iterations=2, steps=2, runs=1)
+    before, after = trainer.batches[:1], trainer.batches[1:]
+    assert len(before) == len(after) == 1
+    assert torch.equal(before[0]["old_per_token_logps"], after[0]["old_per_token_logps"])
+    found = {tuple(ids): logps for ids, logps in trainer.column("old_per_token_logps")}
+    for row in several()[0].rollouts[0].rows:
+        ids = torch.tensor([row.token_ids.tolist()])
+        with torch.no_grad():
+            scaled = (make_model()(ids).logits[0, :-1] / 0.7).log_softmax(-1)
+        expected = scaled.gather(1, ids[0, 1:, None])[row.prompt_length - 1 :, 0]
+        known = found[tuple(row.token_ids.tolist()[row.prompt_length :])]
+        torch.testing.assert_close(known, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_a_rollout_that_failed_leaves_the_divisor(tmp_path: Path, loss: str) -> None:
+    """The step is as large as without its slot."""
+    kept = [one for one in several()[1].rollouts if one.trained]
+    with_failure = stepped([make_group(*kept, failed())], tmp_path, loss_type=loss)
+    without = stepped([make_group(*kept)], tmp_path, n=2, loss_type=loss)
+    assert_same(with_failure.gradient, without.gradient)
 
 
 @pytest.mark.parametrize("loss", list(LOSSES))
@@ -323,13 +391,20 @@ def test_groups_split_over_processes_are_refused() -> None:
         AgentGRPOTrainer(None, [], lambda rows, n, step: [], Args())  # type: ignore[arg-type]
 
 
-def test_what_rows_without_a_slot_can_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="TRL's ref_per_token_logps") as caught:
-        stepped(several(), tmp_path, beta=0.1)
-    assert "hint: set beta=0" in str(caught.value)
-    stepped(single(), tmp_path, beta=0.1)
-    with pytest.raises(ConfigError, match="TRL's old_per_token_logps"):  # of another temperature than the sampler's
-        stepped(several(), tmp_path, temperature=0.7, num_iterations=2)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_vllm": True, "vllm_importance_sampling_correction": True}, "correct for the sampler twice"),
+        ({"use_vllm": True, "vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}, "wait for each other forever"),
+        ({"beta": 0.1, "loss_type": "grpo"}, "beta=0.1 can't be used with loss=grpo"),
+        ({"beta": 0.1, "loss_type": "dr_grpo"}, "beta=0.1 can't be used with loss=dr_grpo"),
+    ],
+)
+def test_options_that_would_train_on_something_else_are_refused(settings: dict[str, Any], message: str) -> None:
+    known: dict[str, Any] = {"vllm_importance_sampling_correction": False, "loss_type": "dapo", "use_cpu": True}
+    config = GRPOConfig(**known | {"bf16": False, "per_device_train_batch_size": 8} | settings)
+    with pytest.raises(ConfigError, match=message):
+        AgentGRPOTrainer(None, [], lambda rows, n, step: [], config)
 
 
 def test_a_row_without_a_prompt_or_with_half_a_character_has_a_title(tmp_path: Path) -> None:

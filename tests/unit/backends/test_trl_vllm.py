@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("trl")
 
+from accelerate import PartialState
+
 from agentcore_rl_toolkit.backends.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 from agentcore_rl_toolkit.backends.trl.config import trl_config
@@ -56,6 +58,8 @@ def test_what_trl_is_told(vllm: None) -> None:
     assert (config.vllm_mode, config.vllm_server_base_url) == ("server", "http://h:1")
     with pytest.raises(ConfigError, match=r"options\.vllm_mode can't be given"):
         trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_mode": "server"}))
+    with pytest.raises(ConfigError, match="would correct for the sampler twice"):
+        trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_importance_sampling_correction": True}))
     assert not trl_config(TrlSettings(device="cpu")).use_vllm
 
 
@@ -69,11 +73,38 @@ def test_a_server_gets_its_weights_from_a_gpu(tmp_path: Path) -> None:
         train(settings, report=Report(settings, quiet=True))
 
 
-def test_nobody_samples_while_a_server_gets_weights() -> None:
+def with_server(temperature: float, logprobs_mode: str, said: list[str] | None = None) -> _Run:
+    """A run that samples from a server which returns logprobs in that mode."""
     run = object.__new__(_Run)
-    run.settings = TrlSettings(vllm="http://127.0.0.1:1")
-    run.trainer = SimpleNamespace(sampler_held=None, state=SimpleNamespace(global_step=7))  # type: ignore[assignment]
+    run.settings = TrlSettings(vllm="http://127.0.0.1:1", temperature=temperature)
+    run.state = PartialState(cpu=True)
+    run.report = SimpleNamespace(say=(said if said is not None else []).append)  # type: ignore[assignment]
+    info = {"model_config": {"logprobs_mode": logprobs_mode}}
+    generation = SimpleNamespace(vllm_client=SimpleNamespace(get_server_info=lambda: info))
+    run.trainer = SimpleNamespace(  # type: ignore[assignment]
+        sampler_held=None,
+        state=SimpleNamespace(global_step=7),
+        at_temperature=temperature == 1.0,
+        vllm_generation=generation,
+    )
     assert isinstance(run._open_engine(None), VllmEngine)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode", "usable"),
+    [(1.0, "raw_logprobs", True), (0.7, "processed_logprobs", True), (0.7, "raw_logprobs", False)],
+)
+def test_a_servers_logprobs_are_used_if_they_are_at_the_temperature(
+    temperature: float, mode: str, usable: bool
+) -> None:
+    said: list[str] = []
+    assert with_server(temperature, mode, said).trainer.at_temperature is usable
+    assert [line.startswith("warning: the vLLM server returns raw_logprobs") for line in said] == [True] * (not usable)
+
+
+def test_nobody_samples_while_a_server_gets_weights() -> None:
+    run = with_server(1.0, "processed_logprobs")
     with Gateway(ScriptedEngine([]), tokenizer=load_tokenizer("tiny")) as run.gateway:
         core = run.gateway.core
         with contextlib.suppress(OSError), run.trainer.sampler_held():

@@ -21,6 +21,15 @@ _DEFAULTS = {
 }
 
 
+ROW_MEANS = frozenset({"grpo", "sapo"})
+"""Losses that average over a row's tokens and then over rows: the rows of a rollout share its weight."""
+ROW_SUMS = frozenset({"dr_grpo", "luspo"})
+"""Losses that add up tokens and divide by the number of rows, which must be the number of trained rollouts.
+
+All others average over tokens, where every token counts once anyhow.
+"""
+
+
 def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     """TRL's own configuration for this run."""
     rollouts = settings.rows_per_step * settings.n
@@ -62,6 +71,29 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     for name in sorted(ours.keys() & settings.options.keys()):
         raise ConfigError(f"options.{name} can't be given: it follows from the run's own settings")
     try:
-        return GRPOConfig(**_DEFAULTS | dict(settings.options), **ours)
+        config = GRPOConfig(**_DEFAULTS | dict(settings.options), **ours)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of GRPOConfig") from error
+    check_config(config)
+    return config
+
+
+def check_config(config: GRPOConfig) -> None:
+    """Refuse what would train on something else than the rollouts, or never start."""
+    if config.use_vllm and config.vllm_importance_sampling_correction:
+        raise ConfigError(
+            "vllm_importance_sampling_correction=True would correct for the sampler twice",
+            hint="leave it out: the policy's ratio is taken to the sampler's logprobs already",
+        )
+    if config.use_vllm and config.vllm_mode == "colocate" and config.vllm_tensor_parallel_size > 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size={config.vllm_tensor_parallel_size} can't be used with vllm=colocate: the "
+            "processes that share a model would wait for each other forever, as each one samples for its own sessions",
+            hint="set it to 1, or give the URL of a vLLM server that spreads the model over several GPUs",
+        )
+    if config.beta and config.loss_type in ROW_MEANS | ROW_SUMS:
+        raise ConfigError(
+            f"beta={config.beta:g} can't be used with loss={config.loss_type}: TRL would weigh the KL term by rows "
+            "instead of rollouts",
+            hint="set loss=dapo, which weighs every token alike, or beta=0",
+        )

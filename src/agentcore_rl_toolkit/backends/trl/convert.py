@@ -28,6 +28,8 @@ class Batch:
     """What each slot's row counts among the rows of its rollout."""
     more: list[tuple[int, Row]] = field(default_factory=list)
     """Rows without a slot, with the slot of their rollout."""
+    trained: int = 0
+    """Slots that hold a rollout; the others hold padding."""
 
     def fields(self) -> dict[str, Any]:
         """What `rollout_func` returns."""
@@ -73,6 +75,7 @@ def _add(batch: Batch, rollout: Rollout) -> None:
     batch.logprobs.append(logprobs)
     batch.env_mask.append(mask)
     batch.rewards.append(rollout.reward)
+    batch.trained += 1
     batch.weights.append(first.weight)
 
 

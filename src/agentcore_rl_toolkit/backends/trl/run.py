@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from ...errors import AgentCoreRLError, ConfigError
 from ...gateway.engine import Engine
@@ -128,13 +128,16 @@ class _Run:
         if settings.vllm == "colocate":
             engine = ColocatedEngine(trainer.vllm_generation, name=settings.model, interval=_INTERVAL)
             trainer.sampler_held = engine.held
+            trainer.at_temperature = True  # TRL has vLLM return processed logprobs
             return engine
         if settings.vllm is not None:
             trainer.sampler_held = self._paused
+            trainer.at_temperature = trainer.at_temperature or self._server_processes_logprobs()
             return VllmEngine(settings.vllm)
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             hint = "set vllm=colocate, or vllm=URL of a server"
             raise ConfigError("a model that is spread over processes can't be sampled from in one of them", hint=hint)
+        trainer.at_temperature = True
         return TransformersEngine(
             trainer.accelerator.unwrap_model(trainer.model),
             tokenizer=tokenizer,
@@ -142,7 +145,21 @@ class _Run:
             dtype=settings.dtype if settings.dtype != "float32" else None,
             max_batch=settings.concurrency,
             interval=_INTERVAL,
+            at_temperature=True,
         )
+
+    def _server_processes_logprobs(self) -> bool:
+        """Whether a vLLM server's logprobs are at the temperature; every process gets the first one's answer."""
+        mode = None
+        if self.state.is_main_process:
+            client = self.trainer.vllm_generation.vllm_client
+            mode = client.get_server_info()["model_config"]["logprobs_mode"]
+            if mode != "processed_logprobs":
+                self.report.say(
+                    f"warning: the vLLM server returns {mode}, so at temperature {self.settings.temperature:g} its "
+                    "logprobs can't correct for the sampler. Start it with --logprobs-mode processed_logprobs."
+                )
+        return bool(broadcast_object_list([mode])[0] == "processed_logprobs")
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:

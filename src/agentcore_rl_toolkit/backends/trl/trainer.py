@@ -10,28 +10,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...gateway.trajectory import Row
 from ...rollout import Group
+from .config import ROW_MEANS, ROW_SUMS, check_config
 from .convert import Batch, split, to_batch
+
+_RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
+"""What TRL computes of its slots' rows, and we of the others: the policy's logprobs as it is, and the reference's."""
 
 RunGroups = Callable[[list[dict[str, Any]], int, int], Sequence[Group]]
 """Runs a step's rows: the rows, samples of each, and the step; gives one group for each row, in order."""
-
-_ROW_MEANS = frozenset({"grpo", "sapo"})
-"""Losses that average over a row's tokens and then over rows: a rollout's rows share its place."""
-_ROW_SUMS = frozenset({"dr_grpo", "luspo"})
-"""Losses that add up tokens and divide by the number of rows, which has to be that of rollouts.
-
-All others average over tokens, where every token counts once anyhow.
-"""
 
 
 class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -55,6 +52,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 "a group would be split over processes: the rollouts of a step and process are no multiple of "
                 f"num_generations={args.num_generations}"
             )
+        check_config(args)
+        self.at_temperature = args.temperature == 1.0
+        """The sampler's logprobs are those of the logits divided by the temperature, as TRL computes the policy's."""
         super().__init__(
             model=model,
             reward_funcs=[agent_reward],
@@ -85,7 +85,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._asked = [example["row"] for example in inputs]
         self.sync_sampler()
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if self.temperature == 1.0:  # the sampler's logprobs are those of the plain logits
+        if self.at_temperature:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
         return self._with_more(output)
 
@@ -95,19 +95,18 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def _with_more(self, output: dict[str, Any]) -> dict[str, Any]:
-        """Add the rows that have no slot, and padding so that the step still divides."""
-        slots, chunks = len(self._batch.weights), self.args.steps_per_generation
+        """Add the rows that have no slot, and padding so that the step still divides, alike in every process."""
+        slots, more = len(self._batch.weights), self._batch.more
+        count, trained = self._agreed(slots + len(more), self._batch.trained)
         advantages = output["advantages"]
-        count = slots + len(self._batch.more)
-        count += -count % chunks
-        weights = [1.0] * (slots + len(self._batch.more))
-        if self.loss_type in _ROW_MEANS:
-            weights = [*self._batch.weights, *(row.weight for _, row in self._batch.more)]
+        weights = [1.0] * (slots + len(more))
+        if self.loss_type in ROW_MEANS:
+            weights = [*self._batch.weights, *(row.weight for _, row in more)]
         scale = torch.tensor(weights, device=advantages.device)
-        if self.loss_type in _ROW_MEANS | _ROW_SUMS:
-            scale = scale * (count / slots)
-        of_slot = [*range(slots), *(slot for slot, _ in self._batch.more)]
-        if self._batch.more:
+        if self.loss_type in ROW_MEANS | ROW_SUMS:
+            scale = scale * (count * self.accelerator.num_processes / max(trained, 1))  # divide by rollouts, not rows
+        of_slot = [*range(slots), *(slot for slot, _ in more)]
+        if count > slots:
             output = self._widened(output, count)
         output["advantages"] = torch.zeros(count, device=advantages.device)
         output["advantages"][: len(of_slot)] = advantages[of_slot] * scale
@@ -115,12 +114,19 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         return output
 
+    def _agreed(self, rows: int, trained: int) -> tuple[int, int]:
+        """How many rows every process has, and how many rollouts all of them train on together."""
+        figures = torch.tensor([[rows, trained]], device=self.accelerator.device)
+        every = self.accelerator.gather(figures)
+        count = int(every[:, 0].max())
+        return count + -count % self.args.steps_per_generation, int(every[:, 1].sum())
+
     def _widened(self, output: dict[str, Any], count: int) -> dict[str, Any]:
         """The batch with room for `count` rows, those without a slot in it."""
         more = [split(row) for _, row in self._batch.more]
-        prompt = max(output["prompt_ids"].size(1), *(len(ids) for ids, *_ in more))
-        completion = max(output["completion_ids"].size(1), *(len(ids) for _, ids, *_ in more))
-        padding = self._tokenizer.pad_token_id
+        slots, padding = output["prompt_ids"].size(0), self._tokenizer.pad_token_id
+        prompt = max([output["prompt_ids"].size(1), *(len(ids) for ids, *_ in more)])
+        completion = max([output["completion_ids"].size(1), *(len(ids) for _, ids, *_ in more)])
         ours: dict[str, list[list[Any]]] = {
             "prompt_ids": [ids for ids, *_ in more],
             "prompt_mask": [[1] * len(ids) for ids, *_ in more],
@@ -129,19 +135,35 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             "tool_mask": [mask for *_, mask in more],
             "sampling_per_token_logps": [logprobs for _, _, logprobs, _ in more],
         }
-        if self.temperature == 1.0:
+        if self.at_temperature:
             ours["old_per_token_logps"] = ours["sampling_per_token_logps"]
         widened = dict(output)
-        for name, added in ours.items():
-            if (known := output.get(name)) is not None:
-                left, fill = name.startswith("prompt"), padding if name.endswith("_ids") else 0
-                width = prompt if left else completion
-                widened[name] = _stacked(known, added, count, width, fill, left=left)
-        widened["prompt_mask"][len(output["prompt_ids"]) + len(more) :, -1] = 1  # a row that attends to nothing is NaN
-        for name in output.keys() - ours.keys() - {"advantages", "num_items_in_batch"}:
-            hint = "set beta=0, num_iterations=1 and temperature=1"
-            raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}", hint=hint)
+        for name in output.keys() & (ours.keys() | _RECOMPUTED):
+            left, fill = name.startswith("prompt"), padding if name.endswith("_ids") else 0
+            width = prompt if left else completion
+            widened[name] = _stacked(output[name], ours.get(name, []), count, width, fill, left=left)
+        widened["prompt_mask"][slots + len(more) :, -1] = 1  # a row that attends to nothing is NaN
+        for name in sorted(output.keys() & _RECOMPUTED - ours.keys()):
+            widened[name][slots:, :] = self._logps(widened, slots, reference=name.startswith("ref"))
+        for name in output.keys() - ours.keys() - _RECOMPUTED - {"advantages", "num_items_in_batch"}:
+            raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}")
         return widened
+
+    def _logps(self, batch: dict[str, Any], start: int, *, reference: bool) -> torch.Tensor:
+        """Logprobs of the rows from `start` on, under the policy or the reference, as TRL computes them for slots."""
+        model, context = self.model, nullcontext()
+        if reference and self.ref_model is not None:
+            model = self.ref_model
+        elif reference:
+            policy = self.accelerator.unwrap_model(self.model)
+            context = use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None)
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)[start:]
+        attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)[start:]
+        with torch.no_grad(), context:
+            logps, *_ = self._get_per_token_logps_and_entropies(
+                model, ids, attention, batch["completion_ids"].size(1), batch_size=self.args.per_device_train_batch_size
+            )
+        return cast(torch.Tensor, logps)
 
     @property
     def more_rows(self) -> list[tuple[int, Row]]:

@@ -12,10 +12,11 @@ from .sequence import Sequence
 class Batch:
     """The running sequences; the i-th one's keys and values are the i-th row's."""
 
-    def __init__(self, runner: Runner, layout: Layout) -> None:
+    def __init__(self, runner: Runner, layout: Layout, *, at_temperature: bool = False) -> None:
         self.sequences: list[Sequence] = []
         self._runner, self._rows = runner, layout.rows
         self._sampler: Sampler | None = None
+        self._at_temperature = at_temperature
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -64,5 +65,7 @@ class Batch:
     def _compose(self) -> Sampler:
         """Somebody has joined or left."""
         self._rows.compose([sequence.ids[-1] for sequence in self.sequences])
-        self._sampler = Sampler(list(self.sequences), self._runner.vocab_size, self._runner.device)
+        self._sampler = Sampler(
+            list(self.sequences), self._runner.vocab_size, self._runner.device, at_temperature=self._at_temperature
+        )
         return self._sampler

@@ -45,7 +45,7 @@ class Decoder:
         self.counters = Counters()
         self.epoch = 0
         """Counts updates of the weights: keys and values of different ones don't go together."""
-        self.batch = Batch(runner, self.layout)
+        self.batch = Batch(runner, self.layout, at_temperature=limits.at_temperature)
         self.prefixes = Prefixes(limits.prefix_bytes)
         self.queue = Queue(runner, self.layout, self.batch, self.prefixes, limits, self.counters)
         self._tokenizer = tokenizer

@@ -35,8 +35,8 @@ class TransformersEngine:
     Sequences that are running then go on with the new weights, their later tokens with the new `weight_version`. Their
     keys and values are kept as they are, as inference servers do it; with `recompute` they are computed anew.
 
-    A setting that a request leaves open means the policy itself: temperature 1, nothing cut off. Logprobs are always
-    those of the unmodified logits.
+    A setting that a request leaves open means the policy itself: temperature 1, nothing cut off. Logprobs are
+    those of the unmodified logits unless `at_temperature` is set.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class TransformersEngine:
         recompute: bool = False,
         routes: bool = False,
         graphs: bool | None = None,
+        at_temperature: bool = False,
     ) -> None:
         """
         Args:
@@ -79,6 +80,8 @@ class TransformersEngine:
             routes: Tell which experts each token went through.
             graphs: Run passes in fixed shapes, as CUDA graphs; by default on a GPU. Models that can't, and `routes`,
                 are run plainly all the same. On a CPU there are only the shapes, which takes longer.
+            at_temperature: Return logprobs of the logits divided by the request's temperature, as trainers compute
+                them.
         """
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:
             raise ConfigError("max_batch and prefill_tokens are at least 1, max_queue at least 0")
@@ -87,7 +90,7 @@ class TransformersEngine:
         self._version, self._max_queue, self._recompute, self._routes = weight_version, max_queue, recompute, routes
         self._graphs = graphs
         self._context_length = context_length
-        self._limits = Limits(max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval)
+        self._limits = Limits(max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval, at_temperature)
         self._decoder: Decoder | None = None
         self._paused = self._closed = False
         self._grammars: Grammars | None = None

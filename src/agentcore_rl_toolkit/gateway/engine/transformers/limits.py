@@ -17,6 +17,8 @@ class Limits:
     prefix_bytes: int
     interval: float
     """Seconds between two deliveries of a sequence that goes on."""
+    at_temperature: bool = False
+    """Logprobs are those of the logits divided by the temperature."""
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""Logits in; token ids, and logprobs of the unmodified policy, out.
+"""Logits in; token ids, and their logprobs under the policy, out.
+
+Logprobs ignore penalties, grammars and cut-offs. They are those of the plain logits or, with `at_temperature`, of the
+logits divided by the request's temperature, as trainers compute them.
 
 A sequence draws one number from its own generator for each token, whoever else is in the batch: the token is where that
 number falls in the cumulated probabilities. Settings are applied in vLLM's order: grammar, bias and minimum, penalties,
@@ -36,7 +39,9 @@ class Draw:
 class Sampler:
     """Samples for one batch, until somebody joins or leaves."""
 
-    def __init__(self, batch: Many[Sequence], vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, batch: Many[Sequence], vocab_size: int, device: torch.device, *, at_temperature: bool = False
+    ) -> None:
         self.batch, self.device, self.vocab_size = batch, device, vocab_size
         settings = [sequence.sampling for sequence in batch]
         # None is the policy itself: temperature 1, nothing cut off.
@@ -46,6 +51,7 @@ class Sampler:
         self._all_greedy = all(t < GREEDY for t in heat)
         self._any_greedy = any(t < GREEDY for t in heat)
         self._heated = any(t != 1.0 for t in heat)
+        self._logprobs_heated = at_temperature and self._heated
         cut = [(s.top_k or -1) > 0 or (s.top_p or 1.0) < 1 or (s.min_p or 0.0) > 0 for s in settings]
         self._cut_rows = [i for i, needed in enumerate(cut) if needed and heat[i] >= GREEDY]
         chosen = [settings[i] for i in self._cut_rows]
@@ -61,6 +67,8 @@ class Sampler:
         policy = raw.log_softmax(dim=-1)
         scores = self._edit(raw) if self._edited else policy
         ids = scores.argmax(dim=-1) if self._all_greedy else self._random(scores)
+        if self._logprobs_heated:
+            policy = (raw / self._heat).log_softmax(dim=-1)
         picked = policy.gather(1, ids[:, None]).squeeze(1)
         tokens, logprobs = torch.stack([ids.double(), picked.double()]).tolist()  # one transfer
         top = self._top(policy) if self._alternatives else list[dict[int, float] | None]([None] * len(tokens))
