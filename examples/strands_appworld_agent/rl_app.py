@@ -16,13 +16,13 @@ reward_fn = WorldReward()
 
 
 @app.rollout_entrypoint
-def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
+def invoke_agent(payload: dict[str, Any]) -> str | dict[str, Any]:
     request = WorldRequest.read(payload)
-    cfg = payload["_rollout"]
+    endpoint = app.model_endpoint(payload)
     model = OpenAIModel(
-        client_args={"api_key": "EMPTY", "base_url": cfg["base_url"]},
-        model_id=cfg["model_id"],
-        params=cfg.get("sampling_params", {}),
+        client_args=endpoint.client_args,
+        model_id=endpoint.model_id,
+        params=endpoint.sampling_params,
     )
     with open_world(request) as world:
         agent = Agent(
@@ -33,6 +33,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
             callback_handler=None,
         )
         response = agent(request.prompt or world.instruction, limits={"turns": 50})
+        if "_rollout" not in payload:
+            return str(response)
         evaluation = world.evaluate()
         return {
             "response": str(response),

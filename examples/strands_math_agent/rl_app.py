@@ -15,13 +15,13 @@ reward_fn = MathReward()
 
 
 @app.rollout_entrypoint
-def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
+def invoke_agent(payload: dict[str, Any]) -> str | dict[str, Any]:
     question = Question.read(payload)
-    cfg = payload["_rollout"]
+    endpoint = app.model_endpoint(payload)
     model = OpenAIModel(
-        client_args={"api_key": "EMPTY", "base_url": cfg["base_url"]},
-        model_id=cfg["model_id"],
-        params=cfg.get("sampling_params", {}),
+        client_args=endpoint.client_args,
+        model_id=endpoint.model_id,
+        params=endpoint.sampling_params,
     )
     agent = Agent(
         model=model,
@@ -30,6 +30,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         callback_handler=None,
     )
     response = agent(question.prompt)
+    if "_rollout" not in payload:
+        return str(response)
     rewards = reward_fn(response_text=str(response), ground_truth=payload["answer"])
     return {"response": str(response), "rewards": rewards}
 

@@ -21,11 +21,11 @@ reward_fn = MigrationReward()
 @app.rollout_entrypoint
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     task = Task.read(payload)
-    cfg = payload["_rollout"]
+    endpoint = app.model_endpoint(payload)
     model = OpenAIModel(
-        client_args={"api_key": "EMPTY", "base_url": cfg["base_url"]},
-        model_id=cfg["model_id"],
-        params=cfg.get("sampling_params", {}),
+        client_args=endpoint.client_args,
+        model_id=endpoint.model_id,
+        params=endpoint.sampling_params,
     )
     with Workspace(task) as workspace:
         before = Before.of(workspace.root, task)
@@ -37,6 +37,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
             callback_handler=None,
         )
         response = agent(task.prompt, limits={"turns": 60})
+        if "_rollout" not in payload:
+            return {"response": str(response), "patch": workspace.patch()}
         checks = check(workspace.root, before)
         return {"response": str(response), "checks": asdict(checks), "rewards": reward_fn(checks=checks)}
 

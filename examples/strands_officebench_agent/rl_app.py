@@ -20,11 +20,11 @@ reward_fn = OfficeReward()
 @app.rollout_entrypoint
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     request = OfficeRequest.read(payload)
-    cfg = payload["_rollout"]
+    endpoint = app.model_endpoint(payload)
     model = OpenAIModel(
-        client_args={"api_key": "EMPTY", "base_url": cfg["base_url"]},
-        model_id=cfg["model_id"],
-        params=cfg.get("sampling_params", {}),
+        client_args=endpoint.client_args,
+        model_id=endpoint.model_id,
+        params=endpoint.sampling_params,
     )
     with Workspace(request.files) as workspace:
         agent = Agent(
@@ -35,6 +35,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
             callback_handler=None,
         )
         response = agent(request.text, limits={"turns": 40})
+        if "_rollout" not in payload:
+            return {"response": str(response), "files": workspace.contents()}
         outcomes = evaluate(request, workspace)
         return {"response": str(response), "rewards": reward_fn(outcomes=outcomes), "checks": outcomes}
 

@@ -31,6 +31,7 @@ from .config import AgentCoreConfig
 from .errors import AgentCoreRLError, ConfigError
 from .http_guard import RequestGuard, is_loopback
 from .logs import configure_logging, current_redactor
+from .model_endpoint import ModelEndpoint, find_model
 from .model_env import process_environment, read_base_url
 from .redact import Redactor
 from .result import ResultBuilder, copy_of_request
@@ -107,6 +108,18 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
 
             self.entrypoint(serve)
         return func
+
+    def model_endpoint(self, payload: Any) -> ModelEndpoint:
+        """Where the model for this request is, so that one container is trained and serves production.
+
+        A rollout's is the session it is recorded in (`_rollout.base_url`). A production request's is the one that
+        `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name.
+
+        >>> app = AgentCoreRLApp(config=AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="math-agent"))
+        >>> app.model_endpoint({"prompt": "hi"}).client_args
+        {'base_url': 'http://vllm:8000/v1', 'api_key': 'EMPTY'}
+        """
+        return find_model(payload, self.config)
 
     def run(self, port: int = 8080, host: str | None = None, **kwargs: Any) -> None:
         """Serve, with JSON logs on stderr unless the program has set up logging itself.

@@ -39,8 +39,9 @@ class AgentCoreConfig:
         "Where results land when the request names no store: a bucket, s3://bucket/prefix or a directory.",
     )
     sqs_url: str | None = _setting(None, "SQS queue (name or URL) on which stored results are announced.")
-    base_url: str | None = _setting(None, "OpenAI-compatible endpoint of the policy.", env="BASE_URL")
+    base_url: str | None = _setting(None, "OpenAI-compatible endpoint of the model in production.", env="BASE_URL")
     model_id: str | None = _setting(None, "Model name sent to that endpoint.", env="MODEL_ID")
+    model_api_key: str | None = _setting(None, "Key sent to that endpoint in production.", env="MODEL_API_KEY")
     allowed_stores: tuple[str, ...] = _setting(
         (), "Stores a request may name (exactly, or a parent of it). Empty: any that the credentials reach."
     )

@@ -96,7 +96,7 @@ def test_what_each_trainer_gets() -> None:
 
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len([line for line in lines if not line.startswith("<!--")]) <= 120
+    assert len([line for line in lines if not line.startswith("<!--")]) <= 150
 
 
 def test_the_echo_agent_tells_its_story(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ LAYERS = [
     {"reward_function", "rewards", "result", "logs"},
     {"store"},
     {"run", "runtime", "evaluation", "gateway", "model_env"},
+    {"model_endpoint"},
     {"app", "client"},
     {"frameworks", "rollout"},
     {"backends", "deploy"},
