@@ -331,6 +331,14 @@ def test_a_rollout_that_takes_too_long_is_stopped(client: RolloutClient) -> None
     eventually(lambda: not sessions(client))
 
 
+def test_rows_of_which_no_group_is_left_are_an_error_with_the_reasons(client: RolloutClient) -> None:
+    with gateway(told(row_a=["raise", "none"])) as running, pytest.raises(RolloutsStopped) as caught:
+        list(run_rollouts([row("a")], 2, client=client, gateway=running))
+    assert str(caught.value).startswith("every group was dropped:\n       1 × ")
+    assert "agent_error: ValueError: broken on purpose" in str(caught.value)
+    assert "1 × no reward" in str(caught.value)
+
+
 def test_a_failure_that_the_table_trains_on(client: RolloutClient) -> None:
     judge = Judge(table=failure_table({"agent_error": "train"}), failed_reward=-1.0)
     with gateway(told(row_a=["raise", "1"])) as running:

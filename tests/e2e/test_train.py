@@ -42,6 +42,8 @@ def invoke_agent(payload):
         raise ValueError("broken on purpose")
     if payload["do"] == "sleep":
         time.sleep(300)
+    if payload["do"] == "forget":
+        return {"response": said}
     return {"rewards": 1.0 if payload["do"] == "same" else random.random(), "response": said}
 """
 )
@@ -71,7 +73,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder / "model")
     (folder / "agent").mkdir()
     (folder / "agent" / "rl_app.py").write_text(AGENT)
-    for do in ("vary", "same", "raise", "sleep"):
+    for do in ("vary", "same", "raise", "sleep", "forget"):
         rows = [json.dumps({"prompt": f"row {n}", "do": do}) for n in range(4)]
         (folder / f"{do}.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]) + "\n")
     return folder
@@ -237,6 +239,33 @@ def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Pa
         train(settings(parts, tmp_path / "run", "raise", max_failures=3))
     assert str(caught.value).count("Traceback (most recent call last)") == 1
     assert "ValueError: broken on purpose" in str(caught.value)
+
+
+def test_a_run_that_trained_on_nothing_has_failed_and_says_what_of(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    assert main(options(settings(parts, output, "forget"))) == 1
+    said = capsys.readouterr().err
+    assert "nothing could be trained on in 2 steps. What became of the rollouts:\n       8 × no reward" in said
+    assert f"All of them are in {output / 'rollouts'}." in said
+    assert "hint: return {'rewards': …} from the entrypoint" in said
+    summary = json.loads((output / "summary.json").read_text())
+    assert (summary["trained"], summary["not_trained_on"]) == (0, [{"cause": "no reward", "rollouts": 8}])
+
+
+def test_steps_with_nothing_to_train_on_end_a_run(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(RolloutsStopped, match="nothing could be trained on in 3 steps in a row"):
+        train(settings(parts, tmp_path / "run", "forget", steps=9, max_failures=99))
+
+
+def test_held_out_rows_that_are_trained_on_are_warned_of(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text((parts / "same.jsonl").read_text().splitlines()[0] + '\n{"prompt": "new", "do": "same"}\n')
+    train(settings(parts, tmp_path / "run", "same", steps=1, eval_data=str(held_out)))
+    assert "warning: 1 of 2 held-out rows are training rows too" in capsys.readouterr().err
 
 
 def test_a_reward_that_is_always_the_same_is_warned_of(

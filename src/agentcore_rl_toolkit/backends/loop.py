@@ -14,14 +14,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, RolloutsStopped
 from ..evaluation import Outcome, Summary, summarize
-from ..rollout import Group, Rollout, RolloutRunner, RolloutWriter, merge_metrics, read_rollouts, step_metrics
+from ..rollout import (
+    Causes,
+    Group,
+    Rollout,
+    RolloutRunner,
+    RolloutWriter,
+    merge_metrics,
+    read_rollouts,
+    step_metrics,
+)
 from ..rows import read_rows
 from ..types import INFRASTRUCTURE, Status
 from .folder import RunFolder
 from .report import Report
 from .settings import LoopSettings
+
+_BARREN_STEPS = 3
+"""So many steps in a row with nothing to train on end a run."""
 
 Gather = Callable[[Any], list[Any]]
 """Gives what every process has, in the order of processes; all of them have to call it."""
@@ -50,11 +62,13 @@ class Loop:
         self.held_out = self._read(settings.eval_data) if settings.eval_data else []
         if len(self.rows) < settings.rows_per_step:
             raise ConfigError(f"{settings.data} has {len(self.rows)} rows, and a step takes {settings.rows_per_step}")
+        self._warn_of_overlap()
         self.evaluations: dict[int, Summary] = {}
         self.metrics: dict[str, float] = {}
         """Of the latest step."""
         self._examples: dict[int, dict[str, Rollout]] = {}
         self._began = time.monotonic()
+        self._causes, self._barren = Causes(), 0
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
         """Run a step's rows; gives one group for each, dropped ones last."""
@@ -66,6 +80,11 @@ class Loop:
             groups = list(self.runner.run(self._supply(rows, step), groups=len(rows)))
             self.runner.on_rollout = None
         self._measure(groups, time.monotonic() - began)
+        self._causes.add(groups)
+        barren = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
+        self._barren = self._barren + 1 if barren else 0
+        if self._barren == _BARREN_STEPS:
+            raise self._nothing_trained(f"nothing could be trained on in {_BARREN_STEPS} steps in a row")
         if step == 0:
             self._warn_of_sameness(groups)
         kept = sorted((g for g in groups if g.dropped is None), key=lambda g: g.index)
@@ -104,8 +123,9 @@ class Loop:
             self._evaluated(at, list(read_rollouts(path)))
 
     def finish(self, step: int, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-        """The run in figures, written to its folder and told."""
+        """The run in figures, written to its folder and told. A run that trained on nothing is an error."""
         settings, latest = self.settings, self.folder.latest()
+        causes = self._all_causes()
         summary: dict[str, Any] = {
             "model": settings.model,
             "agent": settings.agent,
@@ -113,7 +133,8 @@ class Loop:
             "steps": step,
             "interrupted": interrupted,
             "seconds": round(time.monotonic() - self._began, 1),
-            **self.report.totals(self.evaluations),
+            **self.report.totals(self.evaluations, step),
+            "not_trained_on": causes.figures(),
             "examples": {str(at): conversation(rollout, decode) for at, rollout in self._example().items()},
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),
@@ -122,9 +143,32 @@ class Loop:
             (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             self.report.finished(summary)
         first: dict[str, Any] = self._gather(summary)[0]
+        if step and not first["trained"] and not interrupted:
+            raise self._nothing_trained(f"nothing could be trained on in {step} steps")
         return first
 
     # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _all_causes(self) -> Causes:
+        return Causes.merged(self._gather(self._causes))
+
+    def _nothing_trained(self, what: str) -> RolloutsStopped:
+        causes = self._all_causes()
+        return RolloutsStopped(
+            f"{what}. What became of the rollouts:\n{causes.text()}\n\nAll of them are in "
+            f"{self.settings.folder / 'rollouts'}.",
+            hint=causes.hint or "run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
+        )
+
+    def _warn_of_overlap(self) -> None:
+        """Held-out rows that are trained on measure memory, not skill."""
+        trained = {json.dumps(row, sort_keys=True, default=repr) for row in self.rows}
+        shared = sum(json.dumps(row, sort_keys=True, default=repr) in trained for row in self.held_out)
+        if shared:
+            self.report.say(
+                f"warning: {shared} of {len(self.held_out)} held-out rows are training rows too, so held-out rewards "
+                "will flatter the model"
+            )
 
     def _read(self, path: str) -> list[dict[str, Any]]:
         rows, problems = read_rows(path)

@@ -105,19 +105,23 @@ class Report:
 
     # --- at the end --------------------------------------------------------------------------------------------------
 
-    def totals(self, evaluations: dict[int, Summary]) -> dict[str, Any]:
-        """The figures of the whole run."""
-        steps = sorted(evaluations)
+    def totals(self, evaluations: dict[int, Summary], last: int) -> dict[str, Any]:
+        """The figures of the whole run, which has come to step `last`.
+
+        `before` is the evaluation before training, `after` that of the final weights; each only if it was made.
+        """
         sampled = sum(line.get("fidelity", 0) for line in self._steps)
         known = sum("fidelity" in line for line in self._steps)
         figures: dict[str, Any] = {
             "rollouts": self._rollouts,
+            "trained": sum(int(line.get("rollouts/trained", 0)) for line in self._steps),
             "fidelity": sampled / known if known else None,
             "failures": dict(self._failed),
             "reward": [line.get("reward") for line in self._steps],
         }
-        for name, step in (("before", steps[0]), ("after", steps[-1])) if steps else ():
-            figures |= {name: evaluations[step].reward, f"{name}_interval": evaluations[step].interval}
+        for name, step in (("before", 0), ("after", last)):
+            if step in evaluations and (name == "before" or step > 0):
+                figures |= {name: evaluations[step].reward, f"{name}_interval": evaluations[step].interval}
         return figures
 
     def finished(self, summary: dict[str, Any]) -> None:

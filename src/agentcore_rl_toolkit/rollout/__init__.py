@@ -8,10 +8,12 @@ sample.py    one rollout, from its gateway session to its trajectories
 outage.py    when the infrastructure is down
 run.py       run_rollouts
 metrics.py   a step in figures
+causes.py    why rollouts were not trained on
 files.py     rollouts on disk
 rescore.py   another reward for rollouts that were run already
 """
 
+from .causes import Causes
 from .files import RolloutWriter, read_rollouts
 from .judge import Judge
 from .metrics import merge_metrics, step_metrics
@@ -24,6 +26,7 @@ __all__ = [
     "FAILURES",
     "UNALTERED",
     "Action",
+    "Causes",
     "Group",
     "Judge",
     "Rollout",

@@ -19,6 +19,7 @@ from ..errors import RolloutsStopped
 from ..gateway.serve import Gateway
 from ..loop import PrivateLoop
 from ..types import Status
+from .causes import Causes
 from .options import RolloutOptions
 from .outage import DOWN, Outage
 from .policy import Action
@@ -46,13 +47,22 @@ def run_rollouts(
     """Run `n` rollouts of each row and hand out complete groups as they finish.
 
     With `groups`, it ends once there are so many; `rows` may then be endless, and dropped groups are made up for by the
-    rows after them. `options` are those of `RolloutOptions`.
+    rows after them. `options` are those of `RolloutOptions`. If every group was dropped and
+    `keep_dropped` hands none of them out, it raises `RolloutsStopped`, which says why.
     """
-    runner = RolloutRunner(client, gateway, RolloutOptions(n=n, **options), on_rollout=on_rollout)
+    chosen = RolloutOptions(n=n, **options)
+    runner = RolloutRunner(client, gateway, replace(chosen, keep_dropped=True), on_rollout=on_rollout)
+    causes, kept = Causes(), 0
     try:
-        yield from runner.run(rows, groups=groups)
+        for group in runner.run(rows, groups=groups):
+            causes.add([group])
+            kept += group.dropped is None
+            if group.dropped is None or chosen.keep_dropped:
+                yield group
     finally:
         runner.close()
+    if causes.counts and not kept and not chosen.keep_dropped:
+        raise RolloutsStopped(f"every group was dropped:\n{causes.text()}", hint=causes.hint)
 
 
 class RolloutRunner:

@@ -11,6 +11,8 @@ from agentcore_rl_toolkit.backends.folder import RunFolder
 from agentcore_rl_toolkit.backends.report import Report
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.evaluation import Outcome, summarize
+from agentcore_rl_toolkit.types import Status
 
 
 def prepare(folder: Path, *, resume: bool = True) -> int | None:
@@ -43,8 +45,20 @@ def test_figures_go_on_from_the_checkpoint(folder: Path):
     report = Report(LoopSettings(output=str(folder)), quiet=True)
     report.go_on(2)
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
-    known = report.totals({})
+    known = report.totals({}, 2)
     assert (known["rollouts"], known["failures"]) == (16, {"timeout": 2})
+
+
+def test_an_evaluation_that_was_not_made_has_no_figure(tmp_path: Path) -> None:
+    report = Report(LoopSettings(output=str(tmp_path)), quiet=True)
+    outcomes = [Outcome("row", "session", Status.COMPLETED, reward, 1.0) for reward in (0.25, 0.75)]
+    early, late = (summarize([outcome]) for outcome in outcomes)
+    assert "before" not in report.totals({}, 3)
+    only_before = report.totals({0: early}, 3)
+    assert (only_before["before"], "after" in only_before) == (0.25, False)
+    assert "after" not in report.totals({0: early, 2: late}, 3)
+    assert "after" not in report.totals({0: early}, 0)
+    assert report.totals({0: early, 3: late}, 3)["after"] == 0.75
 
 
 def test_without_a_whole_checkpoint_everything_is_run_again(folder: Path):

@@ -1,0 +1,77 @@
+"""Why rollouts were not trained on, grouped by message. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from .rollout import NOT_NEEDED, Group, Rollout
+
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*|\d+")
+"""What differs between two reports of one cause: addresses, ids, numbers."""
+_LONGEST_MESSAGE, _LONGEST_TRACEBACK = 300, 4000
+_HINTS = {
+    "truncated": "raise max_tokens or context_limit, or set failures: truncated=train",
+    "no reward": "return {'rewards': …} from the entrypoint",
+    "nothing to train on": "the agent made no model call that the gateway recorded: does it use _rollout.base_url?",
+}
+
+
+class Causes:
+    """Counts causes, and keeps one message and one traceback of each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._messages: dict[str, str] = {}
+        self._tracebacks: dict[str, str] = {}
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Count what was not trained on in these groups."""
+        for group in groups:
+            for rollout in (*group.rollouts, *group.others):
+                if rollout.why not in (None, NOT_NEEDED):
+                    self._count(rollout)
+                elif rollout.trained and group.dropped is not None:
+                    self._note(f"group dropped: {group.dropped}")
+
+    @staticmethod
+    def merged(parts: Iterable[Causes]) -> Causes:
+        """The causes of several processes together."""
+        merged = Causes()
+        for part in parts:
+            merged.counts.update(part.counts)
+            merged._messages = part._messages | merged._messages
+            merged._tracebacks = part._tracebacks | merged._tracebacks
+        return merged
+
+    def figures(self) -> list[dict[str, str | int]]:
+        """Messages with their counts, the commonest first."""
+        return [{"cause": self._messages[key], "rollouts": count} for key, count in self.counts.most_common(20)]
+
+    def text(self) -> str:
+        """Every cause with its count, and the commonest one's traceback."""
+        lines = [f"  {count:>6} × {self._messages[key]}" for key, count in self.counts.most_common(10)]
+        if len(self.counts) > 10:
+            lines.append(f"  and {len(self.counts) - 10} other causes")
+        traceback = next((self._tracebacks[key] for key, _ in self.counts.most_common() if key in self._tracebacks), "")
+        return "\n".join(lines) + (f"\n\n{traceback.rstrip()}" if traceback else "")
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about the commonest cause, where it is known."""
+        commonest = next((self._messages[key] for key, _ in self.counts.most_common(1)), "")
+        return _HINTS.get(commonest.partition(":")[0])
+
+    def _count(self, rollout: Rollout) -> None:
+        error = (rollout.error or "").strip().splitlines()
+        key = self._note(f"{rollout.why}: {error[0]}" if error else str(rollout.why))
+        traceback = (rollout.result or {}).get("traceback")
+        if isinstance(traceback, str):
+            self._tracebacks.setdefault(key, traceback[-_LONGEST_TRACEBACK:])
+
+    def _note(self, message: str) -> str:
+        key = _VARIES.sub("#", message[:_LONGEST_MESSAGE])
+        self.counts[key] += 1
+        self._messages.setdefault(key, message[:_LONGEST_MESSAGE])
+        return key
