@@ -100,6 +100,23 @@ def test_a_session_stores_its_own_rollouts_result_and_no_other(user: RuntimeUser
     assert sorted(p.name for p in tmp_path.rglob("*.json")) == [f"{session}.json"]
 
 
+def test_a_session_stores_nothing_elsewhere_by_another_name_of_its_store(user: RuntimeUser, tmp_path: Path) -> None:
+    """The runtime would store where the session's words lead from its own working directory."""
+    up = "/.." * len(Path.cwd().parts)
+    for place, names in {
+        str(tmp_path): [f"file://{tmp_path}", f"/proc/self/cwd{up}/..{tmp_path}", f"{tmp_path}/../{tmp_path.name}"],
+        "some-bucket": ["some-bucket", "s3://some-bucket"],
+    }.items():
+        session = new_id()
+        key = f"e/i/{session}.json"
+        user.ask(session, seconds=60, _rollout=rollout(place))
+        statuses = run(user, f"result = [store('PUT', name, {key!r}, b'{{}}')[0] for name in {names!r}]", session)
+        assert set(statuses) <= {201, 409, 403}
+        assert (201 in statuses) is (tmp_path / key).exists()
+        assert not any(Path(name, key).exists() for name in ("some-bucket", "s3:/some-bucket", f"file:{tmp_path}"))
+        user.stop(session)
+
+
 @pytest.mark.parametrize("kind", ["directory", "bucket", "prefix"])
 def test_a_result_is_stored_once(user: RuntimeUser, tmp_path: Path, kind: str) -> None:
     session = new_id()
@@ -160,6 +177,17 @@ def test_results_are_bounded(user: RuntimeUser, tmp_path: Path, place: str, body
     assert status in (0, 413)  # cut off, or refused
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * LARGEST_RESULT / 1024
     assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_a_result_in_a_million_pieces_is_refused(user: RuntimeUser) -> None:
+    """Putting them together would keep the runtime from everything else."""
+    session = new_id()
+    user.ask(session, seconds=60, _rollout=rollout("my-bucket"))
+    body = "b'1\\r\\nx\\r\\n' * 1_000_000 + b'0\\r\\n\\r\\n'"
+    put = f"s3('PUT', 'my-bucket', 'e/i/{session}.json', {body}, **{{'Content-Encoding': 'aws-chunked'}})"
+    status, said = run(user, f"result = {put}", session)
+    assert (status, "InvalidChunkSizeError" in said) == (403, True)
+    user.stop(session)
 
 
 def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def _cover(path: str, is_folder: bool, empty: str) -> None:
             linux.mount("tmpfs", path, "tmpfs", _SAFE | linux.MS_RDONLY, "mode=755,size=4k")
         else:
             linux.mount(empty, path, None, linux.MS_BIND)
+            linux.mount("none", path, None, _READ_ONLY)  # all covers are the same file
 
 
 def _build_etc(root: str, spec: RootSpec) -> None:
@@ -166,6 +167,9 @@ def _build_dev(root: str) -> None:
     os.mkdir(root + "/dev/shm")
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"{root}/dev/{name}")
+    # All sessions share it, and where the runtime's user is theirs, it is this user's.
+    read_only = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY
+    linux.mount("none", root + "/dev", None, read_only | linux.MS_NOSUID | linux.MS_NOEXEC)
 
 
 def _show_agent(spec: RootSpec, target: str, empty: str, inside: list[str]) -> list[tuple[str, bool]]:
