@@ -201,7 +201,7 @@ def test_hostile_code_at_import_is_confined(tmp_path: Path) -> None:
 @needs_limits
 def test_memory_at_import_is_limited(tmp_path: Path) -> None:
     with local_runtime(tmp_path / "agent", "x = bytearray(1 << 30)\n", policy=SessionPolicy(memory_mb=256)) as user:
-        assert "could not be imported" in str(user.fault())
+        assert "it ran out of its 256 MB of memory" in str(user.fault())
 
 
 def test_no_file_of_the_agent_is_imported_before_the_sandbox(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.runtime import needs_sandbox
 pytestmark = needs_sandbox
 
 AGENT = """
-import os
+import ctypes, os
 from agentcore_rl_toolkit import AgentCoreRLApp
 
 app = AgentCoreRLApp()
@@ -57,21 +57,27 @@ def invoke_agent(payload):
         tries[f"follow {path}"] = attempt(lambda: os.readlink(path))
     for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/maps"):
         tries[f"read {path}"] = attempt(lambda: open(path, "rb").read(1))
+    libc = ctypes.CDLL(None)
+    while (descriptor := libc.inotify_init()) >= 0:
+        WATCHES.append(descriptor)
     return {"tries": tries, "before": before, "at_import": AT_IMPORT}
+
+WATCHES = []
 """
 
 SCRIPT = """
-import json, os, uuid
+import ctypes, json, os, uuid
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 assert os.geteuid() != 0
 with LocalRuntime({folder!r}, spares=0) as runtime:
-    print(json.dumps([json.loads(runtime.invoke(str(uuid.uuid4()), b"{{}}")) for _ in range(2)]))
+    answers = [json.loads(runtime.invoke(str(uuid.uuid4()), b"{{}}")) for _ in range(2)]
+    print(json.dumps([*answers, ctypes.CDLL(None).inotify_init() >= 0]))
 """
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Of two sessions, each of which tries the same."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Of two sessions, each of which tries the same; and whether their user can still watch a folder."""
     folder: Path = tmp_path_factory.mktemp("agent")
     (folder / "rl_app.py").write_text(AGENT)
     (folder / ".env").write_text("SECRET=1")
@@ -79,19 +85,23 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         file.truncate(300 << 20)  # so that the folder is shown itself, with its secrets covered
     done = run_as_ordinary_user(SCRIPT.format(folder=str(folder)))
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[Any] = json.loads(done.stdout)
     return found
 
 
-def test_nothing_that_sessions_share_can_be_written(answers: list[dict[str, Any]]) -> None:
-    first, second = answers
+def test_nothing_that_sessions_share_can_be_written(answers: list[Any]) -> None:
+    first, second, _ = answers
     assert "done" not in first["tries"].values(), first["tries"]
     assert second["before"] == first["before"]
     assert first["before"]["covered"] == ["", ""]
 
 
-def test_a_session_has_the_rights_and_descriptors_of_any_other(answers: list[dict[str, Any]]) -> None:
-    for answer in answers:
+def test_a_session_has_the_rights_and_descriptors_of_any_other(answers: list[Any]) -> None:
+    for answer in answers[:2]:
         for found in (answer["before"], answer["at_import"]):
             assert found["rights"] == ["0000000000000000"] * 2 + ["1", "2"]
         assert answer["at_import"]["sockets"] == 1  # the one it will serve on
+
+
+def test_sessions_leave_their_user_the_means_to_watch_folders(answers: list[Any]) -> None:
+    assert answers[2]

@@ -15,7 +15,7 @@ import pytest
 
 from agentcore_rl_toolkit.runtime.local import SessionPolicy
 from agentcore_rl_toolkit.types import LARGEST_RESULT
-from support.process import clean_env
+from support.process import clean_env, free_port
 from support.runtime import RuntimeUser, eventually, local_runtime, needs_sandbox, new_id
 
 pytestmark = needs_sandbox
@@ -54,7 +54,13 @@ def invoke_agent(payload, context):
     return scope["result"]
 
 async def flood(scope, receive, send):
-    path, chunk = scope["path"], b"x" * (1 << 20)
+    path, chunk = scope.get("path"), b"x" * (1 << 20)
+    if path == "/invocations" and os.path.exists("/tmp/redirect"):
+        with open("/tmp/redirect", "a") as file:
+            file.write("x")
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"/invocations")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     if scope["type"] == "http" and path in ("/ping", "/invocations") and os.path.exists("/tmp/flood"):
         start = {"type": "http.response.start", "status": 500 if path == "/invocations" else 200}
         await send(start | {"headers": [(b"content-type", b"application/json")]})
@@ -201,6 +207,37 @@ def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> 
 
 
 # --- answers, output and files -----------------------------------------------------------------------------------
+
+
+def test_a_session_fills_no_log_of_the_runtimes(
+    user: RuntimeUser, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither with requests that can't be read, nor with connections that lead nowhere."""
+    nowhere = free_port()
+    code = f"""
+parts = urlsplit(os.environ["AGENTCORE_RL_STORE_DOOR"])
+for port in (parts.port, {nowhere}):
+    for _ in range(20):
+        with socket.create_connection((parts.hostname, port), 5) as s:
+            s.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+            s.recv(1000)
+result = {{"rewards": 1}}
+"""
+    answer = user.ask(code=code, _rollout=rollout(tmp_path, base_url=f"http://127.0.0.1:{nowhere}"))
+    eventually(lambda: (tmp_path / answer["result_key"]).exists())
+    assert json.loads((tmp_path / answer["result_key"]).read_text())["rewards"] == 1
+    ours = [record for record in caplog.records if record.name.startswith(("agentcore_rl_toolkit.runtime", "aiohttp"))]
+    assert len(ours) <= 2
+
+
+def test_a_redirect_is_an_answer(user: RuntimeUser) -> None:
+    """Following it would invoke the app once more."""
+    session = new_id()
+    user.ask(session, seconds=0)
+    user.sh(session, "touch /tmp/redirect")
+    assert "Received error (307)" in str(user.fault(session, seconds=0))
+    assert user.sh(session, "wc -c < /tmp/redirect").strip() == "1"
+    user.stop(session)
 
 
 def test_an_endless_error_is_cut(user: RuntimeUser) -> None:

@@ -21,6 +21,8 @@ _ETC = (
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LARGEST_COPY = 256 << 20
 _EMPTY_FILE = "/.empty"
+_OF_THE_USER = {"max_inotify_instances": 64, "max_inotify_watches": 16384}
+"""What all sessions together may take of what the kernel gives the runtime's user, half of it at most."""
 _READ_ONLY = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _SAFE = linux.MS_NOSUID | linux.MS_NODEV
 
@@ -206,3 +208,6 @@ def become_owner_of_a_user_namespace() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    for name, most in _OF_THE_USER.items():
+        with contextlib.suppress(OSError):  # an older kernel has one of them less
+            Path(f"/proc/sys/user/{name}").write_text(str(most))

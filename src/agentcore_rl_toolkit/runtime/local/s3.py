@@ -25,11 +25,11 @@ from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import KeyInvalid, StoreError, StoreUnavailable
 from ...store.local import LocalStore
 from ...types import check_key
+from .http_log import UNREADABLE
 
 SUPPORTED = (
     "ListBuckets, CreateBucket, HeadBucket, ListObjectsV2, PutObject (with If-None-Match: *), GetObject (with one "
@@ -90,7 +90,7 @@ class LocalS3:
             return s3_refusal(error.status, error.code, error)
         except KeyInvalid as error:
             return s3_refusal(400, "InvalidArgument", error)
-        except (web.RequestPayloadError, HttpProcessingError) as error:
+        except UNREADABLE as error:
             return s3_refusal(400, "IncompleteBody", error)
         except StoreUnavailable as error:
             return s3_refusal(503, "ServiceUnavailable", error)

@@ -25,6 +25,7 @@ from ...store.local import LocalStore
 from ...types import LARGEST_RESULT
 from ..accepted import AcceptedRollouts, place_of
 from .egress import TokenBucket
+from .http_log import http_logger
 from .s3 import LocalS3, S3Error, decoded_body, s3_refusal
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -78,7 +79,7 @@ class StoreProxy:
         app = web.Application(middlewares=[_no_web_pages])
         app.router.add_route("*", "/{session}/store/{key:.*}", self._handle)
         app.router.add_route("*", "/{session}/s3/{bucket}/{key:.*}", self._handle_s3)
-        self._runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+        self._runner = web.AppRunner(app, access_log=None, auto_decompress=False, logger=http_logger())
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]
