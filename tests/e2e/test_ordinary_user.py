@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def view():
     status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
     return {
         "dev": sorted(os.listdir("/dev")),
-        "covered": [open(path).read() for path in ("/.agent/.env", "/app/.env")],
+        "covered": [open(path).read() for path in ("/.large/0/.env", "/app/data/.env")],
         "rights": [status[name].strip() for name in ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")],
         "sockets": count("socket:"),
     }
@@ -49,7 +50,7 @@ AT_IMPORT = view()
 def invoke_agent(payload):
     before = view()
     tries = {}
-    for path in ("/dev/left-behind", "/.agent/.env", "/app/.env", "/.empty", "/etc/passwd", "/proc/1/mem"):
+    for path in ("/dev/left-behind", "/.large/0/.env", "/app/data/.env", "/.empty", "/etc/passwd", "/proc/1/mem"):
         tries[f"chmod {path}"] = attempt(lambda: os.chmod(path, 0o666))
         tries[f"write {path}"] = attempt(lambda: write(path))
     tries["unlink /dev/fd"] = attempt(lambda: os.unlink("/dev/fd"))
@@ -80,9 +81,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Of two sessions, each of which tries the same; and whether their user can still watch a folder."""
     folder: Path = tmp_path_factory.mktemp("agent")
     (folder / "rl_app.py").write_text(AGENT)
-    (folder / ".env").write_text("SECRET=1")
-    with open(folder / "weights.bin", "wb") as file:
-        file.truncate(300 << 20)  # so that the folder is shown itself, with its secrets covered
+    (folder / "data").mkdir()
+    (folder / "data/.env").write_text("SECRET=1")
+    for number in range(330):  # so that their folder is shown itself, with its secrets covered
+        (folder / f"data/{number}.bin").touch()
+        os.truncate(folder / f"data/{number}.bin", 1 << 20)
     done = run_as_ordinary_user(SCRIPT.format(folder=str(folder)))
     assert done.returncode == 0, done.stderr
     found: list[Any] = json.loads(done.stdout)

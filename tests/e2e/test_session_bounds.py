@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -414,29 +415,39 @@ def test_what_sessions_see_of_the_callers_folders(tmp_path: Path) -> None:
         assert name in said
 
 
-def test_a_large_folder_hides_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "weights", [["weights.bin"], [f"data/{n}.bin" for n in range(330)]], ids=["one file", "many files"]
+)
+def test_a_large_folder_hides_the_same_and_what_comes_later(tmp_path: Path, weights: list[str]) -> None:
     agent = tmp_path / "agent"
-    for path in (".env", "deep/.env.production", "runs/1.json", "venv/pyvenv.cfg", "data.txt", ".git/config"):
+    hidden = (".env", "data/.env", "data/deep/.env.production", "runs/1.json", "venv/pyvenv.cfg", ".git/config")
+    for path in (*hidden, *weights, "data.txt", "data/rows.csv"):
         (agent / path).parent.mkdir(parents=True, exist_ok=True)
         (agent / path).write_text(path)
-    with open(agent / "weights.bin", "wb") as file:
-        file.truncate(300 << 20)  # a hole: it has the size, and takes no room
+    for path in weights:
+        os.truncate(agent / path, (350 << 20) // len(weights))  # a hole: it has the size, and takes no room
     source = """
     @app.rollout_entrypoint
     def f(payload):
         found = []
-        for top in ("/app", "/.agent"):
+        for top in ("/app", "/.agent", "/.large"):
             for base, _, names in os.walk(top):
                 found += [os.path.join(base, name) for name in names if open(os.path.join(base, name), "rb").read(1)]
-        open("new", "w").write("x")
+        for path in ("new", "data/new"):
+            open(path, "w").close()
         return sorted(path for path in found if "__pycache__" not in path)
     """
     with local_runtime(agent, source) as user:
-        found = user.ask()
-    assert found == sorted(
-        f"{top}/{name}" for top in ("/.agent", "/app") for name in ("data.txt", "rl_app.py", "weights.bin")
-    )
-    assert not (agent / "new").exists()
+        session = new_id()
+        before = user.ask(session)
+        (agent / ".env.late").write_text("SECRET=1")
+        answer = user.ask(_rollout=rollout(agent / "results"))
+        eventually(lambda: (agent / "results" / answer["result_key"]).exists())
+        assert user.ask(session) == before
+    app = {path.removeprefix("/app/") for path in before if path.startswith("/app/")}
+    assert app == {"data.txt", "data/rows.csv", "rl_app.py", *weights}
+    assert not [path for path in before if path.endswith(hidden)]
+    assert not list(agent.rglob("new"))
 
 
 def test_results_beside_the_agent_are_no_change_of_its_code(tmp_path: Path) -> None:
