@@ -201,7 +201,7 @@ def test_hostile_code_at_import_is_confined(tmp_path: Path) -> None:
 @needs_limits
 def test_memory_at_import_is_limited(tmp_path: Path) -> None:
     with local_runtime(tmp_path / "agent", "x = bytearray(1 << 30)\n", policy=SessionPolicy(memory_mb=256)) as user:
-        assert "could not be imported" in str(user.fault())
+        assert "it ran out of its 256 MB of memory" in str(user.fault())
 
 
 def test_no_file_of_the_agent_is_imported_before_the_sandbox(tmp_path: Path) -> None:
@@ -224,6 +224,38 @@ def test_no_file_of_the_agent_is_imported_before_the_sandbox(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=agent, capture_output=True, text=True, env=clean_env(), timeout=60)
     assert "b'1'" in done.stdout, done.stderr
     assert not ran.exists(), ran.read_text()
+
+
+def new_venv(folder: Path, *paths: Path) -> tuple[str, Path]:
+    """A Python that has what this one has and the `paths`, as an editable install would add them; its packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, env=clean_env())
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    ours = [p for p in sys.path if p.endswith(("site-packages", "src"))]
+    (packages / "ours.pth").write_text("".join(f"{p}\n" for p in (*ours, *paths)))
+    return str(folder / "bin" / "python"), packages
+
+
+def test_no_file_of_an_editable_project_is_imported_before_the_sandbox(tmp_path: Path) -> None:
+    """An installed package tries to import an optional one, and the agent's project has a module of that name."""
+    project = tmp_path / "project"
+    project.mkdir()
+    python, packages = new_venv(tmp_path / "venv", project)
+    (packages / "installed.py").write_text("try:\n    import optional\nexcept ImportError:\n    pass\n")
+    (packages / "other_installed.py").write_text("")
+    (project / "optional.py").write_text("RIGHTS = open('/proc/self/status').read()\n")
+    (project / "rl_app.py").write_text(
+        "import sys\nbefore = {'optional', 'other_installed'} & set(sys.modules)\nimport installed, other_installed\n"
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n"
+        "    import optional\n    return [sorted(before), 'Seccomp:\\t2' in optional.RIGHTS]\n"
+    )
+    code = (
+        "import uuid\nfrom agentcore_rl_toolkit.runtime.local import LocalRuntime\n"
+        f"with LocalRuntime({str(project)!r}) as runtime:\n"
+        "    print(runtime.invoke(str(uuid.uuid4()), b'{}').decode())\n"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=120)
+    assert done.stdout.strip() == '[["other_installed"], true]', done.stderr
 
 
 def test_packages_are_loaded_once_and_the_agent_in_each_session(tmp_path: Path) -> None:
@@ -273,10 +305,8 @@ def test_what_depends_on_the_agent_is_not_preloaded(tmp_path: Path, source: str,
 
 def test_packages_that_start_threads_are_imported_in_each_session(tmp_path: Path) -> None:
     """Then the template must not be forked, so another one is started that doesn't import them."""
-    venv, agent = tmp_path / "venv", tmp_path / "agent"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, env=clean_env())
-    packages = next((venv / "lib").glob("python*/site-packages"))
-    (packages / "ours.pth").write_text("".join(f"{p}\n" for p in sys.path if p.endswith(("site-packages", "src"))))
+    agent = tmp_path / "agent"
+    python, packages = new_venv(tmp_path / "venv")
     (packages / "hidden_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
     )
@@ -293,8 +323,7 @@ def test_packages_that_start_threads_are_imported_in_each_session(tmp_path: Path
         f"with LocalRuntime({str(agent)!r}) as runtime:\n"
         "    print([runtime.invoke(str(uuid.uuid4()), b'{}') for _ in range(2)])\n"
     )
-    command = [str(venv / "bin" / "python"), "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_env(), timeout=120)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=120)
     assert "[b'2', b'2']" in done.stdout, done.stderr
     assert "packages can't be preloaded (thread" in done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from agentcore_rl_toolkit.runtime.local import SessionPolicy
 from agentcore_rl_toolkit.types import LARGEST_RESULT
-from support.process import clean_env
+from support.process import clean_env, free_port
 from support.runtime import RuntimeUser, eventually, local_runtime, needs_sandbox, new_id
 
 pytestmark = needs_sandbox
@@ -54,7 +55,13 @@ def invoke_agent(payload, context):
     return scope["result"]
 
 async def flood(scope, receive, send):
-    path, chunk = scope["path"], b"x" * (1 << 20)
+    path, chunk = scope.get("path"), b"x" * (1 << 20)
+    if path == "/invocations" and os.path.exists("/tmp/redirect"):
+        with open("/tmp/redirect", "a") as file:
+            file.write("x")
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"/invocations")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     if scope["type"] == "http" and path in ("/ping", "/invocations") and os.path.exists("/tmp/flood"):
         start = {"type": "http.response.start", "status": 500 if path == "/invocations" else 200}
         await send(start | {"headers": [(b"content-type", b"application/json")]})
@@ -98,6 +105,23 @@ def test_a_session_stores_its_own_rollouts_result_and_no_other(user: RuntimeUser
     eventually(lambda: (tmp_path / key).exists())
     assert json.loads((tmp_path / key).read_text())["rewards"] == 1
     assert sorted(p.name for p in tmp_path.rglob("*.json")) == [f"{session}.json"]
+
+
+def test_a_session_stores_nothing_elsewhere_by_another_name_of_its_store(user: RuntimeUser, tmp_path: Path) -> None:
+    """The runtime would store where the session's words lead from its own working directory."""
+    up = "/.." * len(Path.cwd().parts)
+    for place, names in {
+        str(tmp_path): [f"file://{tmp_path}", f"/proc/self/cwd{up}/..{tmp_path}", f"{tmp_path}/../{tmp_path.name}"],
+        "some-bucket": ["some-bucket", "s3://some-bucket"],
+    }.items():
+        session = new_id()
+        key = f"e/i/{session}.json"
+        user.ask(session, seconds=60, _rollout=rollout(place))
+        statuses = run(user, f"result = [store('PUT', name, {key!r}, b'{{}}')[0] for name in {names!r}]", session)
+        assert set(statuses) <= {201, 409, 403}
+        assert (201 in statuses) is (tmp_path / key).exists()
+        assert not any(Path(name, key).exists() for name in ("some-bucket", "s3:/some-bucket", f"file:{tmp_path}"))
+        user.stop(session)
 
 
 @pytest.mark.parametrize("kind", ["directory", "bucket", "prefix"])
@@ -162,6 +186,17 @@ def test_results_are_bounded(user: RuntimeUser, tmp_path: Path, place: str, body
     assert list(tmp_path.rglob("*.json")) == []
 
 
+def test_a_result_in_a_million_pieces_is_refused(user: RuntimeUser) -> None:
+    """Putting them together would keep the runtime from everything else."""
+    session = new_id()
+    user.ask(session, seconds=60, _rollout=rollout("my-bucket"))
+    body = "b'1\\r\\nx\\r\\n' * 1_000_000 + b'0\\r\\n\\r\\n'"
+    put = f"s3('PUT', 'my-bucket', 'e/i/{session}.json', {body}, **{{'Content-Encoding': 'aws-chunked'}})"
+    status, said = run(user, f"result = {put}", session)
+    assert (status, "InvalidChunkSizeError" in said) == (403, True)
+    user.stop(session)
+
+
 def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> None:
     session = new_id()
     user.ask(session, seconds=20, _rollout=rollout(tmp_path))
@@ -173,6 +208,37 @@ def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> 
 
 
 # --- answers, output and files -----------------------------------------------------------------------------------
+
+
+def test_a_session_fills_no_log_of_the_runtimes(
+    user: RuntimeUser, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither with requests that can't be read, nor with connections that lead nowhere."""
+    nowhere = free_port()
+    code = f"""
+parts = urlsplit(os.environ["AGENTCORE_RL_STORE_DOOR"])
+for port in (parts.port, {nowhere}):
+    for _ in range(20):
+        with socket.create_connection((parts.hostname, port), 5) as s:
+            s.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+            s.recv(1000)
+result = {{"rewards": 1}}
+"""
+    answer = user.ask(code=code, _rollout=rollout(tmp_path, base_url=f"http://127.0.0.1:{nowhere}"))
+    eventually(lambda: (tmp_path / answer["result_key"]).exists())
+    assert json.loads((tmp_path / answer["result_key"]).read_text())["rewards"] == 1
+    ours = [record for record in caplog.records if record.name.startswith(("agentcore_rl_toolkit.runtime", "aiohttp"))]
+    assert len(ours) <= 2
+
+
+def test_a_redirect_is_an_answer(user: RuntimeUser) -> None:
+    """Following it would invoke the app once more."""
+    session = new_id()
+    user.ask(session, seconds=0)
+    user.sh(session, "touch /tmp/redirect")
+    assert "Received error (307)" in str(user.fault(session, seconds=0))
+    assert user.sh(session, "wc -c < /tmp/redirect").strip() == "1"
+    user.stop(session)
 
 
 def test_an_endless_error_is_cut(user: RuntimeUser) -> None:
@@ -349,29 +415,39 @@ def test_what_sessions_see_of_the_callers_folders(tmp_path: Path) -> None:
         assert name in said
 
 
-def test_a_large_folder_hides_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "weights", [["weights.bin"], [f"data/{n}.bin" for n in range(330)]], ids=["one file", "many files"]
+)
+def test_a_large_folder_hides_the_same_and_what_comes_later(tmp_path: Path, weights: list[str]) -> None:
     agent = tmp_path / "agent"
-    for path in (".env", "deep/.env.production", "runs/1.json", "venv/pyvenv.cfg", "data.txt", ".git/config"):
+    hidden = (".env", "data/.env", "data/deep/.env.production", "runs/1.json", "venv/pyvenv.cfg", ".git/config")
+    for path in (*hidden, *weights, "data.txt", "data/rows.csv"):
         (agent / path).parent.mkdir(parents=True, exist_ok=True)
         (agent / path).write_text(path)
-    with open(agent / "weights.bin", "wb") as file:
-        file.truncate(300 << 20)  # a hole: it has the size, and takes no room
+    for path in weights:
+        os.truncate(agent / path, (350 << 20) // len(weights))  # a hole: it has the size, and takes no room
     source = """
     @app.rollout_entrypoint
     def f(payload):
         found = []
-        for top in ("/app", "/.agent"):
+        for top in ("/app", "/.agent", "/.large"):
             for base, _, names in os.walk(top):
                 found += [os.path.join(base, name) for name in names if open(os.path.join(base, name), "rb").read(1)]
-        open("new", "w").write("x")
+        for path in ("new", "data/new"):
+            open(path, "w").close()
         return sorted(path for path in found if "__pycache__" not in path)
     """
     with local_runtime(agent, source) as user:
-        found = user.ask()
-    assert found == sorted(
-        f"{top}/{name}" for top in ("/.agent", "/app") for name in ("data.txt", "rl_app.py", "weights.bin")
-    )
-    assert not (agent / "new").exists()
+        session = new_id()
+        before = user.ask(session)
+        (agent / ".env.late").write_text("SECRET=1")
+        answer = user.ask(_rollout=rollout(agent / "results"))
+        eventually(lambda: (agent / "results" / answer["result_key"]).exists())
+        assert user.ask(session) == before
+    app = {path.removeprefix("/app/") for path in before if path.startswith("/app/")}
+    assert app == {"data.txt", "data/rows.csv", "rl_app.py", *weights}
+    assert not [path for path in before if path.endswith(hidden)]
+    assert not list(agent.rglob("new"))
 
 
 def test_results_beside_the_agent_are_no_change_of_its_code(tmp_path: Path) -> None:

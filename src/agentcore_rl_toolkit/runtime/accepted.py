@@ -77,13 +77,13 @@ class AcceptedRollouts:
         """Its result is there."""
         self._waiting.pop(place, None)
 
-    def owns(self, place: str) -> bool:
-        """Whether it is the result of a rollout that this session has accepted."""
-        return place in self._own
+    def store_of(self, place: str) -> str | None:
+        """The store of a rollout that this session has accepted, as its caller named it; None if there is none."""
+        return self._own[place][0] if place in self._own else None
 
-    def keys_in(self, store: str) -> list[str]:
-        """Keys of the session's own results in one store."""
-        return [key for name, key in self._own.values() if place_of(name, key) == place_of(store, key)]
+    def results_in(self, store: str) -> list[tuple[str, str]]:
+        """Store, as its caller named it, and key of each of the session's own results in one store."""
+        return [(name, key) for name, key in self._own.values() if place_of(name, key) == place_of(store, key)]
 
     async def report_lost(self, reason: str, environ: dict[str, str]) -> int:
         """Store `session_lost` for every one that has no result; gives how many had none. What is there stays."""

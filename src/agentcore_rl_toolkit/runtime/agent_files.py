@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 _SECRETS = (
@@ -96,17 +96,23 @@ def left_out(folder: str) -> list[str]:
     return [f"{entry.relative}{'/' * entry.is_folder}" for entry in entries(folder) if entry.left_out]
 
 
-def copy_agent_folder(source: str, target: str) -> None:
-    """Copy what sessions get. A file that can't be read is not copied, and the agent will say so if it needs it."""
+def copy_agent_folder(source: str, target: str, empty: Container[str] = ()) -> None:
+    """Copy what sessions get. A file that can't be read is not copied, and the agent will say so if it needs it.
+
+    Of files and of folders at the top that are in `empty`, only the name is copied.
+    """
     os.makedirs(target, exist_ok=True)
     for entry in entries(source):
-        if entry.left_out is not None:
+        top, below, _ = entry.relative.partition("/")
+        if entry.left_out is not None or (below and top in empty):
             continue
         copy = os.path.join(target, entry.relative)
         with contextlib.suppress(OSError):
             if entry.is_folder:
                 os.makedirs(copy, exist_ok=True)
                 os.chmod(copy, stat.S_IMODE(entry.stat.st_mode) | 0o700)
+            elif entry.relative in empty:
+                open(copy, "x").close()
             else:
                 shutil.copy2(entry.path, copy, follow_symlinks=False)
 

@@ -208,7 +208,7 @@ class Template:
                 on_exited(message["status"])
             self._close_if_done()
         elif message["op"] == "failed":
-            self._failed(message["traceback"])
+            self._failed(message["traceback"] + self._why_it_failed())
         else:
             if self._cgroup is not None:  # only the import that came before was in it
                 self._tidying = asyncio.get_running_loop().create_task(self._cgroup.clear())
@@ -220,6 +220,11 @@ class Template:
             printed = self._log.tail(_LOG_TAIL)
             self._answer({"op": "failed", "traceback": f"{text}\nlast output:\n{printed}" if printed else text})
         self.close()
+
+    def _why_it_failed(self) -> str:
+        if self._cgroup is None or not self._cgroup.ran_out_of_memory():
+            return ""
+        return f": it ran out of its {self.source.policy.memory_mb} MB of memory"
 
     def _too_late(self) -> None:
         if not self.ready.done():

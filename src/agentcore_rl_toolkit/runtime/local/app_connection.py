@@ -54,7 +54,9 @@ class AppConnection:
         self.in_flight += 1
         self.used_at = time.monotonic()
         try:
-            response = await self._http.post("http://session" + path, data=body, headers=headers)
+            # A redirect is the app's answer; following it would invoke it again.
+            url = f"http://session{path}"
+            response = await self._http.post(url, data=body, headers=headers, allow_redirects=False)
         except BaseException as error:
             self.in_flight -= 1
             if isinstance(error, aiohttp.ClientError):

@@ -43,6 +43,7 @@ class Egress:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._bucket = TokenBucket(_CONNECTIONS_PER_SECOND, _MOST_CONNECTIONS)
+        self._warned: set[str] = set()
 
     async def accept(self, listening: socket.socket, host: str, port: int) -> None:
         """Pass everything that arrives at a session's socket on to `host:port`."""
@@ -80,18 +81,24 @@ class Egress:
             far_reader, far_writer = await asyncio.open_connection(host, port)
             ends.append(far_writer)
             if self._leads_to_us(far_writer):
-                logger.warning("a session tried to reach this runtime's own port through %s:%s", host, port)
+                self._warn_once(f"a session tried to reach this runtime's own port through {host}:{port}")
                 return
             await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
         except OSError as error:
             if len(ends) == 1:
-                logger.warning("a session could not reach %s:%s: %s", host, port, error)
+                self._warn_once(f"a session could not reach {host}:{port}: {error}")
         finally:
             for end in ends:
                 end.close()
             for end in ends:
                 with contextlib.suppress(OSError):
                     await end.wait_closed()
+
+    def _warn_once(self, message: str) -> None:
+        """A session may try thousands of times."""
+        if message not in self._warned:
+            self._warned.add(message)
+            logger.warning(message)
 
     def _leads_to_us(self, far: asyncio.StreamWriter) -> bool:
         there, here = far.get_extra_info("peername"), far.get_extra_info("sockname")

@@ -51,13 +51,13 @@ class Init:
         """Run the app until it ends; gives its exit code."""
         awaited, self._assigned = os.pipe()
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if linux.is_linux():
+            linux.set_dumpable(False)  # before there is an app that could be faster
         self._app = os.fork()
         if self._app == 0:
             _be_app(self._body, awaited, {*self._keep, awaited})
         channel = () if self._channel is None else (self._channel.fileno(),)
         close_all_but({0, 1, 2, self._hosts, self._assigned, wake, waker, *channel})
-        if linux.is_linux():
-            linux.set_dumpable(False)
         signal.signal(signal.SIGTERM, lambda *_: _quietly_kill(self._app, signal.SIGTERM))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -142,7 +142,7 @@ def _be_app(body: Body, awaited: int, keep: set[int]) -> None:
     try:
         close_all_but({0, 1, 2, *keep})
         if linux.is_linux():
-            linux.set_dumpable(True)  # changing users had turned it off, and tools rely on it
+            linux.set_dumpable(True)  # tools rely on it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         body(awaited)
         code = 0

@@ -15,7 +15,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -26,6 +26,8 @@ from .serve import load_server, rehearse
 
 _MOST_NAMES = 20_000
 _IMPORTLIB = "<frozen importlib"
+_FINDERS = ("BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder")
+"""Python's, and the one of setuptools; others, such as those of editable installs, know folders of their own."""
 _PROGRAMS = frozenset({"antigravity", "ensurepip", "idlelib", "pip", "test", "this", "turtledemo"})
 """Packages with modules that do something when they are imported."""
 
@@ -95,14 +97,34 @@ def preload(report: dict[str, Any], trusted: Iterable[str]) -> list[str]:
     ours = os.path.dirname(agentcore_rl_toolkit.__file__)  # wherever it is installed from
     folders = tuple(os.path.realpath(path).rstrip("/") + "/" for path in (*trusted, ours))
     before = unsafe_to_fork()
-    load_server()
-    if not any(_is_installed(name, folders) for name in _texts(report.get("own"))):
-        # Otherwise a file of the agent has a package's name, and takes its place wherever it is imported.
-        for name in _texts(report.get("imported")):
-            if _is_installed(name, folders):
-                with contextlib.suppress(Exception, SystemExit):
-                    importlib.import_module(name)
+    with _importing_only_from(folders):
+        load_server()
+        if not any(_is_installed(name, folders) for name in _texts(report.get("own"))):
+            # Otherwise a file of the agent has a package's name, and takes its place wherever it is imported.
+            for name in _texts(report.get("imported")):
+                if _is_installed(name, folders):
+                    with contextlib.suppress(Exception, SystemExit):
+                        importlib.import_module(name)
     return sorted(unsafe_to_fork() - before)
+
+
+@contextlib.contextmanager
+def _importing_only_from(folders: tuple[str, ...]) -> Iterator[None]:
+    """Have imports find nothing elsewhere: packages try optional ones, whose names an editable project may have."""
+    path, finders = sys.path[:], sys.meta_path[:]
+    sys.path[:] = [place for place in path if (os.path.realpath(place) + "/").startswith(folders)]
+    sys.meta_path[:] = [finder for finder in finders if _name_of(finder) in _FINDERS]
+    try:
+        yield
+    finally:
+        sys.path[:] = _with_additions(path, sys.path)
+        sys.meta_path[:] = _with_additions(finders, sys.meta_path)
+
+
+def _with_additions(before: list[Any], now: list[Any]) -> list[Any]:
+    """What was there before, with what packages have put in front of some of it, and behind."""
+    first = next((at for at, item in enumerate(now) if item in before), len(now))
+    return [*now[:first], *before, *(item for item in now[first:] if item not in before)]
 
 
 def unsafe_to_fork() -> set[str]:
@@ -140,6 +162,10 @@ def _is_installed(name: str, folders: tuple[str, ...]) -> bool:
             places = list(spec.submodule_search_locations or []) or [spec.origin or ""]
             return all((os.path.realpath(place) + "/").startswith(folders) for place in places)
     return False
+
+
+def _name_of(finder: Any) -> str:
+    return str(getattr(finder, "__name__", type(finder).__name__))
 
 
 def _top_levels(names: Iterable[str]) -> set[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..agent_files import copy_agent_folder, entries, left_out
+from ..agent_files import left_out
 from . import linux
+from .agent_view import Large, cover, lay_out
 from .import_paths import shown_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -19,8 +19,9 @@ _ETC = (
     "nsswitch.conf", "os-release", "perl", "pki", "protocols", "services", "ssl", "terminfo", "timezone", "xml",
 )  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_LARGEST_COPY = 256 << 20
-_EMPTY_FILE = "/.empty"
+EMPTY_FILE = "/.empty"
+_OF_THE_USER = {"max_inotify_instances": 64, "max_inotify_watches": 16384}
+"""What all sessions together may take of what the kernel gives the runtime's user, half of it at most."""
 _READ_ONLY = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _SAFE = linux.MS_NOSUID | linux.MS_NODEV
 
@@ -50,8 +51,8 @@ class Root:
     """What sessions don't get of the agent's folder."""
     moved: list[tuple[str, str]] = field(default_factory=list)
     """Paths that are shown where sessions have files of their own, and where they are kept meanwhile."""
-    hidden: list[tuple[str, bool]] = field(default_factory=list)
-    """What has to be covered in `/app`, where it is no copy, and whether it is a folder."""
+    large: list[Large] = field(default_factory=list)
+    """What of the agent's folder is not copied, but shown itself."""
 
     def show_moved(self) -> None:
         """Show again what a new `/tmp` or `/app` has covered."""
@@ -62,11 +63,6 @@ class Root:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 Path(path).touch()
             linux.mount(kept, path, None, linux.MS_BIND | linux.MS_REC)
-
-    def hide_in(self, folder: str) -> None:
-        """Cover in a view of the agent's folder what sessions must not see."""
-        for relative, is_folder in self.hidden:
-            _cover(os.path.join(folder, relative), is_folder, _EMPTY_FILE)
 
 
 def enter_namespaces(protections: list[str]) -> None:
@@ -91,7 +87,7 @@ def build_root(spec: RootSpec) -> Root:
     shown, hidden = shown_paths(spec.python_path)
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", root, "tmpfs", _SAFE, "mode=755,size=16m")
-    Path(root + _EMPTY_FILE).touch(0o444)
+    Path(root + EMPTY_FILE).touch(0o444)
     for path in _SYSTEM:
         _show(path, root)
     _build_etc(root, spec)
@@ -105,7 +101,7 @@ def build_root(spec: RootSpec) -> Root:
     for folder in ("/proc", "/tmp", "/app", "/.agent", "/.session", "/var/tmp", "/run"):
         os.makedirs(root + folder, exist_ok=True)
     inside = [path.removeprefix("/app/") for path, _ in built.moved if path.startswith("/app/")]
-    built.hidden = _show_agent(spec, root + "/.agent", root + _EMPTY_FILE, inside)
+    built.large = _show_agent(spec, root, inside)
     linux.mount(root + "/.agent", root + "/app", None, linux.MS_BIND | linux.MS_REC)
     linux.mount("tmpfs", root + "/tmp", "tmpfs", _SAFE, "mode=1777,size=64m")
     linux.mount("proc", root + "/proc", "proc", _SAFE | linux.MS_NOEXEC)
@@ -131,15 +127,7 @@ def _show(path: str, root: str, at: str | None = None, hidden: list[str] | None 
     linux.bind_read_only(path, target)
     for inner in hidden or ():
         if inner.startswith(path + "/"):
-            _cover(target + inner[len(path) :], os.path.isdir(inner), root + _EMPTY_FILE)
-
-
-def _cover(path: str, is_folder: bool, empty: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
-        if is_folder:
-            linux.mount("tmpfs", path, "tmpfs", _SAFE | linux.MS_RDONLY, "mode=755,size=4k")
-        else:
-            linux.mount(empty, path, None, linux.MS_BIND)
+            cover(target + inner[len(path) :], os.path.isdir(inner), root + EMPTY_FILE)
 
 
 def _build_etc(root: str, spec: RootSpec) -> None:
@@ -166,26 +154,19 @@ def _build_dev(root: str) -> None:
     os.mkdir(root + "/dev/shm")
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"{root}/dev/{name}")
+    # All sessions share it, and where the runtime's user is theirs, it is this user's.
+    read_only = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY
+    linux.mount("none", root + "/dev", None, read_only | linux.MS_NOSUID | linux.MS_NOEXEC)
 
 
-def _show_agent(spec: RootSpec, target: str, empty: str, inside: list[str]) -> list[tuple[str, bool]]:
-    """Put the agent's files at `target`, with folders for what is shown `inside`; gives what views of it must cover.
+def _show_agent(spec: RootSpec, root: str, inside: list[str]) -> list[Large]:
+    """Put the agent's files at `/.agent`, with folders for what is shown `inside`; gives what sessions get beside it.
 
-    As a copy that belongs to the session's user, so that sessions may change their view of every file in it. A folder
-    too large to copy is shown itself, with what sessions must not see covered. An overlay looks through such covers,
-    so each session covers the same places again.
+    They belong to the session's user, so that sessions may change their view of every file.
     """
-    found = list(entries(spec.agent_folder))
-    if sum(entry.stat.st_size for entry in found if entry.left_out is None) > _LARGEST_COPY:
-        linux.bind_read_only(spec.agent_folder, target)
-        # A link is left alone: what it leads to is covered itself, or not there.
-        covered = [entry for entry in found if entry.left_out and not stat.S_ISLNK(entry.stat.st_mode)]
-        hidden = [(entry.relative, entry.is_folder) for entry in covered]
-        for relative, is_folder in hidden:
-            _cover(os.path.join(target, relative), is_folder, empty)
-        return hidden
+    target = root + "/.agent"
     linux.mount("tmpfs", target, "tmpfs", _SAFE, "mode=755")
-    copy_agent_folder(spec.agent_folder, target)
+    large = lay_out(spec.agent_folder, root, root + EMPTY_FILE)
     for path in inside:
         os.makedirs(os.path.join(target, path), exist_ok=True)
     if os.geteuid() == 0:
@@ -193,7 +174,7 @@ def _show_agent(spec: RootSpec, target: str, empty: str, inside: list[str]) -> l
             for path in [folder, *(os.path.join(folder, name) for name in files)]:
                 os.chown(path, spec.uid, spec.gid, follow_symlinks=False)
     linux.mount("none", target, None, _READ_ONLY)
-    return []
+    return large
 
 
 def become_owner_of_a_user_namespace() -> None:
@@ -202,3 +183,6 @@ def become_owner_of_a_user_namespace() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    for name, most in _OF_THE_USER.items():
+        with contextlib.suppress(OSError):  # an older kernel has one of them less
+            Path(f"/proc/sys/user/{name}").write_text(str(most))

@@ -25,11 +25,11 @@ from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import KeyInvalid, StoreError, StoreUnavailable
 from ...store.local import LocalStore
 from ...types import check_key
+from .http_log import UNREADABLE
 
 SUPPORTED = (
     "ListBuckets, CreateBucket, HeadBucket, ListObjectsV2, PutObject (with If-None-Match: *), GetObject (with one "
@@ -43,6 +43,8 @@ _SIGNATURE = frozenset({"AWSAccessKeyId", "Expires", "Signature", "x-id"})
 _UNKEPT = re.compile(r"x-amz-(meta-.*|copy-source.*|tagging)|if-(match|unmodified-since)", re.IGNORECASE)
 _CHUNK_HEADER = re.compile(rb"([0-9a-fA-F]{1,16})(;[^\r\n]*)?\r\n")
 _LARGEST_OBJECT = 1 << 30
+_SMALLEST_CHUNK, _SMALL_CHUNKS = 8192, 1000
+"""S3 takes no smaller chunks but the last; here a body may have some."""
 _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -88,7 +90,7 @@ class LocalS3:
             return s3_refusal(error.status, error.code, error)
         except KeyInvalid as error:
             return s3_refusal(400, "InvalidArgument", error)
-        except (web.RequestPayloadError, HttpProcessingError) as error:
+        except UNREADABLE as error:
             return s3_refusal(400, "IncompleteBody", error)
         except StoreUnavailable as error:
             return s3_refusal(503, "ServiceUnavailable", error)
@@ -276,11 +278,14 @@ def decoded_body(body: bytes, headers: Mapping[str, str]) -> bytes:
     if not encoding and not headers.get("X-Amz-Content-SHA256", "").startswith("STREAMING-"):
         return body
     chunks: list[bytes] = []
+    most = len(body) // _SMALLEST_CHUNK + _SMALL_CHUNKS  # millions would take seconds, in which nobody else is served
     at = 0
     while header := _CHUNK_HEADER.match(body, at):
         size, at = int(header[1], 16), header.end()
         if size == 0:
             return b"".join(chunks)
+        if len(chunks) == most:
+            raise S3Error(403, "InvalidChunkSizeError", f"{most:,} chunks are all that such a body may have")
         chunks.append(body[at : at + size])
         at += size + 2
     raise S3Error(400, "IncompleteBody", "the body ends before its last chunk")

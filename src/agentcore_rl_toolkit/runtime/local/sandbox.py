@@ -16,7 +16,8 @@ import resource
 from pathlib import Path
 
 from . import linux
-from .root import Root
+from .agent_view import show_large
+from .root import EMPTY_FILE, Root, RootSpec
 from .seccomp import build_filter
 
 PROTECTIONS = {
@@ -86,13 +87,13 @@ def _mount_session(root: Root) -> None:
     spec, safe = root.spec, linux.MS_NOSUID | linux.MS_NODEV
     options = f"mode=755,size={spec.disk_mb}m,nr_inodes={spec.disk_mb * _FILES_PER_MEGABYTE}"
     linux.mount("tmpfs", "/.session", "tmpfs", safe, options)
-    for name, mode in (("upper", 0o755), ("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777)):
-        os.mkdir(f"/.session/{name}")
-        os.chmod(f"/.session/{name}", mode)
-        if os.geteuid() == 0:
-            os.chown(f"/.session/{name}", spec.uid, spec.gid)
-    linux.mount("overlay", "/app", "overlay", safe, "lowerdir=/.agent,upperdir=/.session/upper,workdir=/.session/work")
-    root.hide_in("/app")
+    upper, work = _own_folder(spec, "upper"), _own_folder(spec, "work")
+    linux.mount("overlay", "/app", "overlay", safe, f"lowerdir=/.agent,upperdir={upper},workdir={work}")
+    for number, item in enumerate(root.large):
+        folders = [_own_folder(spec, f"{name}-{number}") if item.is_folder else "" for name in ("upper", "work")]
+        show_large(item, *folders, EMPTY_FILE)
+    for name in ("tmp", "shm"):
+        _own_folder(spec, name, 0o1777)
     linux.mount("/.session/tmp", "/tmp", None, linux.MS_BIND)
     linux.mount("/.session/tmp", "/var/tmp", None, linux.MS_BIND)
     linux.mount("/.session/shm", "/dev/shm", None, linux.MS_BIND)
@@ -103,3 +104,13 @@ def _mount_session(root: Root) -> None:
     root.show_moved()
     if "processes" in spec.protections:
         linux.mount("proc", "/proc", "proc", safe | linux.MS_NOEXEC)
+
+
+def _own_folder(spec: RootSpec, name: str, mode: int = 0o755) -> str:
+    """A new folder of the session's user, in what is writable."""
+    path = f"/.session/{name}"
+    os.mkdir(path)
+    os.chmod(path, mode)
+    if os.geteuid() == 0:
+        os.chown(path, spec.uid, spec.gid)
+    return path

@@ -20,10 +20,12 @@ from aiohttp import web
 
 from ...errors import AgentCoreRLError, KeyNotFound, StoreUnavailable
 from ...http_guard import RequestGuard
+from ...store.base import directory_of
 from ...store.local import LocalStore
 from ...types import LARGEST_RESULT
 from ..accepted import AcceptedRollouts, place_of
 from .egress import TokenBucket
+from .http_log import http_logger
 from .s3 import LocalS3, S3Error, decoded_body, s3_refusal
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,6 +58,11 @@ async def _no_web_pages(request: web.Request, handler: Handler) -> web.StreamRes
     return await handler(request) if refusal is None else web.Response(status=403, text=refusal.message)
 
 
+def _directory(store: str | None) -> str | None:
+    """The directory of an accepted rollout's store: its caller's words count, a session's lead elsewhere."""
+    return None if store is None else directory_of(store)
+
+
 class StoreProxy:
     """The port, and the sessions that may use it."""
 
@@ -72,7 +79,7 @@ class StoreProxy:
         app = web.Application(middlewares=[_no_web_pages])
         app.router.add_route("*", "/{session}/store/{key:.*}", self._handle)
         app.router.add_route("*", "/{session}/s3/{bucket}/{key:.*}", self._handle_s3)
-        self._runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+        self._runner = web.AppRunner(app, access_log=None, auto_decompress=False, logger=http_logger())
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]
@@ -104,17 +111,18 @@ class StoreProxy:
             keys = await asyncio.to_thread(self._own_keys, session, name, request.query.get("prefix", ""))
             return web.Response(text="\n".join(keys))
         place = place_of(name, key)
-        if not session.rollouts.owns(place):
+        directory = _directory(session.rollouts.store_of(place))
+        if directory is None:
             return web.Response(status=403, text="a session may store nothing but the results of its own rollouts")
         try:
-            return await self._do(request, session, name, key, place)
+            return await self._do(request, session, directory, key, place)
         except StoreUnavailable as error:
             return web.Response(status=503, text=str(error))
         except AgentCoreRLError as error:
             return web.Response(status=400, text=str(error))
 
-    async def _do(self, request: web.Request, session: _Admitted, name: str, key: str, place: str) -> web.Response:
-        store = self._store(name)
+    async def _do(self, request: web.Request, session: _Admitted, directory: str, key: str, place: str) -> web.Response:
+        store = self._store(directory)
         if request.method == "PUT":
             async with self._body(request, session) as data:
                 stored = await asyncio.to_thread(store.put_if_absent, key, data)
@@ -133,15 +141,15 @@ class StoreProxy:
             return web.Response(status=404)
 
     def _own_keys(self, session: _Admitted, name: str, prefix: str) -> list[str]:
-        own = [key for key in session.rollouts.keys_in(name) if key.startswith(prefix)]
-        return sorted(key for key in own if self._store(name).exists(key))
+        own = [(_directory(store), key) for store, key in session.rollouts.results_in(name) if key.startswith(prefix)]
+        return sorted(key for directory, key in own if directory is not None and self._store(directory).exists(key))
 
     async def _handle_s3(self, request: web.Request) -> web.StreamResponse:
         """A bucket of the runtime's own S3, as far as a session needs it: objects that are its results."""
         bucket, key = request.match_info["bucket"], request.match_info["key"]
         session = self._sessions.get(request.match_info["session"])
         place = place_of(bucket, key)
-        if session is None or not session.rollouts.owns(place):
+        if session is None or session.rollouts.store_of(place) is None:
             return s3_refusal(403, "AccessDenied", "a session may use no objects but the results of its own rollouts")
         if session.bucket.take(time.monotonic()) > 0:
             return s3_refusal(503, "SlowDown", "too many requests")

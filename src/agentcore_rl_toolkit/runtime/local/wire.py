@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import ConfigError, RuntimeFault
 from ...eventstream import CONTENT_TYPE
@@ -30,6 +29,7 @@ from ..base import REASON_HEADER
 from ..session_app import SESSION_HEADER
 from .arns import agent_name
 from .commands import CommandRuns
+from .http_log import UNREADABLE, http_logger
 from .metrics import Metrics
 from .s3 import LocalS3, access_denied
 
@@ -55,7 +55,6 @@ _MISSING = {
     "ws/shells": "InvokeAgentRuntimeCommandShell",
 }
 """What AWS has under `/runtimes/{arn}/` and this runtime hasn't."""
-_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 class WireServer:
@@ -79,7 +78,8 @@ class WireServer:
         app.router.add_get("/logs/{session}", self._show_log)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._route)
         # A body that nobody reads must not be opened either: it may be broken, or a thousand times as large.
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, auto_decompress=False)
+        settings: dict[str, Any] = {"access_log": None, "logger": http_logger(), "auto_decompress": False}
+        self._runner = web.AppRunner(app, shutdown_timeout=2, **settings)
         await self._runner.setup()
         host, port = self._runtime.host, self._runtime.port
         try:
@@ -220,7 +220,7 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         pass
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RuntimeFault(f"the body can't be read: {error}", code="ValidationException") from None
     raise RuntimeFault(f"the body is over {_LARGEST_BODY:,} bytes", code="ValidationException")
 
