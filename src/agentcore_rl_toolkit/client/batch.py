@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AgentCoreRLError, ConfigError, RuntimeFault, StoreError, StoreMisconfigured
+from ..errors import AgentCoreRLError, ConfigError, RuntimeFault, StoreError, StoreForbidden, StoreMisconfigured
 from ..loop import PrivateLoop
 from ..result import Result
 from ..store.read import read_result
@@ -206,7 +206,10 @@ class BatchRun:
         assert self._core.delivery is not None
         store, call = self._core.delivery.store, self._core.delivery.call
         wanted = {sample.input_id for sample in self._samples}
-        keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
+        try:
+            keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
+        except StoreForbidden as error:
+            raise StoreForbidden(str(error), hint="allow s3:ListBucket; resume has to list what is there") from error
         kept: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         for key in keys:
             with contextlib.suppress(StoreError):
