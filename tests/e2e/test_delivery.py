@@ -15,7 +15,7 @@ import pytest
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.client import delivery
 from agentcore_rl_toolkit.client.delivery import Delivery
-from agentcore_rl_toolkit.errors import StoreError, StoreMisconfigured
+from agentcore_rl_toolkit.errors import StoreError, StoreForbidden, StoreMisconfigured
 from agentcore_rl_toolkit.store import Store, open_store
 from support.fault_proxy import FaultProxy, WithoutListBucket
 from support.loop import LoopThread, loop_thread
@@ -184,8 +184,10 @@ def test_without_permission_to_list_every_result_is_found(
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
         with RolloutClient(OwnRuntime(after(1.0)), bucket, "exp") as client:
             items = list(client.run_batch([{"n": n} for n in range(4)], timeout=30))
-        assert proxy.counts["missing"] > 0
-        assert proxy.counts["listed"] == 1
+            assert proxy.counts["missing"] > 0
+            assert proxy.counts["listed"] == 1
+            with pytest.raises(StoreForbidden, match="hint: allow s3:ListBucket; resume"):
+                list(client.run_batch([{}], timeout=30, resume=True))
     assert [item.error for item in items] == [None] * 4
     assert caplog.text.count("hint: allow s3:ListBucket") == 1
 

@@ -42,6 +42,11 @@ def run_virtual(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
     try:
         return loop.run_until_complete(coroutine), loop.time()
     finally:
+        left = asyncio.all_tasks(loop)  # a task that is never ended complains in the middle of a later test
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
         loop.close()
 
 

@@ -146,3 +146,13 @@ def test_waiting_ends(service: FakeAgentCoreControl) -> None:
 def test_what_can_not_be_is_refused_before_any_call(members: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         spec(**members)
+
+
+def test_the_region_that_the_hint_asks_for_is_used(
+    service: FakeAgentCoreControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_REGION", "us-west-2")  # boto3 doesn't read it
+    control = RuntimeControl(pause=0.001, timeout=5)
+    assert control.find("math") is None
+    control.close()

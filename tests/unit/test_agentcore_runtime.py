@@ -285,6 +285,21 @@ def test_stopping_does_not_wait_for_readers(service: Service) -> None:
     assert service.gone.wait(10)
 
 
+def test_a_caller_that_paces_requests_itself_is_not_slowed_down_by_throttles(service: Service) -> None:
+    """A full runtime refuses a hundred invokes at once; the stops that make room in it must not wait behind them."""
+    service.answers = [fails("ThrottlingException", 429)]
+
+    async def use(runtime: AgentCoreRuntime) -> None:
+        for _ in range(60):  # boto3's adaptive mode would be down to one request in two seconds
+            with pytest.raises(RuntimeFault):
+                await read(runtime)
+        service.answers = [says(b"{}")]
+        await runtime.stop(SESSION)
+
+    run(service, use, max_attempts=1)
+    assert len(service.seen) == 61
+
+
 def test_throttling_is_retried(service: Service) -> None:
     throttled = fails("ThrottlingException", 429)
     service.answers = [throttled, throttled, says(b"at last")]

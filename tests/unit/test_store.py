@@ -767,6 +767,19 @@ def test_the_bucket_is_in_the_host_on_aws(answers: AnsweringServer, monkeypatch:
     assert url.startswith("https://some-bucket.s3.")
 
 
+@pytest.mark.parametrize("default", [None, "ap-east-1"])
+def test_the_region_that_hints_ask_for_is_used(
+    answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch, default: str | None
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    if default is not None:
+        monkeypatch.setenv("AWS_DEFAULT_REGION", default)
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")  # boto3 doesn't read it
+    store = open_store("some-bucket", sqs_url="my-queue")
+    clients = store._s3, store._sqs  # type: ignore[attr-defined]
+    assert [client.meta.region_name for client in clients] == ["eu-west-3", "eu-west-3"]
+
+
 def test_settings_that_boto3_refuses_are_named(answers: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
     with pytest.raises(StoreError, match=r"s3 can't be used: .*\nhint: set AWS_REGION"):

@@ -20,7 +20,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AgentCoreRLError, ConfigError, RuntimeFault, StoreError, StoreMisconfigured
+from ..errors import (
+    AgentCoreRLError,
+    ConfigError,
+    RolloutCancelled,
+    RuntimeFault,
+    StoreError,
+    StoreForbidden,
+    StoreMisconfigured,
+)
 from ..loop import PrivateLoop
 from ..result import Result
 from ..store.read import read_result
@@ -132,26 +140,32 @@ class BatchRun:
         await self._core.settled()
 
     async def _run(self) -> None:
+        """Run all samples. However that ends, whoever waits for an item hears of it."""
+        ending: BaseException | None = RolloutCancelled("the batch was ended before its rollouts were")
         try:
-            await self._core.open()
-            left = iter(await self._resume() if self._options.resume else self._samples)
-
-            async def worker() -> None:
-                for sample in left:
-                    self._items.put_nowait(await self._run_sample(sample))
-
-            width = min(self._options.max_concurrent_sessions, self.total)
-            workers = [asyncio.ensure_future(worker()) for _ in range(width)]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for task in workers:
-                    task.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
+            await self._run_all()
+            ending = None
         except Exception as error:
-            self._items.put_nowait(error)
-        else:
-            self._items.put_nowait(None)
+            ending = error
+        finally:
+            self._items.put_nowait(None if self._closed else ending)
+
+    async def _run_all(self) -> None:
+        await self._core.open()
+        left = iter(await self._resume() if self._options.resume else self._samples)
+
+        async def worker() -> None:
+            for sample in left:
+                self._items.put_nowait(await self._run_sample(sample))
+
+        width = min(self._options.max_concurrent_sessions, self.total)
+        workers = [asyncio.ensure_future(worker()) for _ in range(width)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for task in workers:
+                task.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
     # --- one sample ------------------------------------------------------------------------------------------------
 
@@ -206,7 +220,10 @@ class BatchRun:
         assert self._core.delivery is not None
         store, call = self._core.delivery.store, self._core.delivery.call
         wanted = {sample.input_id for sample in self._samples}
-        keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
+        try:
+            keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
+        except StoreForbidden as error:
+            raise StoreForbidden(str(error), hint="allow s3:ListBucket; resume has to list what is there") from error
         kept: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         for key in keys:
             with contextlib.suppress(StoreError):
@@ -310,7 +327,7 @@ def input_id_of(payload: dict[str, Any], index: int) -> str:
         if isinstance(given, (str, int)) and not isinstance(given, bool):
             return str(given)
         content = json.dumps(payload, sort_keys=True, default=repr).encode()
-    except Exception:  # it can't be sent either, which is then said of this one row
+    except (Exception, SystemExit):  # it can't be sent either, which is then said of this one row
         return f"{index:06d}"
     return f"{index:06d}-{hashlib.sha256(content).hexdigest()[:8]}"
 

@@ -134,12 +134,30 @@ class RuntimeCalls:
 
 
 async def _contained(call: Callable[[], Awaitable[T]]) -> T:
-    """What a runtime's call gives; anything it raises that isn't ours, as a fault. An agent's SystemExit, too."""
+    """The result of a runtime's call; anything it raises that isn't ours, as a fault.
+
+    It runs in a task of its own: a runtime may let out the `CancelledError` of something it has cancelled itself, which
+    must not pass for a cancellation of the rollout.
+    """
+    task = asyncio.ensure_future(_guarded(call))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    if task.cancelled():
+        said = "the runtime raised CancelledError, though the client had not cancelled the call"
+        raise RuntimeFault(said, code="RuntimeClientError")
+    return task.result()
+
+
+async def _guarded(call: Callable[[], Awaitable[T]]) -> T:
     try:
         return await call()
-    except (AgentCoreRLError, asyncio.CancelledError):
+    except (AgentCoreRLError, asyncio.CancelledError, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit too, which would end the loop that everything runs on
         text = "".join(traceback.format_exception_only(error)).strip()[:_LONGEST_TEXT]
         code = "InternalServerException" if isinstance(error, OSError) else "RuntimeClientError"
         raise RuntimeFault(f"the runtime raised {text}", code=code) from error

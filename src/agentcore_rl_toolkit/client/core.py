@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import Any
 
+from ..describe import text_of
 from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..store import open_store
@@ -33,6 +34,7 @@ _WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
 AWS_TPS = 25
 _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _STOP_SECONDS = 30.0
+_LONGEST_TEXT = 1000
 _ANSWER_SECONDS = 30.0  # a rollout is answered at once, so silence means that nobody is there
 
 # Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process with the same limit.
@@ -217,8 +219,8 @@ class ClientCore:
             given = payload.get("_rollout")
             settings = (given if isinstance(given, dict) else {}) | self.settings | _given(overrides) | ours
             return json.dumps(payload | {"_rollout": settings}, allow_nan=False).encode()
-        except Exception as error:  # a row may be anything, and so may what it raises
-            raise ConfigError(f"the payload can't be sent as JSON: {error}") from None
+        except (Exception, SystemExit) as error:  # a row may be anything, and so may what it raises
+            raise ConfigError(f"the payload can't be sent as JSON: {text_of(error)[:_LONGEST_TEXT]}") from None
 
     async def _invoke(self, flight: Flight, body: bytes) -> None:
         assert self._calls is not None

@@ -5,6 +5,9 @@ read of a stream runs on a private thread. Refuses a malformed ARN at once. Keep
 pacing to the client: boto3's adaptive retries are the last resort when the service throttles or a connection breaks.
 They deliver the same request again, so an app must take a repeated invoke of a session for the same one. A command may
 run twice on AWS if its connection breaks before the first byte of the answer; the local runtime runs it once.
+
+A caller that paces requests itself asks for a single attempt. boto3's adaptive mode is then off: it would slow down
+every request after a throttle, the stops that free a full runtime's sessions included.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class AgentCoreRuntime:
         self._endpoint = endpoint_url or env("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or env("AWS_ENDPOINT_URL")
         self._qualifier = {} if qualifier is None else {"qualifier": qualifier}
         self._settings: dict[str, Any] = {
-            "retries": {"mode": "adaptive", "total_max_attempts": max_attempts},
+            "retries": {"mode": "adaptive" if max_attempts > 1 else "standard", "total_max_attempts": max_attempts},
             "max_pool_connections": max_concurrency,
             "connect_timeout": 10,
             "read_timeout": read_timeout,

@@ -7,6 +7,7 @@ update, because the service takes whatever is left out for its default.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -229,7 +230,8 @@ class RuntimeControl:
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
             try:
                 session = boto3.session.Session()  # boto3's own keeps the credentials it once found
-                self._client = session.client(_SERVICE, region_name=self._region, config=config)
+                region = self._region or os.environ.get("AWS_REGION")  # boto3 reads AWS_DEFAULT_REGION alone
+                self._client = session.client(_SERVICE, region_name=region, config=config)
             except (BotoCoreError, ValueError) as error:
                 raise ConfigError(f"{_SERVICE} can't be used: {error}", hint="set AWS_REGION or --region") from error
         return self._client

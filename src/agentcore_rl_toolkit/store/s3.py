@@ -1,7 +1,8 @@
 """The store on S3, or on any server of its wire; announcements on SQS beside it.
 
 The only file of the store that imports boto3. Endpoints, region and credentials are boto3's own business
-(`AWS_ENDPOINT_URL_S3`, `AWS_REGION`, roles, …). Retries are ours (`retry.py`), so boto3's are off.
+(`AWS_ENDPOINT_URL_S3`, `AWS_DEFAULT_REGION`, roles, …); beside them `AWS_REGION` holds, which other SDKs read and boto3
+doesn't. Retries are ours (`retry.py`), so boto3's are off.
 """
 
 from __future__ import annotations
@@ -231,7 +232,8 @@ class S3Store:
         environ = self._environs[service]
         own = self._queue_region if service == "sqs" else None
         if environ is None:
-            return {} if own is None else {"region_name": own}
+            region = own or os.environ.get("AWS_REGION")
+            return {"region_name": region} if region else {}
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         region = own or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
         return {name: environ.get(name.upper()) for name in names} | {"region_name": region}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import math
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.client import batch
 from agentcore_rl_toolkit.client.batch import BatchItem, input_id_of
-from agentcore_rl_toolkit.errors import RuntimeFault
+from agentcore_rl_toolkit.errors import RolloutCancelled, RuntimeFault
 from agentcore_rl_toolkit.runtime import Invocation
 from agentcore_rl_toolkit.types import Status
 from support.own_runtime import OwnRuntime, completed
@@ -43,6 +44,13 @@ class Hostile(dict[str, Any]):
 
     def items(self) -> Any:
         raise ZeroDivisionError("no")
+
+
+class Exiting(dict[str, Any]):
+    """A row that ends the program of whoever looks at it."""
+
+    def items(self) -> Any:
+        raise SystemExit(3)
 
 
 class Unshowable:
@@ -80,6 +88,7 @@ BAD_ROWS: dict[str, Callable[[], Any]] = {
     "an id that leaves the store": lambda: {"input_id": "../../up"},
     "an endless id": lambda: {"input_id": "x" * 5000},
     "a hostile one": lambda: Hostile(a=1),
+    "one that exits": lambda: {"x": Exiting(a=1)},
 }
 
 
@@ -100,10 +109,12 @@ def test_numbers_as_keys_are_sent_as_json_has_them(tmp_path: Path) -> None:
 
 
 def test_what_identifies_a_row_that_can_not_be_sent() -> None:
-    assert [input_id_of(BAD_ROWS[kind](), 7)[:6] for kind in BAD_ROWS if "id" not in kind.split()] == ["000007"] * 14
+    assert [input_id_of(BAD_ROWS[kind](), 7)[:6] for kind in BAD_ROWS if "id" not in kind.split()] == ["000007"] * 15
 
 
-@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyError, SystemExit, RecursionError])
+@pytest.mark.parametrize(
+    "kind", [ZeroDivisionError, KeyError, SystemExit, KeyboardInterrupt, RecursionError, asyncio.CancelledError]
+)
 def test_whatever_a_runtime_raises_is_one_failed_rollout(tmp_path: Path, kind: type[BaseException]) -> None:
     class Odd(OwnRuntime):
         async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "") -> Invocation:
@@ -118,6 +129,30 @@ def test_whatever_a_runtime_raises_is_one_failed_rollout(tmp_path: Path, kind: t
     assert [item.success for item in items] == [True, False, True]
     assert (items[1].status, items[1].attempts) == (Status.SESSION_LOST, 3)
     assert kind.__name__ in str(items[1].error)
+
+
+def test_closing_a_batch_ends_a_loop_on_another_thread(tmp_path: Path) -> None:
+    runtime = OwnRuntime(lambda payload: None)
+    with RolloutClient(runtime, tmp_path, "exp") as client:
+        running = client.run_batch([{}] * 3)
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            items = other.submit(list, running)
+            eventually(lambda: len(runtime.invoked) == 3)
+            running.close()
+            assert items.result(60) == []
+
+
+def test_a_batch_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    """Whatever ends it: an endless wait would be the worst of all answers."""
+    runtime = OwnRuntime(lambda payload: None)
+    with RolloutClient(runtime, tmp_path, "exp") as client:
+        running = client.run_batch([{}] * 3)
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            items = other.submit(list, running)
+            eventually(lambda: len(runtime.invoked) == 3)
+            client._loop.loop.call_soon_threadsafe(running._run._task.cancel)  # type: ignore[union-attr]
+            with pytest.raises(RolloutCancelled, match="the batch was ended before its rollouts were"):
+                items.result(60)
 
 
 @pytest.mark.parametrize("answer", [None, "text", 7, Invocation("a", 200, "", None)], ids=repr)  # type: ignore[arg-type]
