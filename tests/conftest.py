@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
+import ssl
 import sys
 import uuid
 import warnings
@@ -21,6 +23,9 @@ from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
 BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
 
+# Each client of httpx, OpenAI's and Anthropic's included, would read all certificates anew, and no test needs them.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
+
 with contextlib.suppress(ImportError):  # environments made for one real trainer or engine have none
     from hypothesis import settings
 
@@ -28,6 +33,12 @@ with contextlib.suppress(ImportError):  # environments made for one real trainer
     settings.register_profile("suite", deadline=None, derandomize=True)
     settings.register_profile("explore", deadline=None, max_examples=1000)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches the tests and what they start, also where a shell has turned it off, as for background jobs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
