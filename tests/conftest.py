@@ -23,6 +23,9 @@ from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
 BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
 
+# Models here are so small that a second thread of PyTorch mostly waits, and it waits busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Each client of httpx, OpenAI's and Anthropic's included, would read all certificates anew, and no test needs them.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
