@@ -116,22 +116,35 @@ def test_an_interrupt_that_python_drops_comes_again(where: str) -> None:
     assert ended(start(body)) == (130, "cleaned up\n", "")
 
 
-def test_an_interrupt_while_the_verbs_are_being_imported() -> None:
-    source = """
+PRESSED_AT_IMPORT = """
 import signal, sys
 
 class Pressing:
     @staticmethod
     def find_spec(name, *_):
-        if name.startswith("agentcore_rl_toolkit.cli.") and name.endswith(".eval"):
+        if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Pressing)
-sys.argv = ["agentcore-rl", "eval"]
+sys.argv = ["agentcore-rl", *{arguments!r}]
 from agentcore_rl_toolkit.cli import main
 sys.exit(main())
 """
-    assert ended(run(source)) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("agentcore_rl_toolkit.cli.eval", "eval"),
+        ("transformers", "gateway serve --engine vllm=http://127.0.0.1:9 --tokenizer tiny --port 0"),
+    ],
+)
+def test_an_interrupt_during_an_import_is_the_end(module: str, arguments: str) -> None:
+    source = PRESSED_AT_IMPORT.format(module=module, arguments=arguments.split())
+    code, out, err = ended(run(source))
+    assert code == 130
+    assert err == ""
+    assert "http" not in out
 
 
 def test_an_interrupt_while_the_process_exits_ends_it_without_a_traceback() -> None:

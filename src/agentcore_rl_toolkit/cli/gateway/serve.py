@@ -117,11 +117,11 @@ def _check_port(host: str, port: int) -> None:
 
 
 async def _serve(args: argparse.Namespace, admin_key: str) -> int:
+    server = _server(args, admin_key)  # takes seconds, in which Ctrl-C still ends the process at once
     stop = asyncio.Event()
     stop_when_asked(stop)
     if args.worker:  # ends with the first worker, however that ends
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
-    server = _server(args, admin_key)
     others: list[_Worker] = []
     try:
         await _unless(stop, server.start())
