@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
 test: lint .venv-verl/.verl  ## lint, type-check and test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder  # the long files are first, so both end together
 	$(TEST_VERL)
 
 # No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import signal
+import ssl
 import sys
 import uuid
 import warnings
@@ -22,6 +23,12 @@ from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
 BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
 
+# Models here are so small that a second thread of PyTorch mostly waits, and it waits busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Each client of httpx, OpenAI's and Anthropic's included, would read all certificates anew, and no test needs them.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
+
 with contextlib.suppress(ImportError):  # environments made for one real trainer or engine have none
     from hypothesis import settings
 
@@ -31,9 +38,10 @@ with contextlib.suppress(ImportError):  # environments made for one real trainer
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
-# A shell ignores SIGINT in its background jobs, and their children inherit that; tests press Ctrl-C for real.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_configure() -> None:
+    """Ctrl-C reaches the tests and what they start, also where a shell has turned it off, as for background jobs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

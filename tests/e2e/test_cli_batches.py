@@ -108,7 +108,7 @@ def test_a_bucket_of_this_machine_is_told_and_kept(tmp_path: Path) -> None:
     assert (listed.returncode, "completed" in listed.stdout) == (0, True)
 
 
-def test_ctrl_c_stops_every_session(interruptible: None, tmp_path: Path) -> None:
+def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
     (tmp_path / "rl_app.py").write_text(
         "import time\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
         "@app.rollout_entrypoint\ndef f(payload):\n    time.sleep(payload['seconds'])\n    return {'rewards': 1}\n"

@@ -29,8 +29,8 @@ def invoke_agent(payload):
 """
 )
 # The whole rehearsal, 2000 rollouts and an outage of 30 s, takes minutes: CHAOS=2000 runs it.
-ROLLOUTS = int(os.environ.get("CHAOS", "150"))
-OUTAGE_SECONDS, AT_ONCE = (30, 48) if ROLLOUTS >= 2000 else (5, 24)
+ROLLOUTS = int(os.environ.get("CHAOS", "60"))
+OUTAGE_SECONDS, AT_ONCE = (30, 48) if ROLLOUTS >= 2000 else (3, 16)
 
 
 @pytest.mark.timeout(600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import signal
@@ -298,6 +299,24 @@ def test_an_agent_that_cannot_be_imported(tmp_path: Path, source: str, says: str
             error = user.fault()
             assert (error.code, error.status) == ("RuntimeClientError", 424)
             assert says in str(error)
+
+
+def test_a_caller_that_gives_up_while_its_session_starts_leaves_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Ctrl-C does: asyncio would print the failure of the start, which nobody waits for any more."""
+    with local_runtime(tmp_path / "agent", "time.sleep(60)\n") as user:
+        (agent,) = user.runtime.agents.values()
+
+        async def give_up() -> None:
+            asking = asyncio.create_task(user.runtime.invoke(new_id(), b"{}"))
+            await asyncio.to_thread(eventually, lambda: agent._starting)
+            asking.cancel()
+            await asyncio.wait({asking})
+
+        user.threads.run(give_up())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_an_agent_that_never_finishes_importing(tmp_path: Path) -> None:

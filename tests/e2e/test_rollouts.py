@@ -496,7 +496,7 @@ def test_an_exception_stops_what_still_runs(client: RolloutClient) -> None:
     eventually(lambda: not sessions(client))
 
 
-def test_ctrl_c_stops_what_still_runs(client: RolloutClient, interruptible: None) -> None:
+def test_ctrl_c_stops_what_still_runs(client: RolloutClient) -> None:
     with gateway(told(row_a=["sleep", "sleep"])) as running:
 
         def interrupt() -> None:

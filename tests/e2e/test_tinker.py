@@ -181,7 +181,7 @@ def test_going_on_after_a_kill_counts_every_step_once(
 
 
 def test_ctrl_c_ends_with_a_checkpoint(
-    parts: Path, tmp_path: Path, fake: FakeTinker, interruptible: None, capsys: pytest.CaptureFixture[str]
+    parts: Path, tmp_path: Path, fake: FakeTinker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "run"
 
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_with_a_checkpoint(
     assert "interrupted; saving a checkpoint" in capsys.readouterr().err
 
 
-def test_ctrl_c_waits_for_the_end_of_an_update(interruptible: None) -> None:
+def test_ctrl_c_waits_for_the_end_of_an_update() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), held_back():  # noqa: PT012
         os.kill(os.getpid(), signal.SIGINT)

@@ -204,7 +204,7 @@ def test_a_run_is_not_written_over(parts: Path, cut_off: Path) -> None:
 
 
 @pytest.fixture
-def interrupt(interruptible: None) -> Iterator[Any]:
+def interrupt() -> Iterator[Any]:
     threads = []
 
     def when(condition: Any) -> None:

@@ -16,6 +16,7 @@ import openai
 from agentcore_rl_toolkit.gateway.engine.base import EngineInfo, Sampled, SampleRequest
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from support.tokenizers import make_tokenizer
 
 MODEL = "scripted"
@@ -38,6 +39,12 @@ def tokenizer() -> Any:
     return make_tokenizer()
 
 
+@cache
+def gateway_tokenizer() -> Tokenizer:
+    """The tokenizer as a gateway uses it: every gateway would otherwise compare it with `fastokens` again."""
+    return Tokenizer(tokenizer())
+
+
 def ids(text: str, *, end: bool = True) -> list[int]:
     """What the model samples to say `text`."""
     return list(tokenizer().encode(text + ("<|im_end|>" if end else ""), add_special_tokens=False))
@@ -56,7 +63,7 @@ def text_of(token_ids: Any) -> str:
 def gateway(engine: Any, **settings: Any) -> Iterator[Gateway]:
     """A running gateway; a list is what its engine says, one answer after the other."""
     with Gateway(
-        engine if hasattr(engine, "sample") else ScriptedEngine(engine), tokenizer=tokenizer(), **settings
+        engine if hasattr(engine, "sample") else ScriptedEngine(engine), tokenizer=gateway_tokenizer(), **settings
     ) as running:
         try:
             yield running

@@ -1,38 +1,41 @@
 """The `agentcore-rl` command. One file per verb; each has `add(subparsers)` and a function that returns an exit code.
 
-Data goes to stdout, everything else to stderr.
+Data goes to stdout, everything else to stderr. `main` handles Ctrl-C before it imports anything that takes time.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from .. import __version__
-from ..errors import AgentCoreRLError
-from . import build, deploy, destroy, doctor, eval, gateway, init, rescore, results, rollout, runtime, train
 from .interrupt import CODE, Interrupts
 
-VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results, build, deploy, destroy, doctor)
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line, as argparse sees it."""
+    import argparse
+
+    from .. import __version__
+    from . import verbs
+
     parser = argparse.ArgumentParser(
         prog="agentcore-rl", description="Train the agent you deploy: rollouts, results and rewards."
     )
     parser.add_argument("--version", action="version", version=f"agentcore-rl {__version__}")
     subparsers = parser.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
-    for verb in VERBS:
+    for verb in verbs.VERBS:
         verb.add(subparsers)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; errors with a known cause are one line, and exit with 1. Ctrl-C exits with 130."""
-    with Interrupts() as interrupts:
+    with Interrupts(until_exit=argv is None) as interrupts:
         try:
             code = _run_and_flush(argv)
         except KeyboardInterrupt:
@@ -52,6 +55,8 @@ def _run_and_flush(argv: Sequence[str] | None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    from ..errors import AgentCoreRLError
+
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if hasattr(args, "rest"):  # a verb whose options depend on what was chosen reads them itself

@@ -3,13 +3,12 @@
 Python raises `KeyboardInterrupt` wherever the main thread happens to be. In a finalizer, or in a callback from C,
 nobody can catch it: Python tells `sys.unraisablehook` and goes on as if it had not come. Such a one is sent again,
 until it arrives where it can be caught. A process that ignores Ctrl-C, as shells start background jobs, goes on
-ignoring it.
+ignoring it. Imports little: until it is loaded, Ctrl-C prints a traceback.
 """
 
 from __future__ import annotations
 
 import _thread
-import asyncio
 import contextlib
 import itertools
 import os
@@ -17,8 +16,11 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import FrameType
 
 CODE = 128 + signal.SIGINT
 """What an interrupted command exits with."""
@@ -28,9 +30,11 @@ _AGAIN_SECONDS = 0.05
 class Interrupts:
     """Handles Ctrl-C within a `with` block, in a program that has no handler of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, until_exit: bool = False) -> None:
+        """`until_exit`: the process ends after the block, and Ctrl-C then ends it at once and silently."""
         self.came = False
         """Whether there was one."""
+        self._until_exit = until_exit
         self._ours = False
         self._again = False
         self._told: Any = None
@@ -46,7 +50,7 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if self._ours:
             self._ours = False
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.SIG_DFL if self._until_exit else signal.default_int_handler)
             sys.unraisablehook = self._told
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
@@ -75,6 +79,8 @@ class Interrupts:
 
 def stop_when_asked(stop: asyncio.Event) -> None:
     """For a server on the running loop: Ctrl-C and SIGTERM set `stop`, and a second Ctrl-C ends it at once."""
+    import asyncio
+
     loop, presses = asyncio.get_running_loop(), itertools.count(1)
 
     def pressed() -> None:

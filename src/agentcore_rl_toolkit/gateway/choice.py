@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from array import array
 from collections.abc import Awaitable, Callable
@@ -115,7 +116,7 @@ class Choice:
         request = self._request()
         versions = [list(known) for known in draft.versions]
         waiting: list[int] = []
-        finish, told = None, 0.0
+        finish, told = None, -math.inf
         with core.sampling():
             async with aclosing(cast(Any, core.engine.sample(request))) as chunks:
                 async for chunk in chunks:

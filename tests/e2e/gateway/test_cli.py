@@ -86,7 +86,7 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
         (["--log-gb", "nan"], "--log-gb nan is no size"),
         (["--max-in-flight", "0"], "would refuse every call"),
         (["--public-url", "foo"], "--public-url foo is no URL"),
-        (["--port", "{taken}"], "can't listen"),
+        (["--port", "{taken}", "--tokenizer", "/nowhere"], "can't listen"),  # it says so before it loads anything
         (["--log", "{file}"], "can't be used"),
     ],
 )

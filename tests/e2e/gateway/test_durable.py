@@ -24,7 +24,7 @@ from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer, until
-from support.process import clean_env, free_port
+from support.process import clean_env, free_port, without_torch
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
 AGAIN = [{"role": "user", "content": "and three plus three?"}]
@@ -255,7 +255,7 @@ class Served:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        env = clean_env(**{ADMIN_KEY: self.admin_key})
+        env = clean_env(**{ADMIN_KEY: self.admin_key}, **without_torch())
         self.process = subprocess.Popen(self._command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().decode().strip() == self.url

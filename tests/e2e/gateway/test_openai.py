@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from array import array
 from contextlib import ExitStack
 from pathlib import Path
@@ -634,7 +635,7 @@ def test_an_error_after_a_keep_alive_is_an_event():
             list(stream)
 
 
-@pytest.mark.parametrize("pace", [3600.0, 0.0])
+@pytest.mark.parametrize("pace", [math.inf, 0.0])
 def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch, pace: float):
     said = "the answer is four, the weather in Paris is sunny and warm"
     monkeypatch.setattr(sampling, "_CROWD", 0)

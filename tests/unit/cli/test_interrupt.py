@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit import cli
-from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.cli import main, verbs
 from support.process import clean_env
 
 PROGRAM = """
 import asyncio, ctypes, gc, os, signal, sys, time, weakref
 from agentcore_rl_toolkit import cli
+from agentcore_rl_toolkit.cli import verbs
 
 def press():
     signal.raise_signal(signal.SIGINT)  # as if it came at this very moment
@@ -29,13 +29,17 @@ class Verb:
 def run(args):
     {body}
 
-cli.VERBS = (Verb,)
-sys.exit(cli.main(["verb"]))
+verbs.VERBS = (Verb,)
+sys.argv = ["agentcore-rl", "verb"]
+sys.exit(cli.main())
 """
 
 
 def start(body: str, **more: Any) -> subprocess.Popen[str]:
-    source = PROGRAM.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
+    return run(PROGRAM.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip()), **more)
+
+
+def run(source: str, **more: Any) -> subprocess.Popen[str]:
     more = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)} | more
     command = [sys.executable, "-c", source]
     return subprocess.Popen(
@@ -110,6 +114,46 @@ def test_an_interrupt_that_python_drops_comes_again(where: str) -> None:
             print("cleaned up")
     """)
     assert ended(start(body)) == (130, "cleaned up\n", "")
+
+
+PRESSED_AT_IMPORT = """
+import signal, sys
+
+class Pressing:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Pressing)
+sys.argv = ["agentcore-rl", *{arguments!r}]
+from agentcore_rl_toolkit.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("agentcore_rl_toolkit.cli.eval", "eval"),
+        ("transformers", "gateway serve --engine vllm=http://127.0.0.1:9 --tokenizer tiny --port 0"),
+    ],
+)
+def test_an_interrupt_during_an_import_is_the_end(module: str, arguments: str) -> None:
+    source = PRESSED_AT_IMPORT.format(module=module, arguments=arguments.split())
+    code, out, err = ended(run(source))
+    assert code == 130
+    assert err == ""
+    assert "http" not in out
+
+
+def test_an_interrupt_while_the_process_exits_ends_it_without_a_traceback() -> None:
+    body = """
+        import atexit
+        atexit.register(press)
+        return 0
+    """
+    assert ended(start(body)) == (-signal.SIGINT, "", "")
 
 
 def test_an_interrupt_that_is_swallowed_is_told_of_in_the_end() -> None:
@@ -212,7 +256,7 @@ class Looking:
 
 
 def test_handlers_are_there_for_every_verb_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "VERBS", (Looking,))
+    monkeypatch.setattr(verbs, "VERBS", (Looking,))
     hook, known = sys.unraisablehook, signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["look"]) == 0

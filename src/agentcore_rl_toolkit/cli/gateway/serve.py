@@ -71,9 +71,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
+    _check(args)
+    _check_port(args.host, args.port + args.worker)
     from ...gateway.serve import ADMIN_KEY, new_loop
 
-    _check(args)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
     if not os.environ.get(ADMIN_KEY):
@@ -104,12 +105,23 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
+def _check_port(host: str, port: int) -> None:
+    """Refuse a port that is taken now, rather than after seconds of loading."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: old connections don't count
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error}") from error
+
+
 async def _serve(args: argparse.Namespace, admin_key: str) -> int:
+    server = _server(args, admin_key)  # takes seconds, in which Ctrl-C still ends the process at once
     stop = asyncio.Event()
     stop_when_asked(stop)
     if args.worker:  # ends with the first worker, however that ends
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
-    server = _server(args, admin_key)
     others: list[_Worker] = []
     try:
         await _unless(stop, server.start())

@@ -1,7 +1,24 @@
-"""AgentCore Runtime on this machine: sandboxed sessions, served on AWS's own wire. Needs the extra `local`."""
+"""AgentCore Runtime on this machine: sandboxed sessions, served on AWS's own wire. Needs the extra `local`.
 
-from .agent import AgentSource
-from .policy import SessionPolicy
-from .runtime import LocalRuntime
+The names are imported only when used: templates and probes are modules of this package, and need no HTTP server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import AgentSource
+    from .policy import SessionPolicy
+    from .runtime import LocalRuntime
+
+_HOMES = {"AgentSource": ".agent", "LocalRuntime": ".runtime", "SessionPolicy": ".policy"}
 
 __all__ = ["AgentSource", "LocalRuntime", "SessionPolicy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from .seccomp import build_filter
 
 def probe(cgroups: CgroupTree | None = None) -> dict[str, str | None]:
     """By protection: None if it holds, else why it doesn't."""
-    found = _probe_kernel()
+    found = dict(_probe_kernel(os.geteuid()))
     tree = cgroups or CgroupTree()
     for controller in ("memory", "cpu", "pids"):
         found[controller] = None if controller in tree.controllers else tree.reasons[controller]
@@ -27,7 +28,9 @@ def probe(cgroups: CgroupTree | None = None) -> dict[str, str | None]:
     return found
 
 
-def _probe_kernel() -> dict[str, str | None]:
+@functools.cache
+def _probe_kernel(user: int) -> dict[str, str | None]:
+    """Once per process and user: a kernel takes nothing away while it runs, and the process costs a runtime's start."""
     if not sys.platform.startswith("linux"):
         return dict.fromkeys(KERNEL_PROTECTIONS, f"{sys.platform} has no Linux namespaces")
     done = subprocess.run(isolated_command(__name__), capture_output=True, text=True, cwd=WORKING_DIRECTORY)

@@ -121,6 +121,7 @@ class LocalAgent:
                 task = asyncio.get_running_loop().create_task(self._start(session_id, parsed))
                 self._starting[session_id] = task
                 task.add_done_callback(lambda _: self._starting.pop(session_id, None))
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its callers may be gone
                 return await asyncio.shield(task)
             if not session.stopping:
                 return session

@@ -1,0 +1,7 @@
+"""The verbs of the command line, in the order of its help. Importing them is most of what a command does to start."""
+
+from __future__ import annotations
+
+from . import build, deploy, destroy, doctor, eval, gateway, init, rescore, results, rollout, runtime, train
+
+VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results, build, deploy, destroy, doctor)
