@@ -36,9 +36,9 @@ def model_name(path: str) -> str | None:
     >>> model_name("v1/projects/p/locations/l/publishers/Qwen/models/Qwen3-8B:generateContent")
     'Qwen/Qwen3-8B'
     """
-    before, _, rest = unquote(path).partition("models/")
+    before, _, rest = unquote(path).partition("odels/")
     name = rest.rpartition(":")[0]
-    publisher = before.rstrip("/").rpartition("publishers/")[2] if "publishers/" in before else "google"
+    publisher = before.partition("publishers/")[2].partition("/")[0] or "google"
     return (name if publisher == "google" else f"{publisher}/{name}") or None
 
 

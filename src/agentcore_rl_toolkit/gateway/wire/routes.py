@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qsl, unquote
 
 from . import anthropic, completions, converse, google, invoke, openai, responses
 from .base import Wire
@@ -47,7 +47,7 @@ def route(path: str) -> str:
 def wire_at(path: str, query: str = "") -> Wire | None:
     """The wire whose model calls go to `path`."""
     wire = WIRES.get(route(path))
-    if wire is google.ARRAY and "sse" in parse_qs(query.replace("$alt=", "alt=")).get("alt", ()):
+    if wire is google.ARRAY and ({("alt", "sse"), ("$alt", "sse")} & set(parse_qsl(query))):
         return google.EVENTS
     return wire
 
