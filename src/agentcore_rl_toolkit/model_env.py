@@ -87,6 +87,12 @@ def model_variables(base_url: str | None) -> Variables:
         "AWS_BEARER_TOKEN_BEDROCK": None,  # a key like the others, but boto3 refuses any over plain HTTP
         "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": root,
         "ANTHROPIC_BEDROCK_BASE_URL": root,
+        "GEMINI_API_KEY": "EMPTY",
+        "GOOGLE_API_KEY": "EMPTY",
+        "GOOGLE_GENAI_USE_VERTEXAI": None,  # which would sign in to Google Cloud first
+        "GOOGLE_GENAI_USE_ENTERPRISE": None,
+        "GOOGLE_GEMINI_BASE_URL": root,
+        "GOOGLE_VERTEX_BASE_URL": root,
     }
 
 

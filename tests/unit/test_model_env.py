@@ -15,6 +15,7 @@ import anthropic
 import boto3
 import openai
 import pytest
+from google import genai
 
 from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.errors import ConfigError
@@ -44,6 +45,12 @@ def test_a_session_of_the_gateway_speaks_every_protocol() -> None:
         "AWS_BEARER_TOKEN_BEDROCK": None,
         "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": ROOT,
         "ANTHROPIC_BEDROCK_BASE_URL": ROOT,
+        "GEMINI_API_KEY": "EMPTY",
+        "GOOGLE_API_KEY": "EMPTY",
+        "GOOGLE_GENAI_USE_VERTEXAI": None,
+        "GOOGLE_GENAI_USE_ENTERPRISE": None,
+        "GOOGLE_GEMINI_BASE_URL": ROOT,
+        "GOOGLE_VERTEX_BASE_URL": ROOT,
     }
     assert model_variables(ROOT) == variables  # an agent that takes the URL for Anthropic's client
 
@@ -132,6 +139,14 @@ def test_anthropics_client_calls_the_session() -> None:
 def test_anthropics_client_for_bedrock_calls_the_session() -> None:
     with anthropic.AnthropicBedrock() as client:
         assert (str(client.base_url).rstrip("/"), client.api_key) == (ROOT, None)
+
+
+@pytest.mark.usefixtures("session")
+def test_googles_client_calls_the_session_whatever_api_it_is_built_for() -> None:
+    for settings in ({}, {"vertexai": True}):
+        with genai.Client(**settings) as client:
+            options = client._api_client._http_options
+            assert (options.base_url, options.headers["x-goog-api-key"]) == (ROOT, "EMPTY")
 
 
 @pytest.mark.usefixtures("session")

@@ -19,7 +19,6 @@ import asyncio
 import hmac
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
@@ -34,23 +33,22 @@ from .choice import engine_fault
 from .core import Core
 from .engine.base import EngineError
 from .faults import Fault, invalid
+from .inquiries import COUNTED, Inquiries
 from .listing import row_fields, send_list, turn_fields, wants_packed
 from .openapi import openapi
 from .sender import Sender
 from .session import Session, read_settings
 from .trajectory import Trajectories
-from .wire import anthropic, models
 from .wire.base import Asked, Exchange, Wire
 from .wire.beginning import read_grown
 from .wire.body import dump, read_json
-from .wire.routes import speaks_anthropic, wire_at, wire_near
+from .wire.routes import route, wire_at, wire_near
 
 logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
-_ONE_MODEL = "v1/models/{model}"
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -76,7 +74,7 @@ class App:
         self._admin = admin_key.encode()
         self._url = url
         self.keep_alive_seconds = keep_alive_seconds
-        self._started = time.time()
+        self._inquiries = Inquiries(core)
         self._plain: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -99,8 +97,10 @@ class App:
         }
         self._of_agent: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
             ("GET", "v1/models"): self._models,
-            ("GET", _ONE_MODEL): self._model,
-            ("POST", "v1/messages/count_tokens"): self._count,
+            ("GET", "v1/models/{model}"): self._model,
+            ("GET", "v1beta/models"): self._models,
+            ("GET", "v1beta/models/{model}"): self._model,
+            **{("POST", path): self._count for path in COUNTED},
             ("PUT", "result"): self._result,
         }
 
@@ -148,13 +148,13 @@ class App:
         raise _no_route(method, path, {m for m, p in (*self._plain, *self._control) if p == at[1]})
 
     async def _route_agent(self, request: web.BaseRequest, session: Session, rest: str) -> web.StreamResponse:
-        wire = wire_at(rest)
+        wire = wire_at(rest, request.rel_url.raw_query_string)
         if wire is not None and request.method == "POST":
             return await self._call(request, session, wire, rest)
-        rest = _ONE_MODEL if rest.startswith("v1/models/") else rest
-        action = self._of_agent.get((request.method, rest))
+        at = route(rest)
+        action = self._of_agent.get((request.method, at))
         if action is None:
-            allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == rest}
+            allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == at}
             raise _no_route(request.method, _hidden(request.path), allowed)
         return await action(request, session)
 
@@ -197,26 +197,14 @@ class App:
         return read_grown(raw, wire, ask, session)
 
     async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        await self.core.model(None, session)
-        names = (session.settings.model,) if session.settings.model else self.core.info.models
-        return _json(models.listed(names, **self._models_asked(request, session)))
+        return _json(await self._inquiries.models(session, _of_session(request)[1], request.headers))
 
     async def _model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        name = unquote(_of_session(request)[1].removeprefix("v1/models/"))
-        known = await self.core.model(name, session)
-        if known != name:
-            raise Fault(404, "model_not_found", f"the model {name!r} does not exist", hint=f"there is: {known}")
-        return _json(models.described(name, **self._models_asked(request, session)))
-
-    def _models_asked(self, request: web.BaseRequest, session: Session) -> dict[str, Any]:
-        limits = [limit for limit in (session.settings.context_limit, self.core.info.context_length) if limit]
-        context, theirs = min(limits, default=None), speaks_anthropic(request.headers)
-        return {"created": int(self._started), "context": context, "anthropic": theirs}
+        return _json(await self._inquiries.model(session, _of_session(request)[1], request.headers))
 
     async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        raw = await read_body(request)
-        call = anthropic.read_counted(read_json(raw))
-        return _json(anthropic.counted(await self.core.count(session, call, size=len(raw))))
+        path = _of_session(request)[1]
+        return _json(await self._inquiries.count(session, route(path), path, await read_body(request)))
 
     # Control
 
@@ -232,6 +220,7 @@ class App:
             "base_url": f"{base}/v1",
             "anthropic_base_url": base,
             "bedrock_endpoint_url": base,
+            "google_base_url": base,
             "result_url": f"{base}/result",
             "model": session.settings.model or next(iter(self.core.info.models), None),
             "expires_at": session.expires,

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from .. import __version__
-from ..eventstream import CONTENT_TYPE
-from .wire import anthropic_schema, converse_schema, responses_schema
+from .operations import ERROR, MODEL, SESSION_AND_KEY, model_paths, operation
+from .wire import anthropic_schema, responses_schema
 
 Schema = dict[str, Any]
 
@@ -16,22 +16,6 @@ _ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_~:@=-]{1,128}$"}
 _OBJECT: Schema = {"type": "object"}
 _IDS: Schema = {"type": "array", "items": {"type": "integer"}}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
-_ERROR: Schema = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": _TEXT,
-                "type": _TEXT,
-                "param": {"type": ["string", "null"]},
-                "code": _TEXT,
-            },
-        }
-    },
-}
 _WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _SAMPLING: Schema = {
     "type": "object",
@@ -77,12 +61,21 @@ _SETTINGS: Schema = {
 }
 _SESSION: Schema = {
     "type": "object",
-    "required": ["session_id", "base_url", "anthropic_base_url", "bedrock_endpoint_url", "result_url", "expires_at"],
+    "required": [
+        "session_id",
+        "base_url",
+        "anthropic_base_url",
+        "bedrock_endpoint_url",
+        "google_base_url",
+        "result_url",
+        "expires_at",
+    ],
     "properties": {
         "session_id": _ID,
         "base_url": _TEXT,
         "anthropic_base_url": _TEXT,
         "bedrock_endpoint_url": _TEXT,
+        "google_base_url": _TEXT,
         "result_url": _TEXT,
         "expires_at": {"type": "number"},
     },
@@ -199,20 +192,6 @@ _CHOICES: Schema = {
 }
 
 _SESSION_ID: Schema = {"name": "session_id", "in": "path", "required": True, "schema": _TEXT}
-_SESSION_AND_KEY: Schema = {
-    "name": "session",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT,
-    "description": "The session's id, a dot, and its key.",
-}
-_MODEL: Schema = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT,
-    "description": "The model's name or ARN, percent-encoded.",
-}
 
 
 @cache
@@ -224,43 +203,43 @@ def openapi() -> Schema:
         "info": {"title": "AgentCore RL Toolkit gateway", "version": __version__},
         "components": {
             "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR},
+            "schemas": {"Error": ERROR},
         },
         "paths": {
-            "/health": {"get": _operation("health", "How the gateway is", _HEALTH, admin=False)},
-            "/metrics": {"get": _operation("metrics", "Counters for Prometheus", None, kind="text/plain")},
-            "/openapi.json": {"get": _operation("openapi", "This description", _OBJECT, admin=False)},
+            "/health": {"get": operation("health", "How the gateway is", _HEALTH, admin=False)},
+            "/metrics": {"get": operation("metrics", "Counters for Prometheus", None, kind="text/plain")},
+            "/openapi.json": {"get": operation("openapi", "This description", _OBJECT, admin=False)},
             "/sessions": {
-                "post": _operation("openSession", "Open a session", _SESSION, body=_SETTINGS, status="201", needs=False)
+                "post": operation("openSession", "Open a session", _SESSION, body=_SETTINGS, status="201", needs=False)
             },
             control: {
                 "parameters": [_SESSION_ID],
-                "get": _operation("describeSession", "A session's settings and state", _SESSION),
-                "delete": _operation("deleteSession", "Close a session and forget its turns", _OBJECT),
+                "get": operation("describeSession", "A session's settings and state", _SESSION),
+                "delete": operation("deleteSession", "Close a session and forget its turns", _OBJECT),
             },
             f"{control}/turns": {
                 "parameters": [_SESSION_ID],
-                "get": _operation("readTurns", "What was sampled, call by call", _list("turns", _TURN), packed=True),
+                "get": operation("readTurns", "What was sampled, call by call", _list("turns", _TURN), packed=True),
             },
             f"{control}/trajectories": {
                 "parameters": [_SESSION_ID],
-                "get": _operation(
+                "get": operation(
                     "readTrajectories", "Training rows", _list("rows", _ROW, fidelity=_FIDELITY), packed=True
                 ),
             },
             f"{control}/result": {
                 "parameters": [_SESSION_ID],
-                "put": _operation("putResult", "Attach the rollout's result", _OBJECT, body=_OBJECT),
+                "put": operation("putResult", "Attach the rollout's result", _OBJECT, body=_OBJECT),
             },
             f"{control}/close": {
                 "parameters": [_SESSION_ID],
-                "post": _operation("closeSession", "Take no more calls; turns stay readable", _OBJECT),
+                "post": operation("closeSession", "Take no more calls; turns stay readable", _OBJECT),
             },
-            "/pause": {"post": _operation("pause", "Let no new call sample", _HEALTH)},
-            "/resume": {"post": _operation("resume", "Go on", _HEALTH)},
-            "/drain": {"post": _operation("drain", "Wait until nothing is being sampled", _HEALTH)},
+            "/pause": {"post": operation("pause", "Let no new call sample", _HEALTH)},
+            "/resume": {"post": operation("resume", "Go on", _HEALTH)},
+            "/drain": {"post": operation("drain", "Wait until nothing is being sampled", _HEALTH)},
             "/weights": {
-                "put": _operation(
+                "put": operation(
                     "setWeightVersion",
                     "Name the weights that are sampled from now on",
                     _HEALTH,
@@ -272,18 +251,18 @@ def openapi() -> Schema:
                 )
             },
             f"{agent}/v1/chat/completions": {
-                "parameters": [_SESSION_AND_KEY],
-                "post": _operation("chat", "OpenAI chat completions", _CHOICES, body=_CHAT, admin=False, stream=True),
+                "parameters": [SESSION_AND_KEY],
+                "post": operation("chat", "OpenAI chat completions", _CHOICES, body=_CHAT, admin=False, stream=True),
             },
             f"{agent}/v1/completions": {
-                "parameters": [_SESSION_AND_KEY],
-                "post": _operation(
+                "parameters": [SESSION_AND_KEY],
+                "post": operation(
                     "complete", "OpenAI completions", _CHOICES, body=_COMPLETION, admin=False, stream=True
                 ),
             },
             f"{agent}/v1/responses": {
-                "parameters": [_SESSION_AND_KEY],
-                "post": _operation(
+                "parameters": [SESSION_AND_KEY],
+                "post": operation(
                     "respond",
                     "OpenAI responses",
                     responses_schema.ANSWER,
@@ -293,8 +272,8 @@ def openapi() -> Schema:
                 ),
             },
             f"{agent}/v1/messages": {
-                "parameters": [_SESSION_AND_KEY],
-                "post": _operation(
+                "parameters": [SESSION_AND_KEY],
+                "post": operation(
                     "message",
                     "Anthropic messages",
                     anthropic_schema.SAID,
@@ -305,8 +284,8 @@ def openapi() -> Schema:
                 ),
             },
             f"{agent}/v1/messages/count_tokens": {
-                "parameters": [_SESSION_AND_KEY],
-                "post": _operation(
+                "parameters": [SESSION_AND_KEY],
+                "post": operation(
                     "countTokens",
                     "How long a prompt would be",
                     anthropic_schema.COUNT,
@@ -315,76 +294,21 @@ def openapi() -> Schema:
                     error=anthropic_schema.ERROR,
                 ),
             },
-            f"{agent}/model/{{model}}/converse": {
-                "parameters": [_SESSION_AND_KEY, _MODEL],
-                "post": _operation(
-                    "converse",
-                    "Bedrock Converse",
-                    converse_schema.ANSWER,
-                    body=converse_schema.REQUEST,
-                    admin=False,
-                    error=converse_schema.ERROR,
-                ),
-            },
-            f"{agent}/model/{{model}}/converse-stream": {
-                "parameters": [_SESSION_AND_KEY, _MODEL],
-                "post": _operation(
-                    "converseStream",
-                    "Bedrock ConverseStream",
-                    None,
-                    body=converse_schema.REQUEST,
-                    kind=CONTENT_TYPE,
-                    admin=False,
-                    error=converse_schema.ERROR,
-                ),
-            },
+            **model_paths(agent),
             f"{agent}/v1/models": {
-                "parameters": [_SESSION_AND_KEY],
-                "get": _operation("models", "The models there are", _OBJECT, admin=False),
+                "parameters": [SESSION_AND_KEY],
+                "get": operation("models", "The models there are", _OBJECT, admin=False),
             },
             f"{agent}/v1/models/{{model}}": {
-                "parameters": [_SESSION_AND_KEY, _MODEL],
-                "get": _operation("model", "One of them", _OBJECT, admin=False),
+                "parameters": [SESSION_AND_KEY, MODEL],
+                "get": operation("model", "One of them", _OBJECT, admin=False),
             },
             f"{agent}/result": {
-                "parameters": [_SESSION_AND_KEY],
-                "put": _operation("pushResult", "Attach the rollout's result", _OBJECT, body=_OBJECT, admin=False),
+                "parameters": [SESSION_AND_KEY],
+                "put": operation("pushResult", "Attach the rollout's result", _OBJECT, body=_OBJECT, admin=False),
             },
         },
     }
-
-
-def _operation(
-    name: str,
-    summary: str,
-    answer: Schema | None,
-    *,
-    body: Schema | None = None,
-    status: str = "200",
-    kind: str = "application/json",
-    admin: bool = True,
-    needs: bool = True,
-    packed: bool = False,
-    stream: bool = False,
-    error: Schema = _ERROR,
-) -> Schema:
-    content: Schema = {kind: {"schema": answer or _TEXT}}
-    if packed:
-        content["application/msgpack"] = {"schema": {}}
-    if stream:
-        event = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
-        content["text/event-stream"] = {"schema": event}
-    why_not = {"description": "Why not", "content": {"application/json": {"schema": error}}}
-    operation: Schema = {
-        "operationId": name,
-        "summary": summary,
-        "responses": {status: {"description": summary, "content": content}, "4XX": why_not, "5XX": why_not},
-    }
-    if admin:
-        operation["security"] = [{"admin": []}]
-    if body is not None:
-        operation["requestBody"] = {"required": needs, "content": {"application/json": {"schema": body}}}
-    return operation
 
 
 def _list(name: str, item: Schema, **others: Schema) -> Schema:

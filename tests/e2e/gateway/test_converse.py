@@ -231,14 +231,26 @@ def test_too_many_calls():
         ask(running.open_session())
 
 
-def test_other_operations_say_where_to_go():
+def test_bodies_of_other_models_say_where_to_go():
     with gateway([]) as running, client(running.open_session()) as made:
-        with raises("ValidationException", "InvokeModel is not served here: call Converse"):
-            made.invoke_model(modelId=CLAUDE, body=b"{}")
-        with raises("ValidationException", "InvokeModel is not served here: call Converse"):
-            made.invoke_model_with_response_stream(modelId=CLAUDE, body=b"{}")
-        with raises("ResourceNotFoundException", "count-tokens"):
-            made.count_tokens(modelId=CLAUDE, input={"converse": {"messages": HELLO}})
+        for invoke in (made.invoke_model, made.invoke_model_with_response_stream):
+            with raises("ValidationException", r"inputText belongs to another model family.*call Converse"):
+                invoke(modelId=CLAUDE, body=b'{"inputText": "hi"}')
+
+
+def test_tokens_are_counted_without_being_sampled():
+    engine = ScriptedEngine([ids("four")])
+    with gateway(engine) as running, client(running.open_session(model=MODEL)) as made:
+        body = b'{"messages": [{"role": "user", "content": "what is two plus two?"}]}'
+        counts = [
+            made.count_tokens(modelId=CLAUDE, input=given)["inputTokens"]
+            for given in ({"converse": {"messages": HELLO}}, {"invokeModel": {"body": body}})
+        ]
+        assert not engine.requests
+        made.converse(modelId=CLAUDE, messages=HELLO)
+        assert counts == [len(engine.requests[0].prompt)] * 2
+        with raises("ValidationException", "not valid JSON"):
+            made.count_tokens(modelId=CLAUDE, input={"invokeModel": {"body": b""}})
 
 
 @pytest.mark.parametrize("stream", [False, True])

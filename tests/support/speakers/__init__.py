@@ -1,8 +1,9 @@
 """One speaker for each wire that agents may speak."""
 
-from .anthropic_messages import AnthropicSpeaker
+from .anthropic_messages import AnthropicBedrockSpeaker, AnthropicSpeaker
 from .base import Called, Heard, Refused, Setup, Speaker
 from .bedrock_converse import BedrockConverseSpeaker
+from .google_contents import GoogleSpeaker
 from .openai_chat import OpenAIChatSpeaker
 from .openai_responses import OpenAIResponsesByIdSpeaker, OpenAIResponsesSpeaker
 
@@ -12,6 +13,8 @@ SPEAKERS: dict[str, type[Speaker]] = {
     "responses-by-id": OpenAIResponsesByIdSpeaker,
     "anthropic": AnthropicSpeaker,
     "converse": BedrockConverseSpeaker,
+    "invoke": AnthropicBedrockSpeaker,
+    "google": GoogleSpeaker,
 }
 
 __all__ = ["SPEAKERS", "Called", "Heard", "Refused", "Setup", "Speaker"]

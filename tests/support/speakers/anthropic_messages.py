@@ -1,4 +1,4 @@
-"""Anthropic's Messages, by the `anthropic` SDK."""
+"""Anthropic's Messages, by the `anthropic` SDK: its own API, and Bedrock's InvokeModel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ class AnthropicSpeaker:
     """Echoes content blocks as the SDK gives them."""
 
     def __init__(self, session: dict[str, Any], setup: Setup, *, stream: bool) -> None:
-        self._client = anthropic.Anthropic(
-            base_url=session["anthropic_base_url"], api_key="EMPTY", max_retries=0, timeout=60
-        )
+        self._client = self._made(session)
         self._setup, self._stream = setup, stream
         self._messages: list[Any] = []
+
+    def _made(self, session: dict[str, Any]) -> Any:
+        return anthropic.Anthropic(base_url=session["anthropic_base_url"], api_key="EMPTY", max_retries=0, timeout=60)
 
     def say(self, text: str, *, max_tokens: int | None = None) -> Heard:
         self._messages.append({"role": "user", "content": text})
@@ -79,3 +80,17 @@ class AnthropicSpeaker:
             message = stream.get_final_message()
         assert pieces == "".join(block.text for block in message.content if block.type == "text")
         return message
+
+
+class AnthropicBedrockSpeaker(AnthropicSpeaker):
+    """The same over Bedrock's InvokeModel."""
+
+    def _made(self, session: dict[str, Any]) -> Any:
+        return anthropic.AnthropicBedrock(
+            base_url=session["bedrock_endpoint_url"],
+            aws_access_key="stand-in",
+            aws_secret_key="stand-in",
+            aws_region="us-west-2",
+            max_retries=0,
+            timeout=60,
+        )

@@ -580,12 +580,12 @@ def test_an_error_is_one_line_to_everybody(message: str):
 
 
 def test_models():
-    said = json.loads(models.listed(["a", "b"], 0, 512, anthropic=True))
+    said = json.loads(models.listed(["a", "b"], 0, 512, wire="anthropic"))
     assert [model["id"] for model in said["data"]] == ["a", "b"]
     assert said["data"][0]["created_at"] == "1970-01-01T00:00:00Z"
     assert (said["data"][0]["max_input_tokens"], said["has_more"]) == (512, False)
     assert (said["first_id"], said["last_id"]) == ("a", "b")
-    assert json.loads(models.listed([], 0, None, anthropic=True))["first_id"] is None
+    assert json.loads(models.listed([], 0, None, wire="anthropic"))["first_id"] is None
 
 
 def test_the_first_piece_may_be_empty():

@@ -282,11 +282,6 @@ def test_paths_nearby():
     for path in ("model/m", "model/m/count-tokens", "model//converse", "v1/model/m/x"):
         assert wire_at(path) is None
         assert wire_near(path, {}).refuse is converse.refuse
-    for path in ("model/m/invoke", "model/m/invoke-with-response-stream"):
-        wire = wire_at(path)
-        assert wire is not None
-        with pytest.raises(Fault, match=r"InvokeModel is not served here.*[Cc]onverse"):
-            wire.read(asked({}, path))
 
 
 @pytest.mark.parametrize(

@@ -260,15 +260,10 @@ def ending(outcome: Outcome) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": stop}
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (kind.encode(), one_line(dump({"type": kind, **fields})))
-
-
 _STARTS: dict[str, dict[str, Any]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
 }
-_PING = _event("ping")
 
 
 class MessagesExchange:
@@ -296,7 +291,7 @@ class MessagesExchange:
         self._about = _about(answer) | {"content": [], **open_end, "usage": counted}
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
-        data = b"" if self._begun else _event("message_start", message=self._about)
+        data = b"" if self._begun else self._event("message_start", message=self._about)
         self._begun = True
         for kind, said in (("thinking", reasoning), ("text", content)):
             if said:
@@ -311,16 +306,19 @@ class MessagesExchange:
             data += self._start(tool_use(call, {}))
             data += self._delta("input_json_delta", "partial_json", dump(call_input(call.arguments)).decode())
             data += self._close()
-        return data + _event("message_delta", delta=ending(outcome), usage=usage(outcome))
+        return data + self._event("message_delta", delta=ending(outcome), usage=usage(outcome))
 
     def end(self, answer: Answer) -> bytes:
-        return _event("message_stop")
+        return self._event("message_stop")
 
     def fail(self, fault: Fault) -> bytes:
         return b"event: error\ndata: " + one_line(dump(error(fault, _request_id()))) + b"\n\n"
 
     def keep_alive(self) -> bytes:
-        return _PING
+        return self._event("ping")
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return b"event: %s\ndata: %s\n\n" % (kind.encode(), one_line(dump({"type": kind, **fields})))
 
     def _block(self, kind: str) -> bytes:
         """Make sure that a block of this kind is open."""
@@ -328,16 +326,16 @@ class MessagesExchange:
 
     def _start(self, block: dict[str, Any]) -> bytes:
         self._open = block["type"]
-        return _event("content_block_start", index=self._index, content_block=block)
+        return self._event("content_block_start", index=self._index, content_block=block)
 
     def _delta(self, kind: str, name: str, said: str) -> bytes:
-        return _event("content_block_delta", index=self._index, delta={"type": kind, name: said})
+        return self._event("content_block_delta", index=self._index, delta={"type": kind, name: said})
 
     def _close(self) -> bytes:
         if not self._open:
             return b""
         data = self._delta("signature_delta", "signature", self._uid) if self._open == "thinking" else b""
-        data += _event("content_block_stop", index=self._index)
+        data += self._event("content_block_stop", index=self._index)
         self._open = ""
         self._index += 1
         return data

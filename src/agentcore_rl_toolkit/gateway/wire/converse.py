@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 from ...eventstream import CONTENT_TYPE, encode_event, encode_exception
 from ..chat import ChatCall, TextCall, ToolCall
-from ..faults import Fault, invalid
+from ..faults import Fault
 from ..turn import Tokens
-from .base import Asked, Exchange, Refusal, Wire, call_input
+from .base import Asked, Refusal, Wire, call_input
 from .blocks import read_converse
 from .body import dump
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ..session import Answer, Outcome
 
 _STOP_SEQUENCE = "/stop_sequence"
+
+
+def model_name(path: str) -> str | None:
+    """The model in a path: a name, an inference profile or an ARN."""
+    return unquote(path.partition("model/")[2].rpartition("/")[0]) or None
 
 
 def usage(answer: Answer) -> dict[str, int]:
@@ -56,8 +61,7 @@ class ConverseExchange:
     """One request to `converse`, or to `converse-stream`."""
 
     def __init__(self, asked: Asked, *, stream: bool) -> None:
-        model = unquote(asked.path.partition("model/")[2].rpartition("/")[0]) or None
-        self.call: ChatCall | TextCall = read_converse(asked.body, model)
+        self.call: ChatCall | TextCall = read_converse(asked.body, model_name(asked.path))
         self.stream = stream
         paths = asked.body.get("additionalModelResponseFieldPaths")
         self._tells_stop = isinstance(paths, list) and _STOP_SEQUENCE in paths
@@ -106,8 +110,7 @@ class ConverseExchange:
         return _event("metadata", **self._costs(answer))
 
     def fail(self, fault: Fault) -> bytes:
-        _, kind = _exception(fault)
-        return encode_exception(_STREAMED.get(kind, kind), fault.message)
+        return stream_exception(fault)
 
     def keep_alive(self) -> bytes:
         """An event that no service model has: SDKs pass over those, because AWS may add some."""
@@ -166,15 +169,16 @@ def _exception(fault: Fault) -> tuple[int, str]:
     return _EXCEPTIONS.get(fault.status, other)
 
 
+def stream_exception(fault: Fault) -> bytes:
+    """The frame that ends a stream with an error."""
+    _, kind = _exception(fault)
+    return encode_exception(_STREAMED.get(kind, kind), fault.message)
+
+
 def refuse(fault: Fault) -> Refusal:
     status, kind = _exception(fault)
     return Refusal(status, dump({"message": fault.message}), {"x-amzn-ErrorType": kind})
 
 
-def _no_invoke(asked: Asked) -> Exchange:
-    raise invalid("InvokeModel is not served here: call Converse or ConverseStream (client.converse)", param="path")
-
-
 CONVERSE = Wire(partial(ConverseExchange, stream=False), refuse)
 STREAM = Wire(partial(ConverseExchange, stream=True), refuse, CONTENT_TYPE)
-INVOKE = Wire(_no_invoke, refuse)

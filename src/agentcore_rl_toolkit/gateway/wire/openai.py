@@ -173,7 +173,7 @@ def read_tool_choice(choice: Any, tools: Sequence[dict[str, Any]], *, nested: bo
     mode, allowed = chosen.get("mode"), chosen.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
         raise invalid("tool_choice of allowed_tools needs a mode (auto or required) and tools", param="tool_choice")
-    return _allowed([_chosen(tool, nested).get("name") for tool in allowed], tools, required=mode == "required")
+    return allowed_tools([_chosen(tool, nested).get("name") for tool in allowed], tools, required=mode == "required")
 
 
 def _chosen(choice: Any, nested: bool) -> dict[str, Any]:
@@ -182,15 +182,17 @@ def _chosen(choice: Any, nested: bool) -> dict[str, Any]:
     return choice if isinstance(choice, dict) else {}
 
 
-def _allowed(names: list[Any], tools: Sequence[dict[str, Any]], *, required: bool) -> str:
+def allowed_tools(
+    names: list[Any], tools: Sequence[dict[str, Any]], *, required: bool, param: str = "tool_choice"
+) -> str:
     """A choice among some of the tools, where it can be kept to: all of them, or one that has to be called."""
     for name in names:
-        chosen_tool(name, tools)
+        chosen_tool(name, tools, param=param)
     if {tool["function"]["name"] for tool in tools} <= set(names):
-        return any_tool(tools) if required else "auto"
+        return any_tool(tools, param=param) if required else "auto"
     if required and len(set(names)) == 1:
-        return chosen_tool(names[0], tools)
-    raise invalid("tool_choice can't allow some tools only: send just these in tools", param="tool_choice")
+        return chosen_tool(names[0], tools, param=param)
+    raise invalid(f"{param} can't allow some tools only: send just these in tools", param=param)
 
 
 def read_stream(body: dict[str, Any]) -> tuple[bool, bool]:
