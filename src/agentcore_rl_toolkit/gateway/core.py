@@ -45,6 +45,9 @@ class Limits:
     max_in_flight: int = 4096
     max_sessions: int = 100_000
     max_body_bytes: int = 64 << 20
+    """Of a request's body, as it arrives and decompressed."""
+    body_seconds: float = 60.0
+    """After so long without a byte of its body, a request is refused."""
     sweep_seconds: float = 30.0
     stalled_seconds: float = 60.0
     """After so long, a client that reads nothing of its stream counts as one that has left."""

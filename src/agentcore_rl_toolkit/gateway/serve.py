@@ -21,17 +21,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ..errors import ConfigError
 from ..http_guard import RequestGuard, is_loopback, reachable_host
 from ..loop import PrivateLoop
-from .app import App, Handler, refusal
+from .app import App, refusal
 from .core import Core, Limits
 from .engine import open_engine
 from .engine.base import Engine
 from .families import History
 from .faults import Fault
+from .http_server import http_server
 from .log import Log
 from .render import ChatRenderer
 from .session import read_settings
@@ -42,7 +42,6 @@ from .trajectory import Trajectories
 logger = logging.getLogger(__name__)
 
 ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
-_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 class Server:
@@ -73,7 +72,9 @@ class Server:
         self._host, self._port = host, port + worker
         urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
-        shards = Shards(self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused)
+        shards = Shards(
+            self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
+        )
         self._shards = shards if workers > 1 else None
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
@@ -86,14 +87,8 @@ class Server:
 
     async def start(self) -> None:
         await self.core.start()
-        self._server = web.Server(
-            _quietly(self._handle),
-            request_factory=_request_factory(self.core.limits.max_body_bytes),
-            handler_cancellation=True,
-            access_log=None,
-            logger=_logger(),
-            keepalive_timeout=75,
-        )
+        limits = self.core.limits
+        self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
         try:
             self._listening = await asyncio.get_running_loop().create_server(
                 self._server, self._host, self._port, backlog=4096
@@ -269,33 +264,3 @@ def _tokenizer(tokenizer: Any) -> Tokenizer:
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     return load_tokenizer(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else Tokenizer(tokenizer)
-
-
-def _request_factory(max_body: int) -> Any:
-    def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        loop = asyncio.get_running_loop()
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body)
-
-    return make
-
-
-def _logger() -> logging.Logger:
-    """aiohttp's words. A request that can't be read is its client's fault, and gets an answer, not a traceback."""
-    logger = logging.getLogger(f"{__name__}.http")
-    if not logger.filters:
-        logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], _UNREADABLE))
-    return logger
-
-
-def _quietly(handle: Handler) -> Handler:
-    """A client that left is no error; aiohttp would log one, with its traceback, if the next write noticed it first."""
-
-    async def handled(request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await handle(request)
-        except ConnectionError:
-            if request.transport is not None and not request.transport.is_closing():
-                raise
-            return web.Response()  # to nobody
-
-    return handled
