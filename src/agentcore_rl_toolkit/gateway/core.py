@@ -23,7 +23,7 @@ from .choice import Choice, Piece, engine_fault
 from .engine.base import Engine, EngineError, EngineInfo
 from .engine.replicas import Replicas
 from .faults import Fault
-from .log import Log
+from .log import Log, Weights
 from .plan import Plan, Planner
 from .render import ChatRenderer
 from .session import Answer, Outcome, Session
@@ -77,6 +77,8 @@ class Core:
         self.sessions = Sessions(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None
+        self.told = 0
+        """How often it was told to pause, to resume, or what the weights are."""
         self.in_flight = 0
         self.totals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -148,6 +150,7 @@ class Core:
     async def pause(self) -> None:
         """Let no new call sample until `resume`; agents wait, and notice nothing but the time."""
         before = self.paused
+        self.told += 1
         self._going.clear()
         try:
             await self.engine.pause()
@@ -166,22 +169,37 @@ class Core:
             logger.warning("the engine may be paused still: %s", error)
 
     async def resume(self) -> None:
+        self.told += 1
         await self.engine.resume()
         self._going.set()
         self._note_weights()
 
     def name_weights(self, version: str) -> None:
         """What is sampled from now on is of this version, unless the engine says another."""
+        self.told += 1
         self.weight_version = version
         self._note_weights()
 
     def recall_weights(self) -> None:
         """Go on with the version that was named last, and paused if it was: whoever paused it knows when to resume."""
         if self.log is not None:
-            known = self.log.read_weights()
-            self.weight_version = known.version
-            if known.paused:
-                self._going.clear()
+            self.begin_with(self.log.read_weights())
+
+    def begin_with(self, weights: Weights) -> None:
+        """Take over which weights are sampled, and whether they are being changed; before `start`."""
+        if weights.version is not None:
+            self.weight_version = weights.version
+        if weights.paused:
+            self._going.clear()
+        else:
+            self._going.set()
+
+    async def catch_up(self, weights: Weights) -> None:
+        """Do what the others were told meanwhile."""
+        if weights.version is not None and weights.version != self.weight_version:
+            self.name_weights(weights.version)
+        if weights.paused != self.paused:
+            await (self.pause() if weights.paused else self.resume())
 
     def _note_weights(self) -> None:
         if self.log is not None:

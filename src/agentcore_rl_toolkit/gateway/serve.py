@@ -28,7 +28,7 @@ from ..loop import PrivateLoop
 from .app import App, refusal
 from .core import Core, Limits
 from .engine import open_engine
-from .engine.base import Engine
+from .engine.base import Engine, EngineError
 from .families import History
 from .faults import Fault
 from .http_server import http_server
@@ -86,6 +86,10 @@ class Server:
         return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
+        before = await self._shards.ask_first() if self._shards is not None else None
+        if before is not None:
+            self.core.begin_with(before)
+        told = self.core.told
         await self.core.start()
         limits = self.core.limits
         self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
@@ -97,7 +101,15 @@ class Server:
             await self.core.close()
             raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
         self._port = self._listening.sockets[0].getsockname()[1]
+        await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def _catch_up(self, told: int) -> None:
+        """Now that it listens, nothing is missed any more: do what was said since it asked, unless told already."""
+        now = await self._shards.ask_first() if self._shards is not None else None
+        if now is not None and self.core.told == told:
+            with contextlib.suppress(EngineError):
+                await self.core.catch_up(now)
 
     async def close(self, *, seconds: float = 5.0) -> None:
         """Take no new connections, give calls in flight `seconds` to end, and end the rest."""

@@ -4,9 +4,11 @@ A session belongs to the worker its id hashes to, and its URL leads there. Which
 session passes the request on, so one address is enough; what concerns all is passed on to all. A request is passed on
 byte by byte as it arrives: the session's own worker knows whether to read it.
 
+What concerns all goes through the first worker, with which all others end: one that dies leaves nothing half done.
 A pause is for all or for nobody: if one fails or is away, or the caller goes away, the others go on as before. A
 resume, and the name of the weights, reach every worker that is there, and are an error if one is not: undoing them
-would hold up agents, or misname what is sampled. Saying them again until they succeed is right in any case.
+would hold up agents, or misname what is sampled. Saying them again until they succeed is right in any case. A worker
+that starts asks the first one how things are, for it may have been away when they changed.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ from yarl import URL
 from .app import refusal
 from .faults import Fault, invalid
 from .http_server import read_body
+from .log import Weights
 from .wire.body import dump, read_json
 
 logger = logging.getLogger(__name__)
 
 _PASSED_ON = "X-Gateway-Worker"
+_FOR, _ALL = "X-Gateway-For", "all"
+"""Says that the first worker is to have all others do what it is asked."""
 _FOR_ALL = {"/resume", "/drain", "/weights"}
 _ASK_SECONDS = 5.0
 _OWN_TO_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
@@ -81,7 +86,8 @@ class Shards:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Serve a request, or have it served."""
         given = request.headers.get(_PASSED_ON)
-        if given is not None and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._mark):
+        passed = given is not None and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._mark)
+        if passed and (self._index or request.headers.get(_FOR) != _ALL):
             return await self._handle_own(request)
         try:
             return await self._handle(request)
@@ -96,6 +102,8 @@ class Shards:
                 return await self._pass_on(request, owner)
         elif path == "/sessions" and request.method == "POST":
             return await self._open(request)
+        elif self._index and (path == "/pause" or path in _FOR_ALL):
+            return await self._pass_on(request, 0)
         elif path == "/pause":
             return await self._pause(request)
         elif path in _FOR_ALL:
@@ -113,6 +121,22 @@ class Shards:
     async def _read_admitted(self, request: web.BaseRequest) -> bytes:
         self._admit(request)
         return await read_body(request)
+
+    async def ask_first(self) -> Weights | None:
+        """Which weights the first worker samples, and whether it is paused; None if it doesn't say, or this is it."""
+        if self._index == 0:
+            return None
+        headers = {_PASSED_ON: self._mark.decode()}
+        try:
+            async with (
+                asyncio.timeout(self._ask_seconds),
+                self._connected().get(f"{self._urls[0]}/health", headers=headers) as answer,
+            ):
+                said = orjson.loads(await answer.read())
+                return Weights(said["weight_version"], said["status"] == "paused")
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+            logger.warning("worker 0 does not say which weights are sampled: %s", error)
+            return None
 
     def _others(self) -> list[int]:
         return [worker for worker in range(len(self._urls)) if worker != self._index]
@@ -198,12 +222,6 @@ class Shards:
             return said
 
     def _send(self, request: web.BaseRequest, worker: int, body: bytes | None, path: str | None = None) -> Any:
-        if self._client is None:
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                auto_decompress=False,  # an answer is handed on as it comes
-            )
         headers = {**_kept(request.headers, _JUDGED), _PASSED_ON: self._mark.decode()}
         data: Any = body
         if body is not None:
@@ -214,8 +232,19 @@ class Shards:
             data = request.content
             if request.content_length is not None:
                 headers["Content-Length"] = str(request.content_length)
+        if body is None and worker == 0:
+            headers[_FOR] = _ALL
         url = URL(self._urls[worker] + (path or request.rel_url.raw_path_qs), encoded=True)
-        return self._client.request(request.method, url, data=data, headers=headers, skip_auto_headers=_NOT_OURS)
+        return self._connected().request(request.method, url, data=data, headers=headers, skip_auto_headers=_NOT_OURS)
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+                auto_decompress=False,  # an answer is handed on as it comes
+            )
+        return self._client
 
     async def _sum(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """Counts of all workers together."""

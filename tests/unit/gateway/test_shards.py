@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -360,15 +359,15 @@ def test_bodies_that_cannot_be_read_change_nothing(method: str, path: str, body:
 
 
 async def raw(url: str, request: bytes) -> bytes:
-    """What is answered to the bytes of a request, until the connection is closed."""
+    """The answer to the bytes of a request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(request)
-    answer = b""
-    with contextlib.suppress(ConnectionResetError):
-        while piece := await reader.read(65_536):
-            answer += piece
+    head = await reader.readuntil(b"\r\n\r\n")
+    fields = dict(line.split(b": ", 1) for line in head.lower().splitlines()[1:-1])
+    chunked = fields.get(b"transfer-encoding") == b"chunked"
+    body = await (reader.readuntil(b"0\r\n\r\n") if chunked else reader.readexactly(int(fields[b"content-length"])))
     writer.close()
-    return answer
+    return head + body
 
 
 ASKED = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).encode()
