@@ -233,7 +233,7 @@ class App:
             "bedrock_endpoint_url": base,
             "result_url": f"{base}/result",
             "model": session.settings.model or next(iter(self.core.info.models), None),
-            "expires_at": session.expires,
+            "expires_at": time.time() + session.idle_until_expired,
         }
 
     async def _describe(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:

@@ -23,7 +23,8 @@ from .choice import Choice, Piece, engine_fault
 from .engine.base import Engine, EngineError, EngineInfo
 from .engine.replicas import Replicas
 from .faults import Fault
-from .log import Log, Weights
+from .log import Log
+from .log_folder import Weights
 from .plan import Plan, Planner
 from .render import ChatRenderer
 from .session import Answer, Outcome, Session
@@ -112,7 +113,8 @@ class Core:
         log = self.log
         log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
         well, replicas = await self._replicas()
-        degraded = not well or log_failures or log_damaged or (log is not None and log.crowded)
+        log_error = log.error if log is not None else ""
+        degraded = not well or log_error or log_damaged or (log is not None and log.crowded)
         return {
             "status": "paused" if self.paused else "degraded" if degraded else "ok",
             "sessions": len(self.sessions),
@@ -121,6 +123,7 @@ class Core:
             "models": self.info.models,
             "replicas": replicas,
             "replicas_well": well,
+            "log_error": log_error or None,
             "log_failures": log_failures,
             "log_damaged": log_damaged,
         }
@@ -314,7 +317,7 @@ class Core:
             answer.done.set()
             self.in_flight -= 1
             session.in_flight -= 1
-            session.used = time.time()
+            session.used = time.monotonic()
             if not self.in_flight:
                 self._idle.set()
         return answer

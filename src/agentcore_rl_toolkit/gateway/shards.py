@@ -31,7 +31,7 @@ from yarl import URL
 from .app import refusal
 from .faults import Fault, invalid
 from .http_server import read_body
-from .log import Weights
+from .log_folder import Weights
 from .wire.body import dump, read_json
 
 logger = logging.getLogger(__name__)
@@ -266,6 +266,7 @@ class Shards:
         counted = ("sessions", "in_flight", "log_failures", "log_damaged")
         summed = read[0] | {name: sum(one[name] for one in read) for name in counted}
         summed["replicas_well"] = min(one["replicas_well"] for one in read)
+        summed["log_error"] = next((one["log_error"] for one in read if one.get("log_error")), None)
         bad = [one["status"] for one in read if one["status"] != "ok"]
         summed["status"] = "degraded" if len(read) < len(self._urls) else (bad or ["ok"])[0]
         return web.Response(body=orjson.dumps(summed | {"workers": len(read)}), content_type="application/json")

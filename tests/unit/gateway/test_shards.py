@@ -94,7 +94,7 @@ def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
 
 def test_a_worker_that_says_nothing_is_counted_out() -> None:
     well = {"status": "ok", "sessions": 1, "in_flight": 0, "replicas": 2, "replicas_well": 2}
-    well |= {"log_failures": 0, "log_damaged": 0}
+    well |= {"log_error": None, "log_failures": 0, "log_damaged": 0}
     told = json.dumps(well).encode()
     there = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(told), told)
     _, said, _ = ask([there], "GET", "/health", json.dumps(well))
