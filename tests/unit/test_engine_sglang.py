@@ -224,3 +224,12 @@ def test_pause_and_info(loop: LoopThread) -> None:
         loop.run(engine.close())
     assert (info.models, info.context_length, info.weight_version) == (("fake/model",), 512, "7")
     assert fake.requests[0] == ("/pause_generation", {"mode": "retract"})
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("ends", [None, STOP])
+def test_tokens_after_the_finish_are_not_of_the_sequence(loop: LoopThread, repeats: bool, ends: Any) -> None:
+    sent = [output([1], 1), output([1, 2] if repeats else [2], 2, STOP), output([1, 2, 3] if repeats else [3], 3, ends)]
+    told = sample(loop, STREAM + b"".join(chunk(event(one)) for one in sent) + END)
+    assert [token for part in told for token in part.token_ids] == [1, 2]
+    assert told[-1].finish == "stop"

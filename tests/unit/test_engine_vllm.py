@@ -459,3 +459,17 @@ def test_a_cancelled_request_frees_its_connection(loop: LoopThread) -> None:
         loop.run(give_up())
         assert not engine.http._idle
         loop.run(engine.close())
+
+
+@pytest.mark.parametrize("top", [0, 1])
+@pytest.mark.parametrize("apart", [False, True])
+def test_tokens_after_the_finish_are_not_of_the_sequence(loop: LoopThread, top: int, apart: bool) -> None:
+    events = [
+        event(choice([1], [-0.1])),
+        event(choice([2], [-0.2], "stop")),
+        event(choice([3, 4], [-0.3, -0.4], "length")),
+    ]
+    sent = [chunk(one) for one in events] if apart else [b"".join(map(chunk, events))]
+    told = sample(loop, STREAM, *sent, END, request=wish(top_logprobs=top))
+    assert [token for part in told for token in part.token_ids] == [1, 2]
+    assert told[-1].finish == "stop"

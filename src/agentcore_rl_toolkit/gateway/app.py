@@ -19,13 +19,13 @@ import asyncio
 import hmac
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import ContentEncodingError
 from xxhash import xxh3_128
 
 from ..socket_owner import is_own_process
@@ -33,6 +33,7 @@ from .choice import engine_fault
 from .core import Core
 from .engine.base import EngineError
 from .faults import Fault, invalid
+from .http_server import Handler, read_body
 from .inquiries import COUNTED, Inquiries
 from .listing import row_fields, send_list, turn_fields, wants_packed
 from .openapi import openapi
@@ -49,8 +50,6 @@ logger = logging.getLogger(__name__)
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class App:
@@ -137,13 +136,13 @@ class App:
             action = self._of_session.get((method, rest))
             if action is None:
                 raise _no_route(method, _hidden(path), {m for m, p in self._of_session if p == rest})
-            self._check_admin(request)
+            self.check_admin(request)
             return await action(request, self.core.sessions.get(session_id))
         at = (method, path.rstrip("/") or "/")
         if at in self._plain:
             return await self._plain[at](request)
         if at in self._control:
-            self._check_admin(request)
+            self.check_admin(request)
             return await self._control[at](request)
         raise _no_route(method, path, {m for m, p in (*self._plain, *self._control) if p == at[1]})
 
@@ -158,7 +157,8 @@ class App:
             raise _no_route(request.method, _hidden(request.path), allowed)
         return await action(request, session)
 
-    def _check_admin(self, request: web.BaseRequest) -> None:
+    def check_admin(self, request: web.BaseRequest) -> None:
+        """Raise a `Fault` unless the request carries the admin key."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         key = given.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() != "bearer" or not hmac.compare_digest(key, self._admin):
@@ -223,7 +223,7 @@ class App:
             "google_base_url": base,
             "result_url": f"{base}/result",
             "model": session.settings.model or next(iter(self.core.info.models), None),
-            "expires_at": session.expires,
+            "expires_at": time.time() + session.idle_until_expired,
         }
 
     async def _describe(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
@@ -299,7 +299,7 @@ class App:
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         if not (self._trusts_own_user and is_own_process(request.transport)):
-            self._check_admin(request)
+            self.check_admin(request)
         core = self.core
         lines = [
             f"agentcore_rl_gateway_in_flight {core.in_flight}",
@@ -341,19 +341,6 @@ def refusal(request: web.BaseRequest, fault: Fault) -> web.Response:
 
 
 # Requests
-
-
-async def read_body(request: web.BaseRequest) -> bytes:
-    """A request's body, unpacked; a `Fault` if it is too large, or not packed as it says."""
-    size, most = request.content_length, request.client_max_size
-    if size is not None and size > most:
-        raise Fault(413, "body_too_large", f"the body has {size} bytes; at most {most} are read")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise Fault(413, "body_too_large", f"the body has more than the {most} bytes that are read") from None
-    except (web.RequestPayloadError, ContentEncodingError) as error:
-        raise invalid(f"the body can't be read: {error}") from None
 
 
 def _of_session(request: web.BaseRequest) -> tuple[str, str]:

@@ -47,7 +47,7 @@ class Choice:
         self._passed_on = isinstance(plan.call, ChatCall) and core.renders
         self._reading = None if self._passed_on else core.planner.watch(plan, streamed=piece is not None)
         self._gathered = Gathered()
-        self._draft = Draft(time.time())
+        self._draft, self._began = Draft(time.time()), time.monotonic()
         self._uid = answer.uid if number == 0 else f"{answer.uid}{number}"
 
     async def run(self) -> Outcome:
@@ -186,7 +186,7 @@ class Choice:
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
             started=draft.started,
-            seconds=time.time() - draft.started,
+            seconds=time.monotonic() - self._began,
             uid=self._uid,
         )
         plan.sibling = plan.sibling or turn

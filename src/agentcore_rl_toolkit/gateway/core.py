@@ -24,6 +24,7 @@ from .engine.base import Engine, EngineError, EngineInfo
 from .engine.replicas import Replicas
 from .faults import Fault
 from .log import Log
+from .log_folder import Weights
 from .plan import Plan, Planner
 from .render import ChatRenderer
 from .session import Answer, Outcome, Session
@@ -45,6 +46,9 @@ class Limits:
     max_in_flight: int = 4096
     max_sessions: int = 100_000
     max_body_bytes: int = 64 << 20
+    """Of a request's body, as it arrives and decompressed."""
+    body_seconds: float = 60.0
+    """After so long without a byte of its body, a request is refused."""
     sweep_seconds: float = 30.0
     stalled_seconds: float = 60.0
     """After so long, a client that reads nothing of its stream counts as one that has left."""
@@ -74,6 +78,8 @@ class Core:
         self.sessions = Sessions(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None
+        self.told = 0
+        """How often it was told to pause, to resume, or what the weights are."""
         self.in_flight = 0
         self.totals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -107,7 +113,8 @@ class Core:
         log = self.log
         log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
         well, replicas = await self._replicas()
-        degraded = not well or log_failures or log_damaged or (log is not None and log.crowded)
+        log_error = log.error if log is not None else ""
+        degraded = not well or log_error or log_damaged or (log is not None and log.crowded)
         return {
             "status": "paused" if self.paused else "degraded" if degraded else "ok",
             "sessions": len(self.sessions),
@@ -116,6 +123,7 @@ class Core:
             "models": self.info.models,
             "replicas": replicas,
             "replicas_well": well,
+            "log_error": log_error or None,
             "log_failures": log_failures,
             "log_damaged": log_damaged,
         }
@@ -145,6 +153,7 @@ class Core:
     async def pause(self) -> None:
         """Let no new call sample until `resume`; agents wait, and notice nothing but the time."""
         before = self.paused
+        self.told += 1
         self._going.clear()
         try:
             await self.engine.pause()
@@ -163,22 +172,37 @@ class Core:
             logger.warning("the engine may be paused still: %s", error)
 
     async def resume(self) -> None:
+        self.told += 1
         await self.engine.resume()
         self._going.set()
         self._note_weights()
 
     def name_weights(self, version: str) -> None:
         """What is sampled from now on is of this version, unless the engine says another."""
+        self.told += 1
         self.weight_version = version
         self._note_weights()
 
     def recall_weights(self) -> None:
         """Go on with the version that was named last, and paused if it was: whoever paused it knows when to resume."""
         if self.log is not None:
-            known = self.log.read_weights()
-            self.weight_version = known.version
-            if known.paused:
-                self._going.clear()
+            self.begin_with(self.log.read_weights())
+
+    def begin_with(self, weights: Weights) -> None:
+        """Take over which weights are sampled, and whether they are being changed; before `start`."""
+        if weights.version is not None:
+            self.weight_version = weights.version
+        if weights.paused:
+            self._going.clear()
+        else:
+            self._going.set()
+
+    async def catch_up(self, weights: Weights) -> None:
+        """Do what the others were told meanwhile."""
+        if weights.version is not None and weights.version != self.weight_version:
+            self.name_weights(weights.version)
+        if weights.paused != self.paused:
+            await (self.pause() if weights.paused else self.resume())
 
     def _note_weights(self) -> None:
         if self.log is not None:
@@ -293,7 +317,7 @@ class Core:
             answer.done.set()
             self.in_flight -= 1
             session.in_flight -= 1
-            session.used = time.time()
+            session.used = time.monotonic()
             if not self.in_flight:
                 self._idle.set()
         return answer

@@ -12,7 +12,6 @@ sessions with records in it are.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -28,7 +27,9 @@ import msgspec
 
 from ..errors import ConfigError
 from .chat import Reply
+from .clock import moment
 from .faults import Fault
+from .log_folder import Weights, claim, read_weights, write_weights
 from .replay import SCHEMA, build_session
 from .room import Room
 from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
@@ -37,20 +38,12 @@ from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_WEIGHTS = "weights.json"
 _SEGMENT_BYTES = 64 << 20
 _SYNC_SECONDS = 1.0
 _LATE_BYTES = 64 << 20
 _MOVED_AT_ONCE = 4 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Weights(msgspec.Struct):
-    """What the engine samples with, as far as it was told."""
-
-    version: str | None = None
-    paused: bool = False
 
 
 class Log:
@@ -61,7 +54,7 @@ class Log:
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
-            self._claim = _claim(Path(folder))
+            self._claim = claim(Path(folder))
             self._index = Index(Path(folder))
             self._segment = max(self._index.sizes, default=self._index.last + 1)
             self._file = self._open(self._segment)
@@ -70,8 +63,13 @@ class Log:
         self._late: deque[tuple[str, bytes, int]] = deque()
         """Records that a failing disk didn't take: they go first, since later ones build on them."""
         self._late_bytes = 0
+        self._weights: Weights | None = None
+        """Which weights are sampled, where a failing disk didn't take it."""
         self._error = ""
-        """What the disk said last."""
+        """What the disk said, until it is well again."""
+        self._failed_now = False
+        """It has failed since the last sync began."""
+        self._vanished = False
         self._half = False
         """The segment ends in half a record."""
         self._dirty = False
@@ -109,6 +107,35 @@ class Log:
         """Sessions that there were, and why there are no more, as far as segments with a word of them are left."""
         return self._index.removed
 
+    @property
+    def error(self) -> str:
+        """What is wrong with the folder or its disk now; nothing once it is well again."""
+        return f"the log folder {self._index.folder} has vanished" if self._vanished else self._error
+
+    def check_folder(self) -> None:
+        """Refuse a session that no restart would find: a folder that was removed takes writes all the same."""
+        self._look()
+        if self._vanished:
+            hint = "put it back, or start the gateway again"
+            raise Fault(503, "log_failing", self.error, hint=hint, retry_after=5)
+
+    def _look(self) -> None:
+        with self._lock:
+            try:
+                path, file = self._index.path(self._segment), self._file
+                there = file < 0 or os.path.samestat(os.stat(path), os.fstat(file))
+            except OSError:
+                there = False
+            if not there and not self._vanished:
+                self.failures += 1
+                logger.error("the log folder %s has vanished: turns are kept in memory only", self._index.folder)
+            self._vanished = not there
+
+    def _failed(self, what: str, error: OSError) -> None:
+        self.failures += 1
+        self._error, self._failed_now = str(error), True
+        logger.error("%s: %s", what, error)
+
     def check(self, most: int = _LATE_BYTES) -> None:
         """Refuse what will have to be recorded, while more bytes than these wait for the disk."""
         if self._late_bytes > most:
@@ -116,7 +143,7 @@ class Log:
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
-        self._append(session_id, _encode({"kind": kind, "at": time.time(), **fields}))
+        self._append(session_id, _encode({"kind": kind, "at": time.time(), "clock": moment(), **fields}))
 
     def write_session(self, session: Session) -> None:
         settings = asdict(session.settings)
@@ -151,23 +178,22 @@ class Log:
 
     def write_weights(self, version: str | None, *, paused: bool) -> None:
         """Put down which weights are sampled, in place of what was there."""
-        path = self._index.folder / _WEIGHTS
-        try:
-            path.with_suffix(".new").write_bytes(msgspec.json.encode(Weights(version, paused)))
-            path.with_suffix(".new").replace(path)
-        except OSError as error:
-            self.failures += 1
-            logger.error("which weights are sampled could not be logged: %s", error)
+        with self._lock:
+            self._weights = Weights(version, paused)
+            self._write_weights()
+
+    def _write_weights(self) -> None:
+        """Put down what could not be put down before."""
+        if self._weights is not None:
+            try:
+                write_weights(self._index.folder, self._weights)
+                self._weights = None
+            except OSError as error:
+                self._failed("which weights are sampled could not be logged", error)
 
     def read_weights(self) -> Weights:
         """What was put down last."""
-        try:
-            return msgspec.json.decode((self._index.folder / _WEIGHTS).read_bytes(), type=Weights)
-        except FileNotFoundError:
-            return Weights()
-        except (OSError, msgspec.DecodeError) as error:
-            logger.warning("which weights were sampled is not known: %s", error)
-            return Weights()
+        return read_weights(self._index.folder)
 
     def sessions(self) -> list[str]:
         """Ids of all sessions there are records of, the oldest first."""
@@ -241,8 +267,7 @@ class Log:
             try:
                 return self._room.clear(self._segment, most)
             except OSError as error:
-                self.failures += 1
-                logger.error("no room could be made in the log: %s", error)
+                self._failed("no room could be made in the log", error)
                 return 0
 
     def close(self) -> None:
@@ -273,9 +298,7 @@ class Log:
         try:
             self._put(session_id, body, mark)
         except OSError as error:
-            self.failures += 1
-            self._error = str(error)
-            logger.error("a record of session %s could not be logged: %s", session_id, error)
+            self._failed(f"a record of session {session_id} could not be logged", error)
             return False
         return True
 
@@ -346,36 +369,28 @@ class Log:
             logger.exception("the log could not be synced; it is tried again")
 
     def _sync(self) -> None:
+        self._look()
         try:
             with self._lock:
+                self._failed_now = False
                 self._write_late()
+                self._write_weights()
                 descriptors = [os.dup(self._file)] if self._dirty else []
                 descriptors += self._filled + self._room.open_struck()
                 self._filled, self._dirty = [], False
                 doomed = len(self._room.doomed)
         except OSError as error:  # no descriptor is to be had: another time
-            self.failures += 1
-            logger.error("the log could not be synced: %s", error)
+            self._failed("the log could not be synced", error)
             return
         for descriptor in descriptors:
             try:
                 os.fdatasync(descriptor)
             except OSError as error:
-                self.failures += 1
                 doomed = 0
-                logger.error("the log could not be synced: %s", error)
+                self._failed("the log could not be synced", error)
             finally:
                 os.close(descriptor)
         with self._lock:
             self._room.remove_doomed(doomed)
-
-
-def _claim(folder: Path) -> int:
-    """The folder for this gateway alone: two that append to one segment would lose each other's turns."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise OSError("another gateway writes to it") from error
-    return descriptor
+            if not self._failed_now and not self._late:
+                self._error = ""

@@ -124,13 +124,14 @@ _HEALTH: Schema = {
     "properties": {
         "status": {
             "enum": ["ok", "paused", "degraded"],
-            "description": "degraded: no replica of the engine is well, a worker is not there, or the log fails",
+            "description": "degraded: no replica of the engine is well, a worker is not there, or the log fails now",
         },
         "sessions": {"type": "integer"},
         "in_flight": {"type": "integer"},
         "replicas": {"type": "integer"},
         "replicas_well": {"type": "integer"},
-        "log_failures": {"type": "integer", "description": "writes that the log's disk did not take"},
+        "log_error": {"type": ["string", "null"], "description": "what is wrong with the log's folder or disk now"},
+        "log_failures": {"type": "integer", "description": "writes that the log's disk did not take since the start"},
         "log_damaged": {"type": "integer", "description": "places of the log that can't be read"},
     },
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .chat import Reply, ToolCall
+from .clock import recall
 from .engine.base import IDS, Routes
 from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
@@ -28,7 +29,7 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
             session = Session(SessionSettings(**settings), record["key"], record["created"])
         if session is None:
             return None
-        session.used = record["at"]
+        session.used = recall(record.get("clock"))
         if kind == "turn":
             _replay(session, record)
         elif kind == "masked":

@@ -21,17 +21,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from ..errors import ConfigError
 from ..http_guard import RequestGuard, is_loopback, reachable_host
 from ..loop import PrivateLoop
-from .app import App, Handler, refusal
+from .app import App, refusal
 from .core import Core, Limits
 from .engine import open_engine
-from .engine.base import Engine
+from .engine.base import Engine, EngineError
 from .families import History
 from .faults import Fault
+from .http_server import http_server
 from .log import Log
 from .render import ChatRenderer
 from .session import read_settings
@@ -42,7 +42,6 @@ from .trajectory import Trajectories
 logger = logging.getLogger(__name__)
 
 ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
-_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 class Server:
@@ -73,7 +72,9 @@ class Server:
         self._host, self._port = host, port + worker
         urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
-        shards = Shards(self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused)
+        shards = Shards(
+            self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
+        )
         self._shards = shards if workers > 1 else None
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
@@ -85,15 +86,13 @@ class Server:
         return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
+        before = await self._shards.ask_first() if self._shards is not None else None
+        if before is not None:
+            self.core.begin_with(before)
+        told = self.core.told
         await self.core.start()
-        self._server = web.Server(
-            _quietly(self._handle),
-            request_factory=_request_factory(self.core.limits.max_body_bytes),
-            handler_cancellation=True,
-            access_log=None,
-            logger=_logger(),
-            keepalive_timeout=75,
-        )
+        limits = self.core.limits
+        self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
         try:
             self._listening = await asyncio.get_running_loop().create_server(
                 self._server, self._host, self._port, backlog=4096
@@ -102,7 +101,15 @@ class Server:
             await self.core.close()
             raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
         self._port = self._listening.sockets[0].getsockname()[1]
+        await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def _catch_up(self, told: int) -> None:
+        """Now that it listens, nothing is missed any more: do what was said since it asked, unless told already."""
+        now = await self._shards.ask_first() if self._shards is not None else None
+        if now is not None and self.core.told == told:
+            with contextlib.suppress(EngineError):
+                await self.core.catch_up(now)
 
     async def close(self, *, seconds: float = 5.0) -> None:
         """Take no new connections, give calls in flight `seconds` to end, and end the rest."""
@@ -269,33 +276,3 @@ def _tokenizer(tokenizer: Any) -> Tokenizer:
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     return load_tokenizer(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else Tokenizer(tokenizer)
-
-
-def _request_factory(max_body: int) -> Any:
-    def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        loop = asyncio.get_running_loop()
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body)
-
-    return make
-
-
-def _logger() -> logging.Logger:
-    """aiohttp's words. A request that can't be read is its client's fault, and gets an answer, not a traceback."""
-    logger = logging.getLogger(f"{__name__}.http")
-    if not logger.filters:
-        logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], _UNREADABLE))
-    return logger
-
-
-def _quietly(handle: Handler) -> Handler:
-    """A client that left is no error; aiohttp would log one, with its traceback, if the next write noticed it first."""
-
-    async def handled(request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await handle(request)
-        except ConnectionError:
-            if request.transport is not None and not request.transport.is_closing():
-                raise
-            return web.Response()  # to nobody
-
-    return handled

@@ -137,7 +137,8 @@ class Session:
         self.settings = settings
         self.key = key
         self.created = created
-        self.used = time.time()
+        self.used = time.monotonic()
+        """When it was last used, on a clock that nobody sets."""
         self.tree = Tree()
         self.result: Any = None
         self.closed = False
@@ -161,8 +162,9 @@ class Session:
         return self.settings.session_id
 
     @property
-    def expires(self) -> float:
-        return self.used + self.settings.ttl_seconds
+    def idle_until_expired(self) -> float:
+        """Seconds that are left until it expires; below 0 once it has."""
+        return self.used + self.settings.ttl_seconds - time.monotonic()
 
     def remember(self, answer: Answer) -> None:
         """Keep an answer under the print of its request; the oldest that is finished makes room."""

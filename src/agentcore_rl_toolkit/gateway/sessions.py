@@ -33,6 +33,7 @@ class Sessions:
             raise Fault(503, "too_many_sessions", f"{len(self._known)} sessions are open", retry_after=10)
         if self._log is not None:
             self._log.check(0)
+            self._log.check_folder()
         if self._log is not None and self._log.full:
             more = self._log.make_room(self._disposable())
             if self._log.full:
@@ -67,7 +68,7 @@ class Sessions:
             if reason == "deleted":
                 raise Fault(410, "session_closed", f"session {session_id!r} was closed")
             raise Fault(404, "session_unknown", f"there is no session {session_id!r}", hint="was it opened here?")
-        if time.time() > session.expires and not session.in_flight:
+        if session.idle_until_expired < 0 and not session.in_flight:
             self._forget(session, "expired")
             raise Fault(410, "session_expired", f"session {session_id!r} has expired")
         return session
@@ -79,7 +80,7 @@ class Sessions:
             raise Fault(401, "invalid_key", f"the key in the URL is not that of session {session_id!r}")
         if session.closed:
             raise Fault(410, "session_closed", f"session {session_id!r} is closed")
-        session.used = time.time()
+        session.used = time.monotonic()
         return session
 
     def delete(self, session_id: str) -> None:
@@ -97,14 +98,13 @@ class Sessions:
         if session.gone:  # while the result was read
             raise Fault(410, "session_closed", f"session {session.id!r} was closed")
         session.result = result
-        session.used = time.time()
+        session.used = time.monotonic()
         if self._log is not None:
             self._log.write(session.id, "result", result=result)
 
     def sweep(self) -> None:
         """Forget what has expired."""
-        now = time.time()
-        for session in [s for s in self._known.values() if now > s.expires and not s.in_flight]:
+        for session in [s for s in self._known.values() if s.idle_until_expired < 0 and not s.in_flight]:
             self._forget(session, "expired")
 
     def __len__(self) -> int:
@@ -125,6 +125,6 @@ class Sessions:
         for session_id in self._log.sessions():
             if session_id not in live:
                 stored = self._known.pop(session_id, None) or self._log.load(session_id)
-                if stored is None or stored.closed or time.time() > stored.expires:
+                if stored is None or stored.closed or stored.idle_until_expired < 0:
                     self._gone[session_id] = "expired"
                     yield session_id

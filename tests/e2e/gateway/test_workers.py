@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import random
 import re
@@ -251,13 +252,72 @@ def test_a_worker_that_was_away_is_paused_as_the_others_are(workers: tuple[int, 
     told = httpx.put(f"http://127.0.0.1:{port}/weights", headers=HEADERS, json={"version": "v3"}, timeout=30)
     assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
     until(lambda: both_there(port))
-    told = ask(port + 1, "GET", "/health")
-    assert (told["status"], told["weight_version"]) == ("paused", "v2")
-    ask(port, "PUT", "/weights", json={"version": "v3"})
+    told = own_health(port + 1)
+    assert (told["status"], told["weight_version"]) == ("paused", "v3")
     ask(port, "POST", "/resume")
     say(session["base_url"], "after")
     (turn,) = ask(port, "GET", f"/sessions/{session['session_id']}/turns")["turns"]
     assert turn["weight_versions"] == [["v3", len(turn["sampled_ids"])]]
+
+
+def test_a_worker_that_was_away_goes_on_if_the_others_do(workers: tuple[int, FakeVllm]) -> None:
+    """Its own log says otherwise, but is older."""
+    port, _ = workers
+    ask(port, "POST", "/pause")
+    os.kill(worker_on(port + 1), signal.SIGKILL)
+    until(lambda: not listens(port + 1))
+    assert httpx.post(f"http://127.0.0.1:{port}/resume", headers=HEADERS, timeout=30).status_code == 503
+    until(lambda: both_there(port))
+    assert [own_health(at)["status"] for at in (port, port + 1)] == ["ok", "ok"]
+
+
+def test_a_worker_without_a_log_comes_back_as_the_others_are(folder: Path) -> None:
+    port = two_ports()
+    with FakeVllm().serving() as server, serving(folder, port, f"vllm={server.url}") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        ask(port, "PUT", "/weights", json={"version": "v2"})
+        ask(port, "POST", "/pause")
+        os.kill(worker_on(port + 1), signal.SIGKILL)
+        until(lambda: not listens(port + 1))
+        until(lambda: both_there(port))
+        told = own_health(port + 1)
+        assert (told["status"], told["weight_version"]) == ("paused", "v2")
+
+
+def test_a_pause_whose_worker_dies_pauses_nobody(folder: Path) -> None:
+    port, told, silent = two_ports(), threading.Semaphore(0), threading.Event()
+
+    class Slow(FakeVllm):
+        def handle(self, handler: Handler, path: str, body: dict[str, Any]) -> None:
+            if path == "/pause" and not silent.is_set():
+                if told.acquire(blocking=False):  # the second
+                    silent.set()
+                    handler.wait(3600)
+                told.release()
+            super().handle(handler, path, body)
+
+    def pause_in_vain() -> None:
+        with pytest.raises(httpx.HTTPError):
+            ask(port + 1, "POST", "/pause")
+
+    with Slow().serving() as server, serving(folder, port, f"vllm={server.url}") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        pausing = threading.Thread(target=pause_in_vain)
+        pausing.start()
+        assert silent.wait(60)
+        os.kill(worker_on(port + 1), signal.SIGKILL)
+        pausing.join()
+        until(lambda: listens(port + 1) and both_there(port))
+        until(lambda: [own_health(at)["status"] for at in (port, port + 1)] == ["ok", "ok"])
+
+
+def own_health(port: int) -> dict[str, Any]:
+    """What a worker says of itself alone, as another worker hears it."""
+    mark = hmac.new(KEY.encode(), b"passed on by a worker", "sha256").hexdigest()
+    told = httpx.get(f"http://127.0.0.1:{port}/health", headers={"X-Gateway-Worker": mark}, timeout=30)
+    return dict(told.json())
 
 
 def worker_on(port: int) -> int:

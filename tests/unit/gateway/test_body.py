@@ -38,3 +38,18 @@ def test_many_brackets_are_not_depth() -> None:
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(Fault, match=r"not a JSON object|not valid JSON"):
         read_json(body)
+
+
+@pytest.mark.parametrize("unit", [b"[],", b'{"a":0},', b'{"role":"user","content":"a"},', b'\\"[],[],\\",'])
+def test_many_small_values_are_refused_by_the_memory_they_would_take(unit: bytes) -> None:
+    inner = unit * (10_000_000 // len(unit))
+    body = b'{"a": "%b"}' % inner if b"\\" in unit else b'{"a": [%b0]}' % inner
+    with pytest.raises(Fault, match="MB of memory") as raised:
+        read_json(body)
+    assert (raised.value.status, raised.value.code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("unit", ["words, and more words, and (now and then) a [bracket]. ", "x", "12345, "])
+def test_long_texts_and_lists_of_tokens_are_read(unit: str) -> None:
+    text = unit * (10_000_000 // len(unit))
+    assert read_json(json.dumps({"a": text}).encode()) == {"a": text}

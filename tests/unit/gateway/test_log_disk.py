@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,3 +222,76 @@ def test_the_log_is_synced_again_after_whatever_broke_it(tmp_path: Path, caplog:
         eventually(lambda: not log._dirty)
         assert log._syncer.is_alive()
     assert any(record.levelname == "ERROR" and record.exc_info for record in caplog.records)
+
+
+# Folders that vanish, disks that come back
+
+
+def test_health_is_well_again_when_the_disk_is(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        session = core.sessions.open(read_settings({}))
+        with files_of_at_most(log.size):
+            add_turn(log, session)
+            core.name_weights("v2")
+            health = await core.health()
+            assert (health["status"], "File too large" in health["log_error"]) == ("degraded", True)
+        await asyncio.to_thread(eventually, lambda: not log.error)
+        health = await core.health()
+        assert (health["status"], health["log_error"], health["log_failures"] >= 1) == ("ok", None, True)
+        assert log.read_weights().version == "v2"
+        await core.close()
+
+    asyncio.run(run())
+
+
+def test_a_folder_that_vanished_is_said_and_takes_no_session(
+    tmp_path: Path, renderer: ChatRenderer, caplog: pytest.LogCaptureFixture
+):
+    async def run() -> None:
+        folder = tmp_path / "log"
+        log = Log(folder)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        session = core.sessions.open(read_settings({"session_id": "one"}))
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(Fault, match="has vanished") as refused:
+            core.sessions.open(read_settings({}))
+        assert (refused.value.status, refused.value.code) == (503, "log_failing")
+        health = await core.health()
+        assert (health["status"], "has vanished" in health["log_error"]) == ("degraded", True)
+        core.sessions.put_result(session, 5)  # what is open goes on
+        (tmp_path / "elsewhere").rename(folder)
+        core.sessions.open(read_settings({"session_id": "two"}))
+        assert (await core.health())["status"] == "ok"
+        await core.close()
+
+    asyncio.run(run())
+    assert "has vanished" in caplog.text
+
+
+def test_a_folder_that_vanished_is_noticed_by_itself(tmp_path: Path):
+    folder = tmp_path / "log"
+    with opened(folder) as log:
+        new_session(log, "one")
+        shutil.rmtree(folder)
+        eventually(lambda: "has vanished" in log.error)
+
+
+def test_idle_time_is_counted_over_a_restart_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with opened(tmp_path) as log:
+        session = new_session(log, "one", ttl_seconds=100)
+        add_turn(log, session)
+    now = time.time()
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
+        with opened(tmp_path) as log:
+            again = log.load("one")
+            assert again is not None
+            assert 0 < again.idle_until_expired < session.idle_until_expired + 10
+    later = time.monotonic() + 101
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with opened(tmp_path) as log:
+        again = log.load("one")
+        assert again is not None
+        assert again.idle_until_expired < 0

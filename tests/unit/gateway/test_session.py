@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -69,8 +70,16 @@ def test_off_is_a_setting_like_any_other(name: str):
 
 def test_time_to_live_counts_from_the_last_use():
     one = session(ttl_seconds=10)
-    one.used = 100.0
-    assert one.expires == 110.0
+    assert 9 < one.idle_until_expired <= 10
+    one.used -= 10
+    assert one.idle_until_expired < 0
+
+
+def test_a_clock_that_is_set_expires_nothing(monkeypatch: pytest.MonkeyPatch):
+    one, now = session(ttl_seconds=10), time.time()
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
+        assert 9 < one.idle_until_expired <= 10
 
 
 def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten():

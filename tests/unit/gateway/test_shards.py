@@ -17,8 +17,9 @@ from agentcore_rl_toolkit.gateway.app import App
 from agentcore_rl_toolkit.gateway.core import Core
 from agentcore_rl_toolkit.gateway.engine import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.http_server import http_server
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
-from agentcore_rl_toolkit.gateway.serve import _request_factory
+from agentcore_rl_toolkit.gateway.session import SessionSettings
 from agentcore_rl_toolkit.gateway.shards import Shards
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from support.gateway import MODEL, ids, tokenizer
@@ -37,7 +38,9 @@ async def worker(other: str, said: str, seconds: float) -> AsyncIterator[str]:
         return web.Response(text=said)
 
     shards = Shards(own, 0, ["http://127.0.0.1:1", other], ask_seconds=seconds)
-    listening = await asyncio.get_running_loop().create_server(web.Server(shards.handle), "127.0.0.1", 0)
+    listening = await asyncio.get_running_loop().create_server(
+        http_server(shards.handle, max_body_bytes=10_000, body_seconds=60), "127.0.0.1", 0
+    )
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
@@ -91,7 +94,7 @@ def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
 
 def test_a_worker_that_says_nothing_is_counted_out() -> None:
     well = {"status": "ok", "sessions": 1, "in_flight": 0, "replicas": 2, "replicas_well": 2}
-    well |= {"log_failures": 0, "log_damaged": 0}
+    well |= {"log_error": None, "log_failures": 0, "log_damaged": 0}
     told = json.dumps(well).encode()
     there = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(told), told)
     _, said, _ = ask([there], "GET", "/health", json.dumps(well))
@@ -120,7 +123,9 @@ def passed(headers: dict[str, str]) -> list[bytes]:
             return web.Response()
 
         shards = Shards(own, 0, ["http://127.0.0.1:1", other.url], mark="secret")
-        listening = await asyncio.get_running_loop().create_server(web.Server(shards.handle), "127.0.0.1", 0)
+        listening = await asyncio.get_running_loop().create_server(
+            http_server(shards.handle, max_body_bytes=10_000, body_seconds=60), "127.0.0.1", 0
+        )
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/drain"
         async with aiohttp.ClientSession() as client, client.post(url, headers=headers) as said:
             assert said.status == 200
@@ -185,6 +190,7 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.engines = [Brittle() for _ in range(count)]
+        self.body_seconds = 60.0
         self.urls = [""] * count
         self.cores: list[Core] = []
 
@@ -196,9 +202,10 @@ class Workers:
                 await core.start()
                 stack.push_async_callback(core.close)
                 app = App(core, admin_key="admin", url=lambda number=number: self.urls[number])
-                shards = Shards(app.handle, number, self.urls, mark="m", paused=lambda core=core: core.paused)
+                admit, paused = app.check_admin, lambda core=core: core.paused
+                shards = Shards(app.handle, number, self.urls, mark="m", paused=paused, admit=admit)
                 stack.push_async_callback(shards.close)
-                handled = web.Server(shards.handle, handler_cancellation=True, request_factory=_request_factory(10_000))
+                handled = http_server(shards.handle, max_body_bytes=10_000, body_seconds=self.body_seconds)
                 stack.push_async_callback(handled.shutdown, 0.1)
                 listening = await asyncio.get_running_loop().create_server(handled, "127.0.0.1", 0)
                 stack.callback(listening.close)
@@ -342,9 +349,71 @@ def test_bodies_that_cannot_be_read_change_nothing(method: str, path: str, body:
             assert json.loads(text)["error"]["message"]
             assert (workers.paused, workers.versions) == ([False, False], [None, None])
             assert all(len(core.sessions) == 0 for core in workers.cores)
-            name = next(name for name in "abcdef" if Shards(None, 0, ["", ""]).owner(name) == 1)  # type: ignore[arg-type]
-            status, text = await tell(client, f"{workers.urls[0]}/sessions/{name}.k/v1/messages", "POST", **packed)
+            name = not_mine(Shards(None, 0, ["", ""]))  # type: ignore[arg-type]
+            key = workers.cores[1].sessions.open(SessionSettings(name)).key
+            status, text = await tell(client, f"{workers.urls[0]}/sessions/{name}.{key}/v1/messages", "POST", **packed)
             assert status == expected, text
             assert json.loads(text)["type"] == "error"  # in the words of the wire it came over
+
+    asyncio.run(run())
+
+
+async def raw(url: str, request: bytes) -> bytes:
+    """The answer to the bytes of a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    fields = dict(line.split(b": ", 1) for line in head.lower().splitlines()[1:-1])
+    chunked = fields.get(b"transfer-encoding") == b"chunked"
+    body = await (reader.readuntil(b"0\r\n\r\n") if chunked else reader.readexactly(int(fields[b"content-length"])))
+    writer.close()
+    return head + body
+
+
+ASKED = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).encode()
+PACKED = gzip.compress(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "said"),
+    [
+        (b"Content-Length: %d" % len(ASKED), ASKED, 200, b"four"),
+        (b"Content-Encoding: gzip\r\nContent-Length: %d" % len(PACKED), PACKED, 200, b"four"),
+        (b"Content-Length: %d\r\nX: wrong" % (10 << 20), ASKED, 401, b"invalid_key"),
+        (b"Content-Encoding: gzip\r\nContent-Length: %d\r\nX: wrong" % (10 << 20), PACKED, 401, b"invalid_key"),
+        (b"Content-Length: %d" % (10 << 20), ASKED, 413, b"body_too_large"),
+        (b"Content-Length: %d" % (len(ASKED) + 1), ASKED, 408, b"body_timeout"),
+        (b"Transfer-Encoding: chunked", b"5\r\n{    \r\nffff\r\n%b\r\n" % (b" " * 0xFFFF), 413, b"body_too_large"),
+        (b"Transfer-Encoding: chunked", b"5\r\n{    \r\nnonsense\r\n", 400, b"chunk size"),
+        (b"Content-Encoding: br\r\nContent-Length: 3", b"abc", 415, b"unsupported_encoding"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_request_is_answered_alike_wherever_it_arrives(
+    headers: bytes, body: bytes, status: int, said: bytes, absolute: bool
+) -> None:
+    async def run() -> None:
+        workers = Workers(2)
+        workers.body_seconds = 0.3
+        async with workers.serving():
+            session = workers.cores[1].sessions.open(SessionSettings(not_mine(Shards(None, 0, ["", ""]))))  # type: ignore[arg-type]
+            key = "wrong" if b"wrong" in headers else session.key
+            for url in workers.urls:
+                target = f"{url if absolute else ''}/sessions/{session.id}.{key}/v1/chat/completions?a=b".encode()
+                request = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%b\r\n\r\n%b" % (target, headers, body)
+                answer = await raw(url, request)
+                assert (int(answer.split()[1]), said in answer) == (status, True), answer
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/pause"), ("PUT", "/weights"), ("POST", "/sessions")])
+def test_nothing_is_read_that_comes_without_the_admin_key(method: str, path: str) -> None:
+    async def run() -> None:
+        workers = Workers(2)
+        async with workers.serving():
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"  # and no byte of it
+            answer = await raw(workers.urls[0], head.encode())
+            assert answer.startswith(b"HTTP/1.1 401 ")
 
     asyncio.run(run())

@@ -63,6 +63,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--log", metavar="DIR", help="keep turns in this folder, to go on after a restart")
     parser.add_argument("--log-gb", type=float, default=8.0, help="bound of that folder (default: 8)")
     parser.add_argument("--max-in-flight", type=int, default=4096, help="calls at a time; more are told to come back")
+    parser.add_argument(
+        "--body-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="refuse a request when no byte of its body has arrived for so long (default: 60)",
+    )
     parser.add_argument("--routes", action="store_true", help="ask the engine for expert routes")
     parser.add_argument("--workers", type=int, default=1, help="processes to share the sessions, each on a port")
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
@@ -99,6 +106,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--log-gb {args.log_gb} is no size")
     if args.max_in_flight < 1:
         raise ConfigError(f"--max-in-flight {args.max_in_flight} would refuse every call")
+    if not 0 < args.body_timeout < math.inf:
+        raise ConfigError(f"--body-timeout {args.body_timeout} is not a number of seconds above 0")
     if args.public_url is not None and not args.public_url.startswith(("http://", "https://")):
         raise ConfigError(
             f"--public-url {args.public_url} is no URL", hint="write it like http://gateway.internal:9000"
@@ -223,7 +232,7 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     tokenizer = load_tokenizer(args.tokenizer)
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _log(args)
-    limits = Limits(max_in_flight=args.max_in_flight)
+    limits = Limits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
     core = Core(engine, renderer, log=log, limits=limits, routes=args.routes)
     core.recall_weights()

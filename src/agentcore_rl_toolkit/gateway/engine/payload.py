@@ -116,13 +116,15 @@ def _routes(numbers: np.ndarray[Any, Any], start: int) -> Routes | None:
 
 
 def merge(parts: list[Sampled]) -> Sampled | None:
-    """What arrived together, as one; None if it is nothing."""
+    """What arrived together up to the finish, as one; None if it is nothing."""
     if len(parts) == 1:
         whole = parts[0]
     else:
         whole = Sampled([], [])
         for part in parts:
             _append(whole, part)
+            if whole.finish is not None:  # anything after it is not of this sequence
+                break
     return whole if whole.token_ids or whole.finish is not None else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl as ssl_module
 import uuid
 from collections.abc import AsyncIterator
@@ -71,6 +72,8 @@ class Models(msgspec.Struct):
 
 OUTPUT = msgspec.json.Decoder(Output)
 MODELS = msgspec.json.Decoder(Models)
+
+_FINISHED = re.compile(rb'"finish_reason":\s*\{')  # in a string, its quotes would be escaped
 
 
 class SglangEngine:
@@ -181,6 +184,8 @@ class SglangEngine:
 
     def _read(self, events: list[bytes], count: int, request: SampleRequest) -> Sampled | None:
         """What is new in `events`, `count` tokens being known. Newest first: it may repeat the others."""
+        end = next((place for place, event in enumerate(events) if _FINISHED.search(event)), len(events))
+        events = events[: end + 1]  # anything after the finish is not of this sequence
         outputs: list[Output] = []
         for event in reversed(events):
             outputs.insert(0, self._decode(OUTPUT, event, sampled_any=len(events) > 1))

@@ -133,6 +133,8 @@ def _plain(events: list[bytes], request: SampleRequest) -> Sampled | None:
             finish = choice.finish_reason or finish
             if len(ids) != len(logprobs) or choice.routed_experts is not None:
                 return None
+            if finish is not None:
+                break
     except (msgspec.DecodeError, IndexError, AttributeError, TypeError):
         return None
     return Sampled(ids, finite(logprobs), finish and FINISH.get(finish, "stop")) if ids else None

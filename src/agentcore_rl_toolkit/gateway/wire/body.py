@@ -8,16 +8,21 @@ from typing import Any
 
 import orjson
 
-from ..faults import invalid
+from ..faults import Fault, invalid
 
 DEEPEST = 100
 """How deep a body may be nested."""
 _LONG = 20_000  # bytes
+_COSTS = {b"{": 400, b"[": 120, b",": 60}
+"""About how many bytes of memory an object, a list, or one more value in them takes, read and as canonical messages."""
+_FREE, _TIMES = 64 << 20, 8
+"""Bytes of memory that any body may take, and how many times its own length on top."""
 _LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
 
 
 def read_json(body: bytes) -> dict[str, Any]:
     """A request's body as an object."""
+    _check_memory(body)
     try:
         data = orjson.loads(body)
     except ValueError:
@@ -31,6 +36,19 @@ def read_json(body: bytes) -> dict[str, Any]:
     if (len(body) > _LONG or body.count(b"[") + body.count(b"{") > DEEPEST) and depth(data) > DEEPEST:
         raise invalid(f"the body is nested more than {DEEPEST} deep", code="invalid_json")
     return data
+
+
+def _check_memory(body: bytes) -> None:
+    """Refuse a body of so many small values that what is made of it would dwarf it.
+
+    Brackets and commas inside strings count like any other: the strings may be JSON again, as tool arguments are.
+    """
+    if len(body) * max(_COSTS.values()) <= _FREE:
+        return
+    cost, most = sum(body.count(mark) * each for mark, each in _COSTS.items()), _FREE + _TIMES * len(body)
+    if cost > most:
+        said = f"the body's JSON would take about {cost >> 20} MB of memory; at most {most >> 20} MB for its length"
+        raise Fault(413, "body_too_large", said, hint="send fewer, longer values")
 
 
 def _mended(value: Any) -> Any:
