@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from .chat import ChatCall, Reply, TextCall, after, exact
+from .chat import ChatCall, Reply, TextCall, after
 from .engine.base import IDS, ChatEngine, EngineError, Sampled, SampleRequest, Sampling
 from .faults import Fault
 from .history import remember
@@ -190,19 +190,18 @@ class Choice:
         )
         plan.sibling = plan.sibling or turn
         self._count(turn)
-        message = reply.message()
-        end = ends = b""
+        asked = end = b""
         text = None
         if masked is None and plan.prints is not None:
-            end, ends = after(plan.prints.whole, message), exact(message)
+            asked, end = plan.prints.whole.digest(), after(plan.prints.whole, reply.message())
         elif masked is None and isinstance(plan.call, TextCall) and isinstance(plan.call.prompt, str):
             whole = plan.call.prompt + reply.content
             text = (len(whole), text_print(whole), len(reply.content))
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         kept = remember(session, plan, self._uid, reply) if masked is None else None
-        session.tree.add(turn, end, ends)
+        session.tree.add(turn, end, asked, reply if end else None)
         if core.log is not None and not session.gone:
-            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
+            known = {"messages": plan.new_messages(), "text": text, "end": end, "asked": asked, "kept": kept}
             tops = {"tops": draft.tops} if draft.tops else {}
             core.log.write_turn(session, turn, reply, self._answer, **known, **tops)
         return turn

@@ -99,7 +99,7 @@ class Planner:
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         tree = session.tree
         turn, used, prints = tree.find(call)
-        bridged = self._renderer.bridge(turn, call, used) if turn is not None else None
+        bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else None
         if turn is not None and bridged is not None:
             keep, delta = bridged
             origin, parent = "bridge", turn

@@ -119,6 +119,15 @@ class Turn:
             yield turn
             turn = turn.parent
 
+    def goes_on_from(self, other: Turn) -> bool:
+        """Whether its prompt has what `other` sampled."""
+        kept = self.keep
+        for turn in self.path():
+            if turn is other and turn is not self:
+                return kept > other.prompt_length or (not other.sampled and kept == other.length)
+            kept = min(kept, turn.keep)
+        return False
+
     def prompt(self) -> array[int]:
         """The whole prompt's token ids."""
         return self.tokens(self.prompt_length)
