@@ -138,6 +138,29 @@ def parse_arguments(arguments: Any) -> Any:
     return arguments
 
 
+def written_arguments(arguments: Any) -> str:
+    """Tool arguments as JSON text: `null` stands for NaN and infinity, which models write and JSON has not."""
+    read = arguments
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+    try:
+        text = json.dumps(read, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(read), ensure_ascii=False)
+    return arguments if isinstance(arguments, str) else text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class Echo(NamedTuple):
     """A message of the assistant in a conversation."""
 

@@ -65,7 +65,7 @@ class Choice:
                 raise engine_fault(error) from error
             raise
         if self._passed_on:
-            reply = self._gathered.reply
+            reply = self._gathered.whole()
         else:
             reading = self._reading
             stopped = reading is not None and reading.stopped

@@ -132,10 +132,13 @@ class ChatRenderer:
         renderer = self._renderer(call.template)
         try:
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
+            unended = self._bridge_open_thought(renderer, known, sampled, call, used) if bridged is None else None
         except Exception as error:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:
             ids: list[int] = bridged.token_ids
+        elif unended is not None:
+            ids = unended
         elif is_generic(renderer):
             added = self._generic_bridge(renderer, call, used, known, sampled)
             if added is None:
@@ -148,6 +151,20 @@ class ChatRenderer:
         if common < len(known):
             return None
         return turn.length - (len(old) - common), array(IDS, ids[common:])
+
+    def _bridge_open_thought(
+        self, renderer: Any, known: list[int], sampled: list[int], call: ChatCall, used: int
+    ) -> list[int] | None:
+        """A turn that ended within a thought goes on as one that ended its thought: the turn's end is what counts."""
+        if not sampled or sampled[-1] not in self.stop_ids:
+            return None
+        closed = [*known, *sampled[:-1], *self.tokenizer.encode("</think>"), sampled[-1]]
+        new = call.messages[used:]
+        bridged = renderer.bridge_to_next_turn(known, closed[len(known) :], new, tools=call.tools or None)
+        if bridged is None or bridged.token_ids[: len(closed)] != closed:
+            return None
+        added: list[int] = bridged.token_ids[len(closed) :]
+        return known + sampled + added
 
     def _bridge_appended(self, turn: Turn, call: ChatCall, used: int, appended: str) -> tuple[int, array[int]] | None:
         """A bridge with a user's message, and in its place the appended one and those after it."""

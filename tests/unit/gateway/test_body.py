@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -38,3 +39,7 @@ def test_many_brackets_are_not_depth() -> None:
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(Fault, match=r"not a JSON object|not valid JSON"):
         read_json(body)
+
+
+def test_an_integer_larger_than_any_float_is_read() -> None:
+    assert read_json(b'{"a": [%d, -%d, %d]}' % (10**400, 10**400, 2**70)) == {"a": [math.inf, -math.inf, 2.0**70]}
