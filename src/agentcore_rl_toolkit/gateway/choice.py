@@ -21,7 +21,7 @@ from .history import remember
 from .plan import Plan, text_print
 from .proxy import Gathered, chat_body
 from .session import Answer, Outcome, Session
-from .turn import ABORTED, ENGINE_ERROR, Draft, Tokens, Turn, covered, new_routes
+from .turn import ABORTED, ENGINE_ERROR, SIDE_CALL, Draft, Tokens, Turn, covered, new_routes
 
 if TYPE_CHECKING:
     from .core import Core
@@ -179,7 +179,7 @@ class Choice:
             logprobs=draft.logprobs,
             finish=finish,
             versions=draft.known_versions(),
-            masked=masked,
+            masked=masked or (SIDE_CALL if plan.side else None),
             origin=plan.origin,
             routes=new_routes(draft.routes, parent, keep),
             parse_failures=reply.parse_failures,

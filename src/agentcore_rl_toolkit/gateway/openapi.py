@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import __version__
 from ..eventstream import CONTENT_TYPE
+from .side import RULES
 from .wire import anthropic_schema, converse_schema, responses_schema
 
 Schema = dict[str, Any]
@@ -33,6 +34,7 @@ _ERROR: Schema = {
     },
 }
 _WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_TEXTS: Schema = {"type": ["string", "array"], "items": _TEXT}
 _SAMPLING: Schema = {
     "type": "object",
     "additionalProperties": False,
@@ -73,6 +75,7 @@ _SETTINGS: Schema = {
         "metadata": _OBJECT,
         "ttl_seconds": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
         "mask_truncated": {"type": "boolean"},
+        "side_calls": {"type": "object", "properties": dict.fromkeys(RULES, _TEXTS), "additionalProperties": False},
     },
 }
 _SESSION: Schema = {

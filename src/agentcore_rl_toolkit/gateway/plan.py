@@ -41,6 +41,8 @@ class Plan:
     used: int
     """Messages that the parent turn has seen already."""
     forced: list[int] = field(default_factory=list)
+    side: bool = False
+    """A side call, which is not trained on."""
     sibling: Turn | None = None
     """Another choice of the same call that is recorded: the prompt need not be kept twice."""
 

@@ -10,7 +10,7 @@ from .chat import Reply, ToolCall
 from .engine.base import IDS, Routes
 from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
-from .turn import LOGPROBS, Turn
+from .turn import LOGPROBS, SIDE_CALL, Turn
 
 SCHEMA = 1
 
@@ -74,7 +74,7 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
     session.tree.add(turn, record["end"], record.get("asked", b""), reply if record["end"] else None)
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
-    if turn.masked is None:
+    if turn.masked in (None, SIDE_CALL):
         _remember(session, turn, record, reply)
 
 

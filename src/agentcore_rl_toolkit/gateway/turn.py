@@ -22,6 +22,7 @@ ABORTED = "aborted"  # the client went away while they were sampled
 ENGINE_ERROR = "engine_error"  # the engine failed before the turn was whole
 UNDELIVERED = "undelivered"  # sampled whole, but the client never received them
 TRUNCATED = "truncated"  # cut at the token limit, and the session masks such turns
+SIDE_CALL = "side_call"  # the session leaves such calls out of training
 NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob (a token, not a turn)
 
 
