@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .chat import ChatCall, Reply, TextCall, after
 from .engine.base import IDS, ChatEngine, EngineError, Sampled, SampleRequest, Sampling
+from .engine.form import Form
 from .faults import Fault
 from .history import remember
 from .plan import Plan, text_print
@@ -145,6 +146,7 @@ class Choice:
         prompt, sampling = plan.prompt, plan.sampling
         if draft.sampled:
             prompt = prompt + draft.sampled
+            sampling = self._left(sampling)
             if sampling.max_tokens is not None:
                 left: Sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(draft.sampled))
                 sampling = left
@@ -152,6 +154,15 @@ class Choice:
         stream = self._stream or bool(self._reading)
         model = self._answer.model or None
         return SampleRequest(prompt, sampling, model, self._session.id, self._number, stream, routes_from)
+
+    def _left(self, sampling: Sampling) -> Sampling:
+        """The constraints on what is missing still. Text that was begun goes on freely: no engine takes half of it."""
+        form, schema = sampling.form, sampling.json_schema
+        if form is None and schema is None:
+            return sampling
+        said = self._core.renderer.tokenizer.decode(self._draft.sampled.tolist())
+        rest = (form or Form(schema=schema)).after(said)
+        return dataclasses.replace(sampling, form=rest if form else None, json_schema=schema if rest else None)
 
     def _take(self, chunk: Sampled, versions: list[list[Any]]) -> str | None:
         self._draft.take(chunk, self._core.weight_version)

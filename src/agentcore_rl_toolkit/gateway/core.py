@@ -74,7 +74,7 @@ class Core:
         self.routes = routes
         self.side_calls = read_rules(side_calls or {})
         self.limits = limits or Limits()
-        self.planner = Planner(renderer, passed_on=self.renders)
+        self.planner = Planner(renderer, passed_on=self.renders, forms=lambda: getattr(engine, "forms", False))
         self.sessions = Sessions(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None

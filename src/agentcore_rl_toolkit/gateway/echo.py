@@ -7,7 +7,6 @@ differ in nothing a fingerprint reads: choices of one call, and the same request
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from xxhash import xxh3_64
 
@@ -95,7 +94,7 @@ def _after(text: str, length: int) -> str:
     return text[place:]
 
 
-def known(said: list[Said] | None, message: Message) -> Any:
+def known(said: list[Said] | None, message: Message) -> bool:
     """Whether a message has the text that some reply with its tool calls has, or none."""
     text = tight(split_thought(message.get("content") or "")[1])
     return not text or any(one.beside(text) for one in said or ())
