@@ -127,6 +127,17 @@ def whole(running: Gateway) -> None:
 # Groups
 
 
+def test_side_calls_are_left_out(client: RolloutClient) -> None:
+    engine = told(row_a=["0", "1"])
+    with gateway(engine) as running:
+        options = {"side_calls": {"tools": "none"}, "keep_dropped": True}
+        (group,) = run_rollouts([row("a")], 2, client=client, gateway=running, **options)
+    for rollout in (*group.rollouts, *group.others):
+        assert rollout.fidelity.sampled > 0
+        assert rollout.fidelity.masked == {"side_call": rollout.fidelity.sampled}
+        assert rollout.why == "nothing to train on"
+
+
 def test_complete_groups_with_everything_in_them(client: RolloutClient) -> None:
     engine = told(row_a=["0", "1"], row_b=["0.5", "0.25"])
     ended: list[Rollout] = []

@@ -49,9 +49,10 @@ def add_turn(log: Log, session: Session, **known: Any) -> Turn:
         uid=f"uid{number}",
         **known,
     )
-    session.tree.add(turn, b"end%d" % number, b"exact")
+    end, asked = b"end%d" % number, b"asked"
+    session.tree.add(turn, end, asked, Reply("x"))
     answer = Answer(0, "u", "m", b"request%d" % number)
-    log.write_turn(session, turn, Reply("x"), answer, end=b"end%d" % number, exact=b"exact", text=None, messages=[])
+    log.write_turn(session, turn, Reply("x"), answer, end=end, asked=asked, text=None, messages=[])
     return turn
 
 

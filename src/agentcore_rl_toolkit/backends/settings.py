@@ -116,6 +116,9 @@ class RolloutSettings(TrainSettings):
     temperature: float = option(1.0, "of the policy")
     max_tokens: int | None = option(None, "most tokens of one reply")
     context_limit: int | None = option(None, "most tokens of prompt and reply of one model call")
+    side_calls: Mapping[str, Any] = option(
+        {}, "calls that are not trained on, by model, system, user or tools, e.g. model=*haiku*"
+    )
     gateway_host: str = option("127.0.0.1", "the address the gateway listens on")
     gateway_port: int = option(0, "its port; 0 takes a free one")
     gateway_url: str | None = option(None, "the URL that sessions reach it at, if another (needed for sessions on AWS)")
@@ -172,6 +175,7 @@ class RolloutSettings(TrainSettings):
             enforced=self.sampling,
             context_limit=self.context_limit,
             model=model,
+            side_calls=self.side_calls or None,
             judge=judge,
             keep_dropped=True,
         )

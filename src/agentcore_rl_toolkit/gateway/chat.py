@@ -4,29 +4,35 @@ Canonical messages are plain dicts in the shape `renderers` reads: `role`, `cont
 one `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. Tool arguments are objects where they parse as such.
 
 Fingerprints tolerate what clients do to the history they echo: tool arguments re-serialized or reordered, other
-tool-call ids, whitespace, dropped reasoning, `null` for empty content, text merged or split into parts. They are made
-by a hash as quick as copying, which an agent could only use to confuse itself: they never leave its session. Pure.
+tool-call ids, whitespace, dropped reasoning, text beside tool calls left out, `null` for empty content, text merged or
+split into parts. They are made by a hash as quick as copying, which an agent could only use to confuse itself: they
+never leave its session. Pure.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from xxhash import xxh3_64, xxh3_128
 
 from .engine.base import Sampling
 
+if TYPE_CHECKING:
+    from .turn import Turn
+
 Message = dict[str, Any]
+Known = Callable[[bytes, Message], bool]
 
 _EXACT = 2**53  # up to here a float holds every integer
 _LARGEST = 10**308
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -132,14 +138,53 @@ def parse_arguments(arguments: Any) -> Any:
     return arguments
 
 
+def written_arguments(arguments: Any) -> str:
+    """Tool arguments as JSON text: `null` stands for NaN and infinity, which models write and JSON has not."""
+    read = arguments
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+    try:
+        text = json.dumps(read, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(read), ensure_ascii=False)
+    return arguments if isinstance(arguments, str) else text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Echo(NamedTuple):
+    """A message of the assistant in a conversation."""
+
+    place: int
+    """The number of messages up to it."""
+    end: bytes
+    """The print of all these."""
+    message: Message
+    before: bytes
+    """The print of those before it."""
+
+
 @dataclass(slots=True)
 class Prints:
     """Fingerprints of a conversation: of all of it, and of its beginnings up to each assistant message."""
 
     whole: Any
     """A hash that can be carried on: `after(whole, reply)`."""
-    echoes: list[tuple[int, bytes, Message]]
-    """For each assistant message: the number of messages up to it, the print of all these, and the message itself."""
+    echoes: list[Echo]
+    """The assistant's messages."""
+    start: Turn | None = None
+    """The turn that the messages before the first echo go on from, where they were not read again."""
+    appended: str = ""
+    """What the client has put after the last reply that was found; it was not sampled."""
 
 
 @dataclass(slots=True)
@@ -154,14 +199,17 @@ class Seen:
     """As `spelled` gives it."""
     whole: Any
     """As in `Prints`."""
+    turn: Turn | None
+    """The turn it goes on from."""
     request: bytes
     """As in `ChatCall`."""
 
 
-def fingerprint(call: ChatCall, seen: Seen | None = None) -> Prints:
+def fingerprint(call: ChatCall, seen: Seen | None = None, known: Known | None = None) -> Prints:
     """The prints of a call's conversation; tools and template settings are part of it.
 
-    If it is known to begin with one that was `seen`, only what comes after that is read, and has echoes.
+    If it is known to begin with one that was `seen`, only what comes after that is read, and has echoes. Text beside
+    tool calls counts where it is not `known` to be that of a reply with these calls.
     """
     if seen is not None:
         running, start = seen.whole.copy(), seen.count
@@ -171,10 +219,17 @@ def fingerprint(call: ChatCall, seen: Seen | None = None) -> Prints:
             running.update(_sorted([call.tools, call.template]))
     echoes = []
     for place, message in enumerate(call.messages[start:], start=start + 1):
+        if message["role"] != "assistant":
+            running.update(_loose(message))
+            continue
+        before = running.digest()
         running.update(_loose(message))
-        if message["role"] == "assistant":
-            echoes.append((place, running.digest(), message))
-    return Prints(running, echoes)
+        end = running.digest()
+        if known is not None and message.get("tool_calls") and message.get("content") and not known(end, message):
+            running.update(_sized("beside", tight(_without_thought(message["content"]))))
+            end = running.digest()
+        echoes.append(Echo(place, end, message, before))
+    return Prints(running, echoes, seen.turn if seen is not None else None)
 
 
 def about(call: ChatCall) -> bytes:
@@ -212,7 +267,7 @@ def after(whole: Any, message: Message) -> bytes:
 
 def exact(message: Message) -> bytes:
     """The print of one assistant message with its text, to tell apart replies with the same tool calls."""
-    text = _tight(_without_thought(message.get("content") or ""))
+    text = tight(_without_thought(message.get("content") or ""))
     return bytes(xxh3_64(_loose(message) + text).digest())
 
 
@@ -223,10 +278,10 @@ def _loose(message: Message) -> bytes:
     if role != "assistant":
         data = _sized(role, content.replace("\r\n", "\n").strip().encode("utf-8", "surrogatepass"))
     elif message.get("tool_calls"):
-        # Clients drop or rewrite text beside tool calls; the calls are what counts.
+        # Clients drop the text beside tool calls. Whether they changed it is seen by who knows the replies.
         data = b"calls:" + b"".join(map(_call, message["tool_calls"]))
     else:
-        data = _sized(role, _tight(_without_thought(content)))
+        data = _sized(role, tight(_without_thought(content)))
     return data
 
 
@@ -234,7 +289,7 @@ def _call(call: dict[str, Any]) -> bytes:
     function = call.get("function") or {}
     arguments = parse_arguments(function.get("arguments")) or {}
     if isinstance(arguments, str):
-        text = _sized("text", _tight(arguments))
+        text = _sized("text", tight(arguments))
     else:
         try:
             text = _sorted(_plain(arguments))
@@ -247,17 +302,21 @@ def _sized(kind: str, data: bytes) -> bytes:
     return b"%d %s:%s" % (len(data), kind.encode(), data)
 
 
-def _tight(text: str) -> bytes:
+def tight(text: str) -> bytes:
     """Without whitespace, which is what clients change most; this is on every call's path, and long."""
     return text.encode("utf-8", "surrogatepass").translate(None, b" \t\n\r\x0b\x0c")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they come back from a client that has floats only: 1.0 is 1, and long integers lose digits."""
-    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
-        return int(value)
-    if type(value) is int and _EXACT < abs(value) < _LARGEST:
-        return float(value)
+    """Numbers as they come back from a client that has floats only: 1.0 is 1, and long integers lose digits.
+
+    What is larger than any float is infinite there, for which JSON has `null` only.
+    """
+    if isinstance(value, float):
+        whole = abs(value) <= _EXACT and value.is_integer()
+        return int(value) if whole else value if math.isfinite(value) else None
+    if type(value) is int and abs(value) > _EXACT:
+        return float(value) if abs(value) < _LARGEST else None
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
@@ -275,7 +334,13 @@ def _dumped(value: Any, option: int) -> bytes:
 
 
 def _without_thought(content: str) -> str:
-    return _THOUGHT.sub("", content, count=1) if "<think>" in content[:64] else content
+    return split_thought(content)[1]
+
+
+def split_thought(content: str) -> tuple[str, str]:
+    """A thought that a text begins with, and the rest."""
+    found = _THOUGHT.match(content) if "<think>" in content[:64] else None
+    return (found[1], content[found.end() :]) if found is not None else ("", content)
 
 
 def has_assistant(messages: Sequence[Message]) -> bool:

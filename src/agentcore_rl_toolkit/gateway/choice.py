@@ -15,14 +15,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from .chat import ChatCall, Reply, TextCall, after, exact
+from .chat import ChatCall, Reply, TextCall, after
 from .engine.base import IDS, ChatEngine, EngineError, Sampled, SampleRequest, Sampling
+from .engine.form import Form
 from .faults import Fault
 from .history import remember
 from .plan import Plan, text_print
 from .proxy import Gathered, chat_body
 from .session import Answer, Outcome, Session
-from .turn import ABORTED, ENGINE_ERROR, Draft, Tokens, Turn, covered, new_routes
+from .turn import ABORTED, ENGINE_ERROR, SIDE_CALL, Draft, Tokens, Turn, covered, new_routes
 
 if TYPE_CHECKING:
     from .core import Core
@@ -66,7 +67,7 @@ class Choice:
                 raise engine_fault(error) from error
             raise
         if self._passed_on:
-            reply = self._gathered.reply
+            reply = self._gathered.whole()
         else:
             reading = self._reading
             stopped = reading is not None and reading.stopped
@@ -146,6 +147,7 @@ class Choice:
         prompt, sampling = plan.prompt, plan.sampling
         if draft.sampled:
             prompt = prompt + draft.sampled
+            sampling = self._left(sampling)
             if sampling.max_tokens is not None:
                 left: Sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(draft.sampled))
                 sampling = left
@@ -153,6 +155,15 @@ class Choice:
         stream = self._stream or bool(self._reading)
         model = self._answer.model or None
         return SampleRequest(prompt, sampling, model, self._session.id, self._number, stream, routes_from)
+
+    def _left(self, sampling: Sampling) -> Sampling:
+        """The constraints on what is missing still. Text that was begun goes on freely: no engine takes half of it."""
+        form, schema = sampling.form, sampling.json_schema
+        if form is None and schema is None:
+            return sampling
+        said = self._core.renderer.tokenizer.decode(self._draft.sampled.tolist())
+        rest = (form or Form(schema=schema)).after(said)
+        return dataclasses.replace(sampling, form=rest if form else None, json_schema=schema if rest else None)
 
     def _take(self, chunk: Sampled, versions: list[list[Any]]) -> str | None:
         self._draft.take(chunk, self._core.weight_version)
@@ -180,7 +191,7 @@ class Choice:
             logprobs=draft.logprobs,
             finish=finish,
             versions=draft.known_versions(),
-            masked=masked,
+            masked=masked or (SIDE_CALL if plan.side else None),
             origin=plan.origin,
             routes=new_routes(draft.routes, parent, keep),
             parse_failures=reply.parse_failures,
@@ -191,19 +202,18 @@ class Choice:
         )
         plan.sibling = plan.sibling or turn
         self._count(turn)
-        message = reply.message()
-        end = ends = b""
+        asked = end = b""
         text = None
         if masked is None and plan.prints is not None:
-            end, ends = after(plan.prints.whole, message), exact(message)
+            asked, end = plan.prints.whole.digest(), after(plan.prints.whole, reply.message())
         elif masked is None and isinstance(plan.call, TextCall) and isinstance(plan.call.prompt, str):
             whole = plan.call.prompt + reply.content
             text = (len(whole), text_print(whole), len(reply.content))
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         kept = remember(session, plan, self._uid, reply) if masked is None else None
-        session.tree.add(turn, end, ends)
+        session.tree.add(turn, end, asked, reply if end else None)
         if core.log is not None and not session.gone:
-            known = {"messages": plan.new_messages(), "text": text, "end": end, "exact": ends, "kept": kept}
+            known = {"messages": plan.new_messages(), "text": text, "end": end, "asked": asked, "kept": kept}
             tops = {"tops": draft.tops} if draft.tops else {}
             core.log.write_turn(session, turn, reply, self._answer, **known, **tops)
         return turn

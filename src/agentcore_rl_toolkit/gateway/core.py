@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,9 @@ from .plan import Plan, Planner
 from .render import ChatRenderer
 from .session import Answer, Outcome, Session
 from .sessions import Sessions
+from .side import read_rules
 from .trajectory import Trajectories, fold
-from .turn import UNDELIVERED, Turn
+from .turn import SIDE_CALL, UNDELIVERED, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +66,19 @@ class Core:
         log: Log | None = None,
         limits: Limits | None = None,
         routes: bool = False,
+        side_calls: Mapping[str, Any] | None = None,
     ) -> None:
-        """`routes` asks the engine for expert routes, where it doesn't tell them anyway."""
+        """`routes` asks the engine for expert routes, where it doesn't tell them anyway; `side_calls` are the rules of
+        sessions that have none of their own."""
         self.engine = engine
         self.renders: bool = getattr(engine, "renders", False)
         """The engine's server renders and parses chats by itself."""
         self.renderer = renderer
         self.log = log
         self.routes = routes
+        self.side_calls = read_rules(side_calls or {})
         self.limits = limits or Limits()
-        self.planner = Planner(renderer, passed_on=self.renders)
+        self.planner = Planner(renderer, passed_on=self.renders, forms=lambda: getattr(engine, "forms", False))
         self.sessions = Sessions(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None
@@ -306,6 +310,7 @@ class Core:
                 plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
             else:
                 plan = self.planner.plan(session, call, self.info.context_length)
+            plan.side = (self.side_calls if session.side_calls is None else session.side_calls).match(call)
             answer.prompt_tokens = len(plan.prompt)
             if begin is not None:
                 begin(answer)
@@ -333,7 +338,8 @@ class Core:
         """The client went away before it had the whole answer."""
         answer.lost = True
         for outcome in answer.outcomes:
-            self._mask(session, outcome.turn, UNDELIVERED)
+            if outcome.turn.masked != SIDE_CALL:
+                self._mask(session, outcome.turn, UNDELIVERED)
 
     def delivered(self, session: Session, answer: Answer) -> None:
         """The whole answer was written to the client."""

@@ -44,7 +44,7 @@ def remember(session: Session, plan: Plan, uid: str, reply: Reply) -> dict[str, 
         return None
     turn, used = session.tree.match(plan.prints)
     before = session.kept.get(turn.uid) if turn is not None else None
-    if turn is None or before is None or before.lead != call.remember:
+    if turn is None or before is None or before.lead != call.remember or plan.prints.appended:
         turn, before, used = None, None, call.remember
     messages = list(call.messages[used:])
     session.kept[uid] = Kept(before, messages, reply, call.remember)

@@ -35,6 +35,7 @@ from .room import Room
 from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
 from .session import Answer, Session
 from .turn import Turn
+from .wire.body import mended
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,12 @@ class Log:
 
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
         """Append one record. A failing disk is reported and counted, and harms no request."""
-        self._append(session_id, _encode({"kind": kind, "at": time.time(), "clock": moment(), **fields}))
+        record = {"kind": kind, "at": time.time(), "clock": moment(), **fields}
+        try:
+            body = _encode(record)
+        except OverflowError:  # integers of more than 64 bits, in the tool arguments of a history
+            body = _encode(mended(record))
+        self._append(session_id, body)
 
     def write_session(self, session: Session) -> None:
         settings = asdict(session.settings)

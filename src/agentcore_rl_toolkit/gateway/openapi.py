@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import __version__
 from .operations import ERROR, MODEL, SESSION_AND_KEY, model_paths, operation
+from .side import RULES
 from .wire import anthropic_schema, responses_schema
 
 Schema = dict[str, Any]
@@ -17,6 +18,7 @@ _OBJECT: Schema = {"type": "object"}
 _IDS: Schema = {"type": "array", "items": {"type": "integer"}}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
 _WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_TEXTS: Schema = {"type": ["string", "array"], "items": _TEXT}
 _SAMPLING: Schema = {
     "type": "object",
     "additionalProperties": False,
@@ -57,6 +59,7 @@ _SETTINGS: Schema = {
         "metadata": _OBJECT,
         "ttl_seconds": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
         "mask_truncated": {"type": "boolean"},
+        "side_calls": {"type": "object", "properties": dict.fromkeys(RULES, _TEXTS), "additionalProperties": False},
     },
 }
 _SESSION: Schema = {

@@ -9,11 +9,13 @@ import dataclasses
 import logging
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_128
 
 from .chat import ChatCall, Message, Prints, Reply, TextCall, fingerprint, render_key
+from .constraint import reply_form
 from .engine.base import IDS, Sampling
 from .faults import Fault, invalid
 from .render import ChatRenderer, RenderFault
@@ -41,6 +43,8 @@ class Plan:
     used: int
     """Messages that the parent turn has seen already."""
     forced: list[int] = field(default_factory=list)
+    side: bool = False
+    """A side call, which is not trained on."""
     sibling: Turn | None = None
     """Another choice of the same call that is recorded: the prompt need not be kept twice."""
 
@@ -52,10 +56,14 @@ class Plan:
 class Planner:
     """Plans calls for one model."""
 
-    def __init__(self, renderer: ChatRenderer, *, passed_on: bool = False) -> None:
-        """`passed_on`: chats are rendered by the engine's server, and placed when it tells what it rendered."""
+    def __init__(
+        self, renderer: ChatRenderer, *, passed_on: bool = False, forms: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`passed_on`: chats are rendered by the engine's server, and placed when it tells what it rendered. `forms`:
+        whether the engine takes the form of a reply."""
         self._renderer = renderer
         self._passed_on = passed_on
+        self._forms = forms
 
     def plan(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> Plan:
         """The call's prompt, checked against the context limit."""
@@ -63,6 +71,7 @@ class Planner:
         if isinstance(call, ChatCall) and self._passed_on:
             return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
         plan = self._unbounded(session, call, sampling)
+        sampling = plan.sampling
         limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
         if limits:
             left = min(limits) - len(plan.prompt)
@@ -99,7 +108,7 @@ class Planner:
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         tree = session.tree
         turn, used, prints = tree.find(call)
-        bridged = self._renderer.bridge(turn, call, used) if turn is not None else None
+        bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else None
         if turn is not None and bridged is not None:
             keep, delta = bridged
             origin, parent = "bridge", turn
@@ -111,11 +120,23 @@ class Planner:
             parent, keep = tree.share(prompt) if tree.turns else (None, 0)
             delta = prompt[keep:]
         plan = Plan(call, sampling, parent, keep, delta, origin, prompt, prints, used)
+        self._constrain(plan, call)
+        return plan
+
+    def _constrain(self, plan: Plan, call: ChatCall) -> None:
+        """Have the model call the tool that it has to call, and write the text that it has to write.
+
+        Both come after a thought. An engine that takes no forms begins with the call, or with the text.
+        """
         if call.tool_choice not in ("auto", "none"):
+            plan.sampling = dataclasses.replace(plan.sampling, json_schema=None)
+        form = reply_form(self._renderer, call, plan.prompt, plan.sampling.json_schema) if self._forms() else None
+        if form is not None:
+            plan.sampling = dataclasses.replace(plan.sampling, json_schema=None, form=form)
+        elif call.tool_choice not in ("auto", "none"):
             plan.forced = self._renderer.forced(call)
             plan.delta = plan.delta + array(IDS, plan.forced)
             plan.prompt = plan.prompt + array(IDS, plan.forced)
-        return plan
 
     def _plan_text(self, session: Session, call: TextCall, sampling: Sampling) -> Plan:
         if isinstance(call.prompt, list):

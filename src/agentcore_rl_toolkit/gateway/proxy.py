@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .chat import ChatCall, Message, Reply, ToolCall
+from .chat import ChatCall, Message, Reply, ToolCall, written_arguments
 from .engine.base import Sampling
 
 
@@ -69,6 +69,12 @@ class Gathered:
             calls[index].id = part.get("id") or calls[index].id
             calls[index].name += function.get("name") or ""
             calls[index].arguments += function.get("arguments") or ""
+
+    def whole(self) -> Reply:
+        """The message, once the server has ended it."""
+        for call in self.reply.tool_calls:
+            call.arguments = written_arguments(call.arguments)
+        return self.reply
 
     def unsent(self) -> tuple[str, str]:
         """Reasoning and text since the last time."""

@@ -8,6 +8,7 @@ and the beginning must end with the token the model samples to end its turn.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from array import array
@@ -115,11 +116,14 @@ class ChatRenderer:
                 seen.append(False)
         return bool(seen) and all(seen)
 
-    def bridge(self, turn: Turn, call: ChatCall, used: int) -> tuple[int, array[int]] | None:
+    def bridge(self, turn: Turn, call: ChatCall, used: int, appended: str = "") -> tuple[int, array[int]] | None:
         """How the prompt goes on from `turn` with the messages after the first `used`: tokens kept, tokens added.
 
-        None where exactness can't be had: the conversation is then rendered anew.
+        What a client has `appended` to the turn's reply is a message of its own, which was not sampled. None where
+        exactness can't be had: the conversation is then rendered anew.
         """
+        if appended:
+            return self._bridge_appended(turn, call, used, appended)
         new = call.messages[used:]
         if not new or has_assistant(new):
             return None
@@ -128,10 +132,13 @@ class ChatRenderer:
         renderer = self._renderer(call.template)
         try:
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
+            unended = self._bridge_open_thought(renderer, known, sampled, call, used) if bridged is None else None
         except Exception as error:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:
             ids: list[int] = bridged.token_ids
+        elif unended is not None:
+            ids = unended
         elif is_generic(renderer):
             added = self._generic_bridge(renderer, call, used, known, sampled)
             if added is None:
@@ -144,6 +151,46 @@ class ChatRenderer:
         if common < len(known):
             return None
         return turn.length - (len(old) - common), array(IDS, ids[common:])
+
+    def _bridge_open_thought(
+        self, renderer: Any, known: list[int], sampled: list[int], call: ChatCall, used: int
+    ) -> list[int] | None:
+        """A turn that ended within a thought goes on as one that ended its thought: the turn's end is what counts."""
+        if not sampled or sampled[-1] not in self.stop_ids:
+            return None
+        closed = [*known, *sampled[:-1], *self.tokenizer.encode("</think>"), sampled[-1]]
+        new = call.messages[used:]
+        bridged = renderer.bridge_to_next_turn(known, closed[len(known) :], new, tools=call.tools or None)
+        if bridged is None or bridged.token_ids[: len(closed)] != closed:
+            return None
+        added: list[int] = bridged.token_ids[len(closed) :]
+        return known + sampled + added
+
+    def _bridge_appended(self, turn: Turn, call: ChatCall, used: int, appended: str) -> tuple[int, array[int]] | None:
+        """A bridge with a user's message, and in its place the appended one and those after it."""
+        echo = call.messages[used - 1]
+        sampled = echo | {"content": echo["content"][: echo["content"].rindex(appended)].rstrip()}
+        probed = dataclasses.replace(call, messages=[*call.messages[: used - 1], sampled, _PROBE])
+        bridged = self.bridge(turn, probed, used)
+        if bridged is None:
+            return None
+        keep, probe = bridged
+        new = [{"role": "assistant", "content": appended}, *call.messages[used:]]
+        start, probed_end = self._said_after_probe(call, [_PROBE]), self._said_after_probe(call, new)
+        end = len(probe) - len(start or ())
+        if not start or not probed_end or probe[end:].tolist() != start:
+            return None
+        return keep, probe[:end] + array(IDS, probed_end)
+
+    def _said_after_probe(self, call: ChatCall, messages: list[Message]) -> list[int] | None:
+        """What messages are in a conversation that goes on after them; None where they change what was before."""
+        renderer, tools = self._renderer(call.template), call.tools or None
+        try:
+            before = renderer.render_ids([_PROBE], tools=tools)
+            whole: list[int] = renderer.render_ids([_PROBE, *messages], tools=tools, add_generation_prompt=True)
+        except Exception:  # not every template takes two messages of one role
+            return None
+        return whole[len(before) :] if whole[: len(before)] == before else None
 
     def _generic_bridge(
         self, renderer: Any, call: ChatCall, used: int, known: list[int], sampled: list[int]

@@ -11,7 +11,7 @@ from .clock import recall
 from .engine.base import IDS, Routes
 from .history import restore
 from .session import Answer, Outcome, Session, SessionSettings
-from .turn import LOGPROBS, Turn
+from .turn import LOGPROBS, SIDE_CALL, Turn
 
 SCHEMA = 1
 
@@ -71,14 +71,15 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
         seconds=record["seconds"],
         uid=record["uid"],
     )
-    session.tree.add(turn, record["end"], record["exact"])
+    reply = Reply(**record["reply"] | {"tool_calls": [ToolCall(**call) for call in record["reply"]["tool_calls"]]})
+    session.tree.add(turn, record["end"], record.get("asked", b""), reply if record["end"] else None)
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
-    if turn.masked is None:
-        _remember(session, turn, record)
+    if turn.masked in (None, SIDE_CALL):
+        _remember(session, turn, record, reply)
 
 
-def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
+def _remember(session: Session, turn: Turn, record: dict[str, Any], reply: Reply) -> None:
     """A client that was cut off by a kill asks again, and gets what was recorded."""
     request, uid, created, model, choices = record["answer"]
     answer = session.answers.get(request)
@@ -86,8 +87,6 @@ def _remember(session: Session, turn: Turn, record: dict[str, Any]) -> None:
         answer = Answer(created, uid, model, request, choices)
         answer.done.set()
         session.remember(answer)
-    said = record["reply"]
-    reply = Reply(**said | {"tool_calls": [ToolCall(**call) for call in said["tool_calls"]]})
     answer.outcomes.append(Outcome(turn, reply, record.get("tops") or []))
     restore(session, record, reply)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .chat import ChatCall, Reply, ToolCall
+from .chat import ChatCall, Reply, ToolCall, written_arguments
 from .tokenizer import Tokenizer
 
 _MARKS = "<{[◁"
@@ -182,9 +182,9 @@ def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:
     """Add a call to the reply, if it is one that can be sent."""
     if not name or not isinstance(name, str) or not _sendable(name):
         return False
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    text = written_arguments(arguments or {})
     if not _sendable(text):
-        text = json.dumps(arguments)  # lone surrogates, escaped
+        text = json.dumps(json.loads(text))  # lone surrogates, escaped
     reply.tool_calls.append(ToolCall(f"call_{uid or uuid.uuid4().hex}_{len(reply.tool_calls)}", name, text))
     return True
 

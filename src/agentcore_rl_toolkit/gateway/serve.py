@@ -16,7 +16,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,14 +160,17 @@ class Gateway:
         log: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         routes: bool = False,
+        side_calls: Mapping[str, Any] | None = None,
     ) -> None:
-        """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded."""
+        """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded.
+
+        `side_calls` says which calls are not trained on, in sessions that don't say: `{"model": "*haiku*"}`.
+        """
         loaded = _tokenizer(tokenizer)
         self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
         self._renderer = ChatRenderer(loaded, renderer=renderer, history=history, template=template)
         self._log = log
-        self._limits = limits
-        self._routes = routes
+        self._settings: dict[str, Any] = {"limits": limits, "routes": routes, "side_calls": side_calls}
         self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url, "allow_hosts": allow_hosts}
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
         self._loop = PrivateLoop("gateway", new_loop)
@@ -246,7 +249,7 @@ class Gateway:
 
     async def _start(self) -> None:
         log = Log(self._log) if self._log is not None else None
-        core = Core(self._engine, self._renderer, log=log, limits=self._limits, routes=self._routes)
+        core = Core(self._engine, self._renderer, log=log, **self._settings)
         server = Server(core, admin_key=self.admin_key, **self._where)
         await server.start()
         self._server = server

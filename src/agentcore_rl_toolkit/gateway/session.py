@@ -14,6 +14,7 @@ from .chat import Reply
 from .engine.base import Sampling
 from .faults import Fault, invalid
 from .history import Kept
+from .side import SideCalls
 from .tree import Tree
 from .turn import Tokens, Turn
 from .wire.beginning import Beginning
@@ -33,6 +34,7 @@ _SETTINGS = {
     "metadata": dict,
     "ttl_seconds": (int, float),
     "mask_truncated": bool,
+    "side_calls": dict,
 }
 
 
@@ -56,6 +58,8 @@ class SessionSettings:
     """The session expires when it has not been used for so long."""
     mask_truncated: bool = False
     """Don't train on turns that were cut at the token limit."""
+    side_calls: dict[str, Any] | None = None
+    """Don't train on calls that a rule matches; None leaves it to the gateway's rules."""
 
 
 def read_settings(body: dict[str, Any]) -> SessionSettings:
@@ -77,6 +81,10 @@ def read_settings(body: dict[str, Any]) -> SessionSettings:
         raise invalid("ttl_seconds is not above 0 and below 1e9 seconds", param="ttl_seconds")
     for name in ("sampling", "enforced"):
         _check_sampling(name, given.get(name, {}))
+    try:
+        SideCalls(given.get("side_calls", {}))
+    except ValueError as error:
+        raise invalid(str(error), param="side_calls") from None
     return SessionSettings(**given)
 
 
@@ -156,6 +164,7 @@ class Session:
         """Conversations to go on from, by the id of the turn they ended in."""
         self.enforced = read_sampling(settings.enforced)
         self.defaults = read_sampling(settings.sampling)
+        self.side_calls = SideCalls(settings.side_calls) if settings.side_calls is not None else None
 
     @property
     def id(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .turn import NO_LOGPROB, TRUNCATED, UNDELIVERED, Turn
+from .turn import NO_LOGPROB, SIDE_CALL, TRUNCATED, UNDELIVERED, Turn
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ class Fidelity:
     """Tools that the model called."""
     damaged: bool = False
     """Some turns could not be read from the log: there were more of them than these."""
+
+    @property
+    def wanted(self) -> int:
+        """Tokens that are meant for training: all but those of side calls."""
+        return self.sampled - self.masked.get(SIDE_CALL, 0)
 
 
 @dataclass(frozen=True)

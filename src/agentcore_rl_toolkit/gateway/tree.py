@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .chat import ChatCall, Prints, Seen, about, exact, fingerprint, has_assistant, spelled
+from .chat import ChatCall, Message, Prints, Reply, Seen, about, fingerprint, has_assistant, spelled
+from .echo import Said, known
 from .turn import Turn
 
 _COMPARED = 8  # how many turns a changed history is compared with, token by token
@@ -24,17 +25,22 @@ class Tree:
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
-        self._ends: dict[bytes, list[tuple[Turn, bytes]]] = {}
+        self._ends: dict[bytes, list[Said]] = {}
+        """Replies by the print of their conversation, themselves included …"""
+        self._asked: dict[bytes, list[Said]] = {}
+        """… and by that of the conversation before them."""
         self._seen: Seen | None = None
 
-    def add(self, turn: Turn, end: bytes, own: bytes) -> None:
-        """Take in a turn; `end` is the print of its conversation with its reply, `own` the exact one of the reply.
+    def add(self, turn: Turn, end: bytes = b"", asked: bytes = b"", reply: Reply | None = None) -> None:
+        """Take in a turn; `end` is the print of its conversation with its reply, `asked` the one without.
 
-        No call goes on from a turn without an `end`.
+        No call goes on from a turn without a reply.
         """
         self.turns.append(turn)
-        if end:
-            self._ends.setdefault(end, []).append((turn, own))
+        if reply is not None:
+            said = Said.of(turn, reply)
+            self._ends.setdefault(end, []).append(said)
+            self._asked.setdefault(asked, []).append(said)
 
     def find(self, call: ChatCall) -> tuple[Turn | None, int, Prints]:
         """The turn that a call goes on from, how many messages that one has seen, and the prints of the call.
@@ -47,7 +53,7 @@ class Tree:
         if seen is not None and seen.request and seen.request == call.follows:  # that the bytes are the same is known
             count, letters = seen.count, seen.letters
         elif not has_assistant(call.messages):
-            return None, 0, fingerprint(call)
+            return None, 0, self.fingerprint(call)
         else:
             count = seen.count if seen is not None else 0
             letters = spelled(call.messages[:count])
@@ -55,25 +61,61 @@ class Tree:
                 seen = None
         turn, used = None, 0
         if seen is not None:
-            prints = fingerprint(call, seen)
+            prints = self.fingerprint(call, seen)
             turn, used = self.match(prints)
         if turn is None:  # not with a reply since then: maybe with an older one
-            prints = fingerprint(call)
+            prints = self.fingerprint(call)
             turn, used = self.match(prints)
         letters = spelled(call.messages[count:], letters)
-        self._seen = Seen(len(call.messages), own, letters, prints.whole, call.request)
+        self._seen = Seen(len(call.messages), own, letters, prints.whole, turn, call.request)
         return turn, used, prints
+
+    def fingerprint(self, call: ChatCall, seen: Seen | None = None) -> Prints:
+        """The prints of a call. An edit of the text beside tool calls is an edit."""
+        return fingerprint(call, seen, self._known)
+
+    def _known(self, end: bytes, message: Message) -> bool:
+        return known(self._ends.get(end), message)
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:
         """The deepest turn whose conversation the call's begins with, and how many messages that is."""
-        for place, end, message in reversed(prints.echoes):
-            found = self._ends.get(end)
-            if found and len(found) > 1:
-                own = exact(message)
-                found = [(turn, theirs) for turn, theirs in found if theirs == own] or found
-            if found:
-                return found[-1][0], place
+        prints.appended = ""
+        for number in reversed(range(len(prints.echoes))):
+            turn = self._echoed(prints, number)
+            if turn is not None:
+                return turn, prints.echoes[number].place
         return None, 0
+
+    def _echoed(self, prints: Prints, number: int) -> Turn | None:
+        """The turn whose reply one of the assistant's messages is."""
+        echo = prints.echoes[number]
+        said = self._ends.get(echo.end)
+        if said is None:
+            return self._extended(prints, number)
+        if len(said) > 1:
+            alike = [one.likeness(echo.message) for one in said]
+            said = [one for one, how in zip(said, alike, strict=True) if how == max(alike)]
+        return self._branch(prints, number, said)
+
+    def _extended(self, prints: Prints, number: int) -> Turn | None:
+        """The turn whose reply a message begins with; what comes after it is the client's own."""
+        echo = prints.echoes[number]
+        appended = [(one, one.appended(echo.message)) for one in self._asked.get(echo.before, ())]
+        rests = {id(one.turn): rest for one, rest in appended if rest is not None}
+        said = [one for one, rest in appended if rest is not None]
+        longest = max((one.length for one in said), default=0)
+        turn = self._branch(prints, number, [one for one in said if one.length == longest]) if said else None
+        if turn is not None:
+            prints.appended = rests[id(turn)]
+        return turn
+
+    def _branch(self, prints: Prints, number: int, said: list[Said]) -> Turn:
+        """Of replies that are all alike, the latest of those that go on from the replies echoed before."""
+        if len(said) > 1:
+            before = (self._echoed(prints, earlier) for earlier in reversed(range(number)))
+            start = next((turn for turn in before if turn is not None), prints.start)
+            said = [one for one in said if start is not None and one.turn.goes_on_from(start)] or said
+        return said[-1].turn
 
     def share(self, prompt: array[int]) -> tuple[Turn | None, int]:
         """The turn whose tokens a new prompt has the longest beginning in common with, and its length."""

@@ -22,6 +22,7 @@ ABORTED = "aborted"  # the client went away while they were sampled
 ENGINE_ERROR = "engine_error"  # the engine failed before the turn was whole
 UNDELIVERED = "undelivered"  # sampled whole, but the client never received them
 TRUNCATED = "truncated"  # cut at the token limit, and the session masks such turns
+SIDE_CALL = "side_call"  # the session leaves such calls out of training
 NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob (a token, not a turn)
 
 
@@ -118,6 +119,15 @@ class Turn:
         while turn is not None:
             yield turn
             turn = turn.parent
+
+    def goes_on_from(self, other: Turn) -> bool:
+        """Whether its prompt has what `other` sampled."""
+        kept = self.keep
+        for turn in self.path():
+            if turn is other and turn is not self:
+                return kept > other.prompt_length or (not other.sampled and kept == other.length)
+            kept = min(kept, turn.keep)
+        return False
 
     def prompt(self) -> array[int]:
         """The whole prompt's token ids."""

@@ -52,7 +52,7 @@ class Judge:
             found.append((Action.MASK, NO_REWARD))
         if not known.trained:
             found.append((Action.MASK, "nothing to train on"))
-        if known.trained < self.min_trained_ratio * known.sampled:
+        if known.trained < self.min_trained_ratio * known.wanted:
             found.append((Action.MASK, "low fidelity"))
         if self.max_rollout_tokens is not None and rollout.tokens > self.max_rollout_tokens:
             found.append((Action.MASK, "too long"))

@@ -58,11 +58,11 @@ def _counted(kind: str, counts: Counter[str | None]) -> dict[str, float]:
 
 def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
     known = [rollout.fidelity for rollout in rollouts if rollout.fidelity.sampled]
-    sampled = sum(fidelity.sampled for fidelity in known)
-    if not sampled:
+    wanted = sum(fidelity.wanted for fidelity in known)
+    if not wanted:
         return {}
     return {
-        "fidelity": sum(fidelity.trained for fidelity in known) / sampled,
+        "fidelity": sum(fidelity.trained for fidelity in known) / wanted,
         "fidelity/rows": sum(fidelity.rows for fidelity in known) / len(known),
         "fidelity/renders": sum(fidelity.renders for fidelity in known),
         "fidelity/parse_failures": sum(fidelity.parse_failures for fidelity in known),

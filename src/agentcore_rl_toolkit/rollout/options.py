@@ -49,6 +49,8 @@ class RolloutOptions:
     """Most tokens of prompt and reply of one model call."""
     model: str | None = None
     """The model to sample from, whatever name the agent asks for; by default, the gateway's first."""
+    side_calls: Mapping[str, Any] | None = None
+    """Which model calls are not trained on (titles, commit messages, memory), e.g. `{"model": "*haiku*"}`."""
     judge: Judge = field(default_factory=Judge)
     keep_dropped: bool = False
     """Hand out dropped groups too."""
@@ -60,3 +62,7 @@ class RolloutOptions:
                 raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")
         if not self.outage_seconds > 0:
             raise ConfigError(f"outage_seconds must be more than 0, not {self.outage_seconds}")
+        if self.side_calls is not None:
+            from ..gateway.side import read_rules
+
+            read_rules(self.side_calls)

@@ -117,6 +117,46 @@ def empty(speaker: Speaker) -> None:
     assert speaker.results((call, "", False)).text == "none"
 
 
+HUGE = 10**400
+NUMBERS = '{"city": "Rome", "unit": [%s]}'
+
+
+def odd_numbers(*numbers: str) -> list[int]:
+    call = NUMBERS % ", ".join(numbers)
+    return ids(f'<tool_call>\n{{"name": "get_weather", "arguments": {call}}}\n</tool_call>')
+
+
+@talk(
+    Setup(tools=TOOLS, max_tokens=900),
+    odd_numbers("NaN", "1e999", "-Infinity", str(HUGE)),
+    odd_numbers("-1e999", str(-HUGE), str(2**70)),
+    ids("fine"),
+)
+def numbers_that_json_has_not(speaker: Speaker) -> None:
+    (call,) = speaker.say("the weather in Rome?").calls
+    assert call.arguments == {"city": "Rome", "unit": [None, None, None, HUGE]}
+    (call,) = speaker.results((call, "warm", False)).calls
+    assert call.arguments == {"city": "Rome", "unit": [None, -HUGE, 2**70]}
+    assert speaker.results((call, "warm", False)).text == "fine"
+
+
+@talk(
+    Setup(tools=TOOLS),
+    ids("<think>\nhm"),
+    ids("<think>\nand again"),
+    ids(call_text("get_weather", city="Rome")),
+    ids("<think>\nso"),
+    ids("fine"),
+)
+def thoughts_without_their_end(speaker: Speaker) -> None:
+    heard = speaker.say("the weather in Rome?")
+    assert (heard.reasoning.strip(), heard.text, heard.reason) == ("hm", "", "stop")
+    speaker.say("please?")
+    (call,) = speaker.say("the weather?").calls
+    assert speaker.results((call, "warm", False)).reasoning.strip() == "so"
+    assert speaker.say("well?").text == "fine"
+
+
 @talk(Setup(), ids("one two three four five six seven"), ids("eight"))
 def truncated(speaker: Speaker) -> None:
     heard = speaker.say("count", max_tokens=4)

@@ -127,5 +127,6 @@ def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
         block["toolUse"]["input"] += said["input"]
     else:
         thought = block.setdefault("reasoningContent", {"reasoningText": {"text": ""}})
-        thought["reasoningText"]["text"] += said["text"]
+        for name, value in said.items():  # text, and a signature at the end
+            thought["reasoningText"][name] = thought["reasoningText"].get(name, "") + value
     assert len(block) == 1  # of one kind

@@ -63,6 +63,7 @@ def test_how_rollouts_are_run() -> None:
         max_batch_tokens=999,
         temperature=0.5,
         context_limit=77,
+        side_calls={"model": "*haiku*"},
         failures={"timeout": "train"},
         failed_reward=-2.0,
         min_trained_ratio=0.5,
@@ -74,6 +75,7 @@ def test_how_rollouts_are_run() -> None:
     assert (options.n, options.max_concurrent_sessions, options.timeout, options.oversample) == (5, 7, 11.0, 2)
     assert (options.max_failures, options.max_batch_tokens, options.context_limit) == (3, 999, 77)
     assert (options.model, options.keep_dropped) == ("policy", True)
+    assert options.side_calls == {"model": "*haiku*"}
     assert options.enforced == {**UNALTERED, "temperature": 0.5}
     assert options.enforced["top_k"] == -1  # whatever an agent asks for, or a server's files say
     judge = options.judge

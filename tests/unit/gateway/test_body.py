@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -53,3 +54,7 @@ def test_many_small_values_are_refused_by_the_memory_they_would_take(unit: bytes
 def test_long_texts_and_lists_of_tokens_are_read(unit: str) -> None:
     text = unit * (10_000_000 // len(unit))
     assert read_json(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+def test_an_integer_larger_than_any_float_is_read() -> None:
+    assert read_json(b'{"a": [%d, -%d, %d]}' % (10**400, 10**400, 2**70)) == {"a": [math.inf, -math.inf, 2.0**70]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from pathlib import Path
 
@@ -370,3 +371,10 @@ def test_an_old_session_that_stays_open_does_not_cost_the_closed_ones(tmp_path: 
         assert log.has("old")
         assert log.has("new")
         assert all(log.load(name) is not None for name in log.sessions())
+
+
+def test_long_integers_in_a_history_are_logged(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.write("s", "x", messages=[{"arguments": {"n": 2**70, "m": [10**400]}}])
+        (record,) = log._index.records("s")
+        assert record["messages"] == [{"arguments": {"n": 2.0**70, "m": [math.inf]}}]

@@ -385,7 +385,7 @@ def test_a_whole_answer():
             "message": {
                 "role": "assistant",
                 "content": [
-                    {"reasoningContent": {"reasoningText": {"text": "hm"}}},
+                    {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "u"}}},
                     {"text": "done"},
                     {"toolUse": {"toolUseId": "call_1", "name": "add", "input": {"a": 1}}},
                 ],
@@ -456,7 +456,8 @@ def test_the_order_of_events():
     wire = exchange(BODY, stream=True)
     reply = Reply("done", "hm", [CALL, ToolCall("call_2", "add", "{}")])
     known = events(streamed(wire, answer(reply, prompt=7, sampled=3), *pieces))
-    thought, said = ({"reasoningContent": {"text": text}} for text in "hm"), ({"text": text} for text in ("do", "ne"))
+    thought = [{"reasoningContent": part} for part in ({"text": "h"}, {"text": "m"}, {"signature": "u"})]
+    said = ({"text": text} for text in ("do", "ne"))
     assert known == [
         {"messageStart": {"role": "assistant"}},
         *({"contentBlockDelta": {"delta": delta, "contentBlockIndex": 0}} for delta in thought),

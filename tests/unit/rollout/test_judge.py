@@ -9,6 +9,7 @@ import pytest
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import Action, Judge, failure_table
 from agentcore_rl_toolkit.rollout.judge import reasons
+from agentcore_rl_toolkit.rollout.metrics import step_metrics
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
@@ -61,6 +62,13 @@ def test_the_fidelity_gate(ratio: float, trained: bool) -> None:
     judged = Judge(min_trained_ratio=ratio).rollout(rollout)
     assert judged.trained is trained
     assert judged.why == (None if trained else "low fidelity")
+
+
+def test_side_calls_do_not_count_against_fidelity() -> None:
+    fidelity = make_fidelity([make_row()], sampled=4, masked={"side_call": 2})
+    rollout = make_rollout(1.0, fidelity=fidelity)
+    assert Judge(min_trained_ratio=1.0).rollout(rollout).trained
+    assert step_metrics([make_group(rollout)])["fidelity"] == 1.0
 
 
 def test_a_perfect_rollout_passes_the_strictest_gate() -> None:

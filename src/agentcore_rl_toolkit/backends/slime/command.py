@@ -53,6 +53,7 @@ _OF_ROLLOUTS = (
     *("agent", "store", "exp_id", "output", "sqs_url", "timeout", "tps_limit", "concurrency", "oversample"),
     *("gateway_host", "gateway_port", "gateway_url", "dynamic_sampling", "min_trained_ratio", "max_rollout_tokens"),
     *("max_batch_tokens", "max_staleness", "max_failures", "outage_seconds", "failures", "failed_reward"),
+    "side_calls",
 )
 """Settings that the rollout process reads; all others reach it as slime's flags."""
 

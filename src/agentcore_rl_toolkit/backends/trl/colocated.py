@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...gateway.engine import EngineError, EngineInfo, Sampled, SampleRequest
+from ...gateway.engine.form import structural_tag
 
 _NAMES = (
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -41,6 +42,8 @@ class _Stream:
 
 class ColocatedEngine:
     """TRL's own vLLM, shared by all sessions of a step."""
+
+    forms = True
 
     def __init__(self, generation: Any, *, name: str, interval: float = 0.02) -> None:
         """`generation` is the trainer's `VLLMGeneration`; a stream's tokens leave every `interval` seconds."""
@@ -246,6 +249,8 @@ class ColocatedEngine:
         if asked.json_schema is not None:
             known = {"json": asked.json_schema} if asked.json_schema else {"json_object": True}
             settings["structured_outputs"] = StructuredOutputsParams(**known)
+        if asked.form is not None:
+            settings["structured_outputs"] = StructuredOutputsParams(structural_tag=structural_tag(asked.form))
         return SamplingParams(
             **settings,
             max_tokens=asked.max_tokens or self._context - len(request.prompt),

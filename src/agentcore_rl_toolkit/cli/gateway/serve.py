@@ -50,6 +50,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="exact: keep what was sampled; template: drop old reasoning as the template does, in a row of its own",
     )
     parser.add_argument("--template", type=_settings, default={}, metavar="JSON", help="chat template settings")
+    parser.add_argument(
+        "--side-calls",
+        type=_settings,
+        default={},
+        metavar="JSON",
+        help="calls not to train on, by model, system, user or tools, where a session doesn't say (default: none)",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=9000, help="port to listen on (default: 9000)")
     parser.add_argument("--public-url", help="how agents reach it, where that is not host and port")
@@ -234,7 +241,7 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
     log = _log(args)
     limits = Limits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
-    core = Core(engine, renderer, log=log, limits=limits, routes=args.routes)
+    core = Core(engine, renderer, log=log, limits=limits, routes=args.routes, side_calls=args.side_calls)
     core.recall_weights()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)

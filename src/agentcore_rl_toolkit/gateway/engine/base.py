@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...errors import AgentCoreRLError
+from .form import Form
 
 IDS = "I"
 """The array type code of token ids: four bytes each."""
@@ -40,6 +41,8 @@ class Sampling:
     """How many alternatives to report with each token."""
     json_schema: dict[str, Any] | None = None
     """What is sampled has to be JSON of this schema; `{}` is any JSON object."""
+    form: Form | None = None
+    """What a reply has to look like; only for engines with `forms`."""
     said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     """Names of settings that count as set whatever their value is: one may ask for no stop strings."""
 

@@ -37,6 +37,11 @@ class Replica:
 class Replicas:
     """Engines that sample from the same weights."""
 
+    @property
+    def forms(self) -> bool:
+        """Whether all of them take forms."""
+        return all(getattr(replica.engine, "forms", False) for replica in self.replicas)
+
     def __init__(
         self,
         engines: Sequence[Engine],

@@ -55,7 +55,10 @@ class ScriptedEngine:
         routes_width: int = 0,
         context_length: int | None = 4096,
         models: tuple[str, ...] = ("scripted",),
+        forms: bool = False,
     ) -> None:
+        self.forms = forms
+        """Whether it is asked to keep to a form; it says what it is told to all the same."""
         self.chunk = chunk
         """Tokens given at a time."""
         self.delay = delay

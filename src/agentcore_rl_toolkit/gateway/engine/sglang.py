@@ -18,6 +18,7 @@ import msgspec
 import orjson
 
 from .base import EngineError, EngineInfo, Sampled, SampleRequest
+from .form import structural_tag
 from .framing import DONE
 from .http import HttpClient, message
 from .payload import agreeing, decode, encode, finite, highest, int32_routes, merge, settings
@@ -82,6 +83,8 @@ class SglangEngine:
     `pause_mode` is SGLang's: `retract` computes running requests anew when resumed, `in_place` goes on with their old
     KV cache, `abort` ends them.
     """
+
+    forms = True
 
     def __init__(
         self,
@@ -162,6 +165,8 @@ class SglangEngine:
             params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.json_schema is not None:
             params["json_schema"] = orjson.dumps(sampling.json_schema or {"type": "object"}).decode()
+        if sampling.form is not None:
+            params["structural_tag"] = structural_tag(sampling.form)
         fields: dict[str, Any] = {"rid": rid, "sampling_params": params, "return_logprob": True}
         fields |= {"top_logprobs_num": sampling.top_logprobs, "stream": request.stream}
         if request.routes_from is not None:

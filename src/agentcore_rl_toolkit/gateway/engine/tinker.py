@@ -28,6 +28,7 @@ NEUTRAL: dict[str, Any] = {
     "logit_bias": (),
     "min_tokens": 0,
     "json_schema": None,
+    "form": None,
 }
 """What Tinker can't do, with the value that asks for nothing."""
 

@@ -16,6 +16,7 @@ import orjson
 from ...errors import ConfigError
 from . import vllm_wire as wire
 from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
+from .form import structural_tag
 from .framing import DONE
 from .http import HttpClient
 from .payload import encode, settings
@@ -34,6 +35,8 @@ class VllmEngine:
 
     `pause_mode` is vLLM's: `wait` lets running requests end, `keep` freezes them until `resume`, `abort` ends them.
     """
+
+    forms = True
 
     def __init__(
         self,
@@ -154,6 +157,8 @@ class VllmEngine:
             fields["structured_outputs"] = (
                 {"json": sampling.json_schema} if sampling.json_schema else {"json_object": True}
             )
+        if sampling.form is not None:
+            fields["structured_outputs"] = {"structural_tag": structural_tag(sampling.form)}
         if request.routes_from:
             fields["routed_experts_prompt_start"] = request.routes_from
         if self.mode == "generate":

@@ -27,7 +27,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         data = orjson.loads(body)
     except ValueError:
         try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
-            data = _mended(json.loads(body, parse_constant=_refused))
+            data = mended(json.loads(body, parse_constant=_refused))
         except (ValueError, OverflowError, RecursionError) as error:
             raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -51,18 +51,22 @@ def _check_memory(body: bytes) -> None:
         raise Fault(413, "body_too_large", said, hint="send fewer, longer values")
 
 
-def _mended(value: Any) -> Any:
-    """With U+FFFD for each lone surrogate, and no number that a float could not hold."""
+def mended(value: Any) -> Any:
+    """With U+FFFD for each lone surrogate, and floats for integers of more than 64 bits: infinite if they are larger
+    than any float, as they are to a client that has no other numbers."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [mended(item) for item in value]
     if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
+        return {mended(key): mended(item) for key, item in value.items()}
     if isinstance(value, float) and math.isinf(value):
         raise ValueError("a number is too large")
     if type(value) is int and not -(2**63) <= value < 2**64:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     return value
 
 

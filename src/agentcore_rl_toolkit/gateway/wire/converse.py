@@ -66,6 +66,8 @@ class ConverseExchange:
         paths = asked.body.get("additionalModelResponseFieldPaths")
         self._tells_stop = isinstance(paths, list) and _STOP_SEQUENCE in paths
         self._begun = False
+        self._uid = ""
+        """Signs reasoning: clients send it back as reasoning only if it has a signature."""
         self._open = ""
         """The kind of the block that is being said."""
         self._index = 0
@@ -75,7 +77,8 @@ class ConverseExchange:
         reply = outcome.reply
         content: list[dict[str, Any]] = []
         if reply.reasoning:
-            content.append({"reasoningContent": {"reasoningText": {"text": reply.reasoning}}})
+            thought = {"text": reply.reasoning, "signature": answer.uid}
+            content.append({"reasoningContent": {"reasoningText": thought}})
         if reply.content or not (reply.reasoning or reply.tool_calls):
             content.append({"text": reply.content})
         for call in reply.tool_calls:
@@ -84,7 +87,7 @@ class ConverseExchange:
         return dump({"output": {"message": message}, **self._end(outcome), **self._costs(answer)})
 
     def begin(self, answer: Answer) -> None:
-        pass
+        self._uid = answer.uid
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
         data = b"" if self._begun else _event("messageStart", role="assistant")
@@ -119,12 +122,16 @@ class ConverseExchange:
     def _delta(self, kind: str, said: Any) -> bytes:
         data = self._close() if self._open not in ("", kind) else b""
         self._open = kind
-        return data + _event("contentBlockDelta", delta={kind: said}, contentBlockIndex=self._index)
+        return data + self._said(kind, said)
+
+    def _said(self, kind: str, said: Any) -> bytes:
+        return _event("contentBlockDelta", delta={kind: said}, contentBlockIndex=self._index)
 
     def _close(self) -> bytes:
         if not self._open:
             return b""
-        data = _event("contentBlockStop", contentBlockIndex=self._index)
+        data = self._said(self._open, {"signature": self._uid}) if self._open == "reasoningContent" else b""
+        data += _event("contentBlockStop", contentBlockIndex=self._index)
         self._open = ""
         self._index += 1
         return data

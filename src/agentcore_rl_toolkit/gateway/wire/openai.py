@@ -304,9 +304,8 @@ class ChatExchange(Exchange):
 
     def finish(self, choice: int, outcome: Outcome) -> bytes:
         data = b""
-        if outcome.reply.tool_calls:
-            calls = [{"index": place, **tool_call(call)} for place, call in enumerate(outcome.reply.tool_calls)]
-            data = self._event(choice, {"delta": {"tool_calls": calls}}, None, None)
+        for place, call in enumerate(outcome.reply.tool_calls):  # one in each chunk: some clients read only the first
+            data += self._event(choice, {"delta": {"tool_calls": [{"index": place, **tool_call(call)}]}}, None, None)
         return data + self._event(choice, {"delta": {}}, None, finish_reason(outcome))
 
     def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from ....errors import ConfigError
 from ..base import IDS, EngineError, EngineInfo, Sampled, SampleRequest
+from ..form import Form
 from .decoder import Decoder
 from .grammar import Grammar, Grammars
 from .limits import Counters, Limits
@@ -136,8 +137,9 @@ class TransformersEngine:
         decoder = self._ready()
         self._check(request, decoder)
         grammar = None
-        if request.sampling.json_schema is not None:
-            grammar = await asyncio.to_thread(self._grammar, request.sampling.json_schema)
+        schema, form = request.sampling.json_schema, request.sampling.form
+        if schema is not None or form is not None:
+            grammar = await asyncio.to_thread(self._grammar, form or Form(schema=schema))
         sequence = self._sequence(request, decoder, grammar)
         decoder.submit(sequence)
         try:
@@ -261,15 +263,21 @@ class TransformersEngine:
             grammar=grammar,
         )
 
-    def _grammar(self, schema: dict[str, Any]) -> Grammar:
+    @property
+    def forms(self) -> bool:
+        return self._tokenizer is not None
+
+    def _grammar(self, form: Form) -> Grammar:
         decoder = self._ready()
         if self._tokenizer is None:
             raise EngineError("json_schema needs the engine's `tokenizer`, and none was given", status=400)
         if self._grammars is None:
             try:
                 runner = decoder.runner
-                self._grammars = Grammars(self._tokenizer, runner.vocab_size, runner.eos_ids)
+                eos = runner.eos_ids | {getattr(self._tokenizer, "eos_token_id", None)}
+                ends = frozenset(token for token in eos if token is not None and token < runner.vocab_size)
+                self._grammars = Grammars(self._tokenizer, runner.vocab_size, ends)
             except ImportError as error:
                 hint = "pip install 'agentcore-rl-toolkit[transformers]'"
                 raise EngineError(f"json_schema needs llguidance: {error}\nhint: {hint}", status=400) from error
-        return self._grammars.of_schema(schema)
+        return self._grammars.of_form(form)
