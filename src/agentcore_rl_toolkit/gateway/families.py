@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from .chat import ChatCall, Message, ToolCall, parse_arguments
+from .formats import READERS, TextReader
 from .probes import TEXT, THOUGHT, TOOL, USER, Comparison, Difference, Render, calling, compare
 from .replies import Replies
 from .spoken import spoken
@@ -186,23 +187,20 @@ def _creator(tokenizer: StandIns, config: Any, history: History) -> Callable[[di
 def _by_template(tokenizer: StandIns, settings: dict[str, Any], nearest: tuple[str, Difference] | None) -> Family:
     best = max(_readers(tokenizer, settings), key=lambda one: one[0])
     _, name, plain = best
-    forms, stop_ids, parser = plain.template.forms, plain.get_stop_token_ids(), plain.parser
 
     def create(settings: dict[str, Any]) -> TemplateRenderer:
-        return TemplateRenderer(tokenizer, settings, parser, forms=forms, stop_ids=stop_ids)
+        return TemplateRenderer(tokenizer, settings, plain.parser, like=plain)
 
     return Family("default", create, name, checked=True, nearest=nearest)
 
 
 def _readers(tokenizer: StandIns, settings: dict[str, Any]) -> Iterator[tuple[int, str, TemplateRenderer]]:
     """Renderers that could read what the template writes, and how much of it each reads as what it is."""
-    forms, stop_ids, said = None, (), None
+    first = TemplateRenderer(tokenizer, settings, None)
+    stop_ids, said = first.get_stop_token_ids(), list(_said(tokenizer, first))
+    replies = Replies(tokenizer, stop_ids)  # type: ignore[arg-type]
     for name, parser in _parsers(tokenizer):
-        renderer = TemplateRenderer(tokenizer, settings, parser, forms=forms, stop_ids=stop_ids)
-        if said is None:
-            forms, stop_ids = renderer.template.forms, tuple(renderer.get_stop_token_ids())
-            said = list(_said(tokenizer, renderer))
-        replies = Replies(tokenizer, stop_ids)  # type: ignore[arg-type]
+        renderer = TemplateRenderer(tokenizer, settings, parser, like=first)
         score = sum(_reads(replies, renderer, ids, prompt, message) for ids, prompt, message in said)
         yield score, name, renderer
         if score == len(said):
@@ -222,6 +220,9 @@ def _parsers(tokenizer: StandIns) -> Iterator[tuple[str, Any]]:
             yield tool_parser or "default", DefaultRenderer(tokenizer, config)
         except Exception:  # tokens that the vocabulary hasn't
             continue
+    for name, (mark, read) in READERS.items():
+        if mark in (tokenizer.chat_template or ""):
+            yield name, TextReader(tokenizer, read)
     for config in _candidates(tokenizer):
         try:
             yield config.name, create_renderer(tokenizer, config)
@@ -238,7 +239,7 @@ def _said(tokenizer: StandIns, renderer: TemplateRenderer) -> Iterator[tuple[lis
     thoughtful = calling(arguments=_SPOKEN, reasoning_content="Hm.")
     for message in (TEXT, calling(arguments=_SPOKEN), calling(2, _SPOKEN), THOUGHT, thoughtful):
         try:
-            ids = spoken(tokenizer, prompt, renderer.get_stop_token_ids(), [USER], message, [TOOL])
+            ids = spoken(tokenizer, prompt, renderer.stops(), [USER], message, [TOOL])
             yield ids, prompt([USER], [TOOL]), message
         except Exception:  # a template that doesn't take it, or writes no end
             continue

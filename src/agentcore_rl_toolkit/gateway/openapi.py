@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import __version__
 from ..eventstream import CONTENT_TYPE
+from .unbridged import MEANINGS
 from .wire import anthropic_schema, converse_schema, responses_schema
 
 Schema = dict[str, Any]
@@ -98,6 +99,7 @@ _TURN: Schema = {
         "logprobs": _NUMBERS,
         "finish": _TEXT,
         "origin": {"enum": ["first", "bridge", "render"]},
+        "unbridged": {"enum": ["", *MEANINGS], "description": "why the prompt was rendered anew, if it was"},
         "masked": {"type": ["string", "null"]},
     },
 }
@@ -122,6 +124,11 @@ _FIDELITY: Schema = {
         "trained": {"type": "integer"},
         "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
         "rows": {"type": "integer"},
+        "unbridged": {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "description": "prompts rendered anew, by reason; together they are `renders`",
+        },
         "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
     },
 }

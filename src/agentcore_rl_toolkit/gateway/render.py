@@ -23,7 +23,7 @@ from .families import History, choose
 from .faults import RenderFault as RenderFault
 from .replies import Replies
 from .standins import LONG_CALLS, StandIns
-from .template import TemplateRenderer
+from .template import ChatTemplate, TemplateRenderer
 from .tokenizer import Tokenizer
 from .turn import Turn
 
@@ -72,6 +72,19 @@ class ChatRenderer:
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
         self._agreed = self._agrees()
+
+    @property
+    def stops(self) -> dict[str, int]:
+        """The marks that end a reply, and the tokens that the model samples there."""
+        if isinstance(self._plain, TemplateRenderer):
+            return self._plain.stops()
+        return {self.tokenizer.decode([stop]): stop for stop in self.stop_ids}
+
+    def template(self) -> ChatTemplate | None:
+        """The tokenizer's chat template, if it has one."""
+        if isinstance(self._plain, TemplateRenderer):
+            return self._plain.template
+        return ChatTemplate(self.tokenizer, self._template) if self.tokenizer.chat_template else None
 
     # Prompts
 

@@ -26,6 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from ..errors import ConfigError
 from ..http_guard import RequestGuard, is_loopback, reachable_host
 from ..loop import PrivateLoop
+from .abilities import Abilities
 from .app import App, Handler, refusal
 from .core import Core, Limits
 from .engine import open_engine
@@ -75,6 +76,7 @@ class Server:
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
         shards = Shards(self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused)
         self._shards = shards if workers > 1 else None
+        self._announces = not core.renders and not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
         self._listening: asyncio.Server | None = None
@@ -85,6 +87,8 @@ class Server:
         return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
+        if self._announces:
+            self.core.abilities.say()
         await self.core.start()
         self._server = web.Server(
             _quietly(self._handle),
@@ -175,6 +179,11 @@ class Gateway:
     def core(self) -> Core:
         """The gateway without HTTP; its loop is not the caller's."""
         return self._running.core
+
+    @property
+    def abilities(self) -> Abilities:
+        """Which renderer was chosen for the tokenizer, and what it can bridge."""
+        return self.core.abilities
 
     def open_session(self, **settings: Any) -> dict[str, Any]:
         """Open a session; gives its id and URLs, as `POST /sessions` does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .chat import Message
@@ -15,19 +15,18 @@ Prompt = Callable[[list[Message], list[dict[str, Any]]], Sequence[int]]
 def spoken(
     tokenizer: Any,
     prompt: Prompt,
-    stop_ids: Sequence[int],
+    stops: Mapping[str, int],
     before: Sequence[Message],
     said: Message,
     tools: list[dict[str, Any]],
 ) -> list[int]:
-    """The ids that a model samples to say `said` after `before`.
+    """The ids that a model samples to say `said` after `before`; `stops` are the marks that end a turn, and their ids.
 
     In some formats a turn ends where the next one begins, so there has to be one.
     """
     decode = tokenizer.decode
     start = list(prompt(list(before), tools))
     whole = list(prompt([*before, said, following(said)], tools))
-    stops = {decode([stop]): stop for stop in stop_ids}
     begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
     opened = "<think>" in begun and "</think>" not in begun
     ends = [(rest.find(text), text) for text in stops if text in rest]

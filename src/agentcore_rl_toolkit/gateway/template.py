@@ -160,6 +160,16 @@ class TemplateBridge:
         sampled = [end.sampled for end in self._ends if end is not None]
         self.stop_ids = [tokenizer.convert_tokens_to_ids(token) for token in dict.fromkeys(sampled)]
 
+    def marks(self) -> dict[str, int]:
+        """The tokens that end a reply in history, and the id of what the model samples there."""
+        ends = [end for end in self._ends if end is not None and end.token != end.sampled]
+        return {end.token: self._tokenizer.convert_tokens_to_ids(end.sampled) for end in ends}
+
+    @property
+    def closing(self) -> str:
+        """What the template writes between a text and the token that ends the turn."""
+        return self._ends[0].before.strip() if self._ends[0] is not None else ""
+
     def bridge(
         self,
         messages: Sequence[Message],
@@ -240,10 +250,9 @@ class TemplateBridge:
 
     def _unless_between_calls(self, token: str) -> str:
         """The token, unless it also stands between two calls: then the model ends its turn with another."""
-        reply = calling(2, {"at": _NEXT})
-        between, shown, _ = self._behind([USER, _marked(reply, 2, 0), result(), result(1)], [TOOL], False).partition(
-            _NEXT
-        )
+        reply = _marked(calling(2, {"at": _NEXT}), 2, 0)
+        behind = self._behind([USER, reply, result(), result(1)], [TOOL], False) or ""
+        between, shown, _ = behind.partition(_NEXT)
         end = self._ends[0] if self._ends else None
         return end.sampled if end is not None and shown and token in between else token
 
@@ -282,20 +291,21 @@ class TemplateRenderer:
     name = "default"
 
     def __init__(
-        self,
-        tokenizer: Any,
-        settings: dict[str, Any],
-        parser: Any,
-        *,
-        forms: Forms | None = None,
-        stop_ids: Sequence[int] = (),
+        self, tokenizer: Any, settings: dict[str, Any], parser: Any, *, like: TemplateRenderer | None = None
     ) -> None:
-        """`forms` and `stop_ids` are found out where they are not known."""
+        """`like` is one with other settings: what was found out of the template for it holds here."""
         self._tokenizer = tokenizer
         self.parser = parser
-        self.template = ChatTemplate(tokenizer, settings, forms)
-        known = stop_ids or [tokenizer.eos_token_id, *self.bridge.stop_ids]
-        self._stop_ids = [token for token in dict.fromkeys(known) if token is not None]
+        forms = like.template.forms if like is not None else None
+        self.template: ChatTemplate = ChatTemplate(tokenizer, settings, forms)
+        self._stop_ids: list[int] = like._stop_ids if like is not None else self._find_stop_ids()
+        closing = like._closing if like is not None else tokenizer.encode(self.bridge.closing)
+        self._closing: list[int] = closing
+        """What stands between a text and the token that ends the turn."""
+
+    def _find_stop_ids(self) -> list[int]:
+        ends = dict.fromkeys([self._tokenizer.eos_token_id, *self.bridge.stop_ids])
+        return [token for token in ends if token is not None]
 
     @cached_property
     def bridge(self) -> TemplateBridge:
@@ -303,6 +313,11 @@ class TemplateRenderer:
 
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
+
+    def stops(self) -> dict[str, int]:
+        """The marks that end a reply in history, and the tokens that the model samples there."""
+        known = {self._tokenizer.decode([stop]): stop for stop in self._stop_ids}
+        return self.bridge.marks() | known
 
     def render_ids(
         self, messages: list[Message], *, tools: Any = None, add_generation_prompt: bool = False
@@ -312,4 +327,7 @@ class TemplateRenderer:
 
     def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> Any:
         end = next((place for place, token in enumerate(token_ids) if token in self._stop_ids), len(token_ids))
-        return self.parser.parse_response(token_ids[:end], tools=tools, prompt_ids=prompt_ids)
+        ids = token_ids[:end]
+        if self._closing and ids[-len(self._closing) :] == self._closing:
+            ids = ids[: -len(self._closing)]
+        return self.parser.parse_response(ids, tools=tools, prompt_ids=prompt_ids)

@@ -57,7 +57,7 @@ def speak(renderer: ChatRenderer, before: Sequence[Message], said: Message, tool
     def prompt(messages: list[Message], tools: list[dict[str, Any]]) -> Sequence[int]:
         return renderer.render(ChatCall(messages, tools))
 
-    return spoken(renderer.tokenizer, prompt, renderer.stop_ids, before, said, tools)
+    return spoken(renderer.tokenizer, prompt, renderer.stops, before, said, tools)
 
 
 def seen_tools(prompt: str) -> list[dict[str, Any]]:
