@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..evaluation import Summary
+from ..gateway.unbridged import MEANINGS, UNAVOIDABLE
 from .settings import LoopSettings
 
-_COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "seconds", "left")
+_COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left")
+
+_UNBRIDGED = "fidelity/unbridged/"
 
 
 class Report:
@@ -26,6 +29,7 @@ class Report:
         self._live: Any = None
         self._last = time.monotonic()
         self._failed: Counter[str] = Counter()
+        self._unbridged: Counter[str] = Counter()
         self._rollouts = 0
 
     def go_on(self, step: int) -> None:
@@ -50,7 +54,7 @@ class Report:
                 self._live = Live(console=Console(stderr=True), auto_refresh=False)
                 self._live.start()
         if self._live is None:
-            self.say("  ".join(name.rjust(8) for name in _COLUMNS))
+            self.say("  ".join(name.rjust(9) for name in _COLUMNS))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,6 +88,8 @@ class Report:
         for name, count in line.items():
             if name.startswith("failures/"):
                 self._failed[name.partition("/")[2]] += int(count)
+            elif name.startswith(_UNBRIDGED):
+                self._unbridged[name.removeprefix(_UNBRIDGED)] += int(count)
 
     @contextlib.contextmanager
     def evaluating(self, step: int, rows: int) -> Iterator[Callable[[], None]]:
@@ -117,6 +123,7 @@ class Report:
             "trained": sum(int(line.get("rollouts/trained", 0)) for line in self._steps),
             "fidelity": sampled / known if known else None,
             "failures": dict(self._failed),
+            "unbridged": dict(self._unbridged),
             "reward": [line.get("reward") for line in self._steps],
         }
         for name, step in (("before", 0), ("after", last)):
@@ -125,6 +132,9 @@ class Report:
         return figures
 
     def finished(self, summary: dict[str, Any]) -> None:
+        for reason, count in self._unbridged.items():
+            if reason not in UNAVOIDABLE:
+                self.say(f"{count} turns began a row of their own ({reason}): {MEANINGS.get(reason, reason)}")
         curve = self._curve()
         if curve is not None:
             self.say(f"reward curve   {curve}")
@@ -169,6 +179,7 @@ class Report:
             f"{line.get('tokens_per_second', 0):.0f}",
             str(int(line.get("rollouts/failed", 0))),
             _percent(line.get("fidelity")),
+            str(int(line.get("fidelity/unbridged", 0))),
             f"{line['seconds']:.1f}",
             f"{left // 60:.0f}:{left % 60:02.0f}",
         ]
@@ -177,7 +188,7 @@ class Report:
         if self._quiet:
             return
         if self._live is None:
-            self.say("  ".join(cell.rjust(8) for cell in self._cells(self._steps[-1])))
+            self.say("  ".join(cell.rjust(9) for cell in self._cells(self._steps[-1])))
             return
         from rich.table import Table
 

@@ -193,6 +193,7 @@ class Choice:
             versions=draft.known_versions(),
             masked=masked or (SIDE_CALL if plan.side else None),
             origin=plan.origin,
+            unbridged=plan.unbridged,
             routes=new_routes(draft.routes, parent, keep),
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
@@ -224,6 +225,8 @@ class Choice:
         totals["sampled_tokens"] += turn.length - turn.prompt_length
         totals["prompt_tokens"] += turn.prompt_length
         totals[f"turns_{turn.origin}"] += 1
+        if turn.unbridged:
+            totals[f"unbridged_{turn.unbridged}"] += 1
         totals["parse_failures"] += turn.parse_failures
 
 

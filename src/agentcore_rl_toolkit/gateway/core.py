@@ -16,8 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from .abilities import Abilities, abilities, warn_of_rows
 from .chat import ChatCall, TextCall
 from .choice import Choice, Piece, engine_fault
 from .engine.base import Engine, EngineError, EngineInfo
@@ -86,6 +88,7 @@ class Core:
         """How often it was told to pause, to resume, or what the weights are."""
         self.in_flight = 0
         self.totals: Counter[str] = Counter()
+        self._warned_of_rows = False
         self.faults: Counter[str] = Counter()
         self._well, self._asked = True, -math.inf
         self._going = asyncio.Event()
@@ -96,6 +99,11 @@ class Core:
         """How many choices are being sampled."""
         self._still = asyncio.Event()
         self._still.set()
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        """Which renderer renders, and what it can bridge."""
+        return abilities(self.renderer)
 
     async def start(self) -> None:
         """Get the engine ready. One that can't be reached yet is asked again with the first call."""
@@ -150,7 +158,10 @@ class Core:
     def trajectories(self, session: Session) -> Trajectories:
         """The session's turns so far, folded."""
         truncated = session.settings.mask_truncated
-        return fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
+        folded = fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
+        if not self._warned_of_rows:
+            self._warned_of_rows = warn_of_rows(session.id, folded.fidelity)
+        return folded
 
     # Weight updates
 

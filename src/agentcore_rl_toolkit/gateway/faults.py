@@ -30,6 +30,10 @@ class Fault(AgentCoreRLError):
         self.allow = allow
 
 
+class RenderFault(Exception):
+    """The chat template can't render these messages; the agent's request is at fault."""
+
+
 def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> Fault:
     """A request that is wrong in itself."""
     return Fault(400, code, message, param=param)

@@ -61,6 +61,7 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
         "weight_versions": turn.versions,
         "masked": turn.masked,
         "origin": turn.origin,
+        "unbridged": turn.unbridged,
         "parse_failures": turn.parse_failures,
         "tool_calls": turn.tool_calls,
         "started": turn.started,

@@ -171,6 +171,7 @@ class Log:
             versions=turn.versions,
             masked=turn.masked,
             origin=turn.origin,
+            unbridged=turn.unbridged,
             routes=(routes.start, routes.data, routes.width, routes.itemsize) if routes is not None else None,
             parse_failures=turn.parse_failures,
             tool_calls=turn.tool_calls,

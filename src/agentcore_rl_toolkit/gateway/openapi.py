@@ -8,6 +8,7 @@ from typing import Any
 from .. import __version__
 from .operations import ERROR, MODEL, SESSION_AND_KEY, model_paths, operation
 from .side import RULES
+from .unbridged import MEANINGS
 from .wire import anthropic_schema, responses_schema
 
 Schema = dict[str, Any]
@@ -94,6 +95,7 @@ _TURN: Schema = {
         "logprobs": _NUMBERS,
         "finish": _TEXT,
         "origin": {"enum": ["first", "bridge", "render"]},
+        "unbridged": {"enum": ["", *MEANINGS], "description": "why the prompt was rendered anew, if it was"},
         "masked": {"type": ["string", "null"]},
     },
 }
@@ -118,6 +120,11 @@ _FIDELITY: Schema = {
         "trained": {"type": "integer"},
         "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
         "rows": {"type": "integer"},
+        "unbridged": {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "description": "prompts rendered anew, by reason; together they are `renders`",
+        },
         "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
     },
 }

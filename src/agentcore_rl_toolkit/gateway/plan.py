@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_128
 
+from . import unbridged
 from .chat import ChatCall, Message, Prints, Reply, TextCall, fingerprint, render_key
 from .constraint import reply_form
 from .engine.base import IDS, Sampling
@@ -42,6 +43,8 @@ class Plan:
     prints: Prints | None
     used: int
     """Messages that the parent turn has seen already."""
+    unbridged: str = ""
+    """Why the prompt was rendered anew, if the session had turns: one of `unbridged`."""
     forced: list[int] = field(default_factory=list)
     side: bool = False
     """A side call, which is not trained on."""
@@ -108,18 +111,19 @@ class Planner:
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         tree = session.tree
         turn, used, prints = tree.find(call)
-        bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else None
-        if turn is not None and bridged is not None:
+        bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else unbridged.CHANGED
+        if turn is not None and not isinstance(bridged, str):
             keep, delta = bridged
-            origin, parent = "bridge", turn
+            origin, parent, reason = "bridge", turn, ""
             prompt = turn.tokens(keep)
             prompt.extend(delta)
         else:
             prompt = self._renderer.render(call, render_key(call))
             origin, parent, used = ("render" if tree.turns else "first"), None, 0
+            reason = bridged if tree.turns and isinstance(bridged, str) else ""
             parent, keep = tree.share(prompt) if tree.turns else (None, 0)
             delta = prompt[keep:]
-        plan = Plan(call, sampling, parent, keep, delta, origin, prompt, prints, used)
+        plan = Plan(call, sampling, parent, keep, delta, origin, prompt, prints, used, reason)
         self._constrain(plan, call)
         return plan
 
@@ -158,7 +162,8 @@ class Planner:
             raise invalid("prompt is empty", param="prompt")
         goes_on = parent is not None and keep > parent.prompt_length
         origin = "bridge" if goes_on else "render" if session.tree.turns else "first"
-        return Plan(call, sampling, parent, keep, prompt[keep:], origin, prompt, None, 0)
+        reason = unbridged.CHANGED if origin == "render" else ""
+        return Plan(call, sampling, parent, keep, prompt[keep:], origin, prompt, None, 0, reason)
 
     def _going_on(self, turn: Turn, said: int, rest: str) -> tuple[int, str]:
         """How many of a turn's tokens a text goes on from, and what comes after them.
@@ -181,6 +186,9 @@ class Planner:
         plan.delta = prompt[plan.keep :]
         goes_on = plan.parent is not None and plan.keep >= plan.parent.length
         plan.origin = "bridge" if goes_on else "render" if tree.turns else "first"
+        if plan.origin == "render":
+            known = tree.match(plan.prints)[0] if plan.prints is not None else None
+            plan.unbridged = unbridged.CHANGED if known is None else unbridged.SERVER
 
     def watch(self, plan: Plan, *, streamed: bool) -> ReplyStream | None:
         """What watches the text as it comes, where anybody has to."""
@@ -196,7 +204,7 @@ class Planner:
             calls=isinstance(call, ChatCall) and bool(call.tools) and call.tool_choice != "none",
             thinking=end.endswith("<think>"),
             plain=not chat,
-            live=not plan.forced and streams(self._renderer.name),
+            live=not plan.forced and streams(self._renderer.family.format),
         )
 
     def parse(self, plan: Plan, sampled: array[int], uid: str, *, stopped: bool, told: str = "") -> Reply:

@@ -1,9 +1,9 @@
 """Messages to token ids and sampled ids back to a reply, through `renderers`.
 
 `bridge` is what keeps tokens exact: the next prompt is the last one's ids and the sampled ids as they are, then only
-the new messages' tokens. For chat templates that `renderers` has no renderer for, a generic bridge does the same where
-it can be proven: rendering the conversation with and without the new messages must differ by nothing but an ending,
-and the beginning must end with the token the model samples to end its turn.
+the new messages' tokens. For chat templates that `renderers` has no renderer for, a bridge derived from the template
+does the same where it can be proven: the conversation before the reply must be written the same with and without what
+follows, and the reply must end with the token the model samples to end its turn.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
+from . import unbridged
 from .chat import ChatCall, Message, Reply, has_assistant
 from .engine.base import IDS
-from .families import History, factory, is_generic
+from .families import History, choose
+from .faults import RenderFault as RenderFault
 from .replies import Replies
 from .standins import LONG_CALLS, StandIns
+from .template import ChatTemplate, TemplateRenderer
 from .tokenizer import Tokenizer
 from .turn import Turn
 
@@ -36,10 +39,6 @@ _RESERVED = {
 }
 
 
-class RenderFault(Exception):
-    """The chat template can't render these messages; the agent's request is at fault."""
-
-
 class ChatRenderer:
     """Renders, bridges and parses for one model."""
 
@@ -51,21 +50,22 @@ class ChatRenderer:
         history: History = "exact",
         template: dict[str, Any] | None = None,
     ) -> None:
-        """`renderer` is a name `renderers` knows, `auto` (by the tokenizer's name) or `default` (its chat template)."""
+        """`renderer` is a name `renderers` knows, `auto` (what fits the tokenizer) or `default` (its chat template)."""
         if history not in ("exact", "template"):
             raise ConfigError(f"history={history!r} is neither 'exact' nor 'template'")
         self.tokenizer = tokenizer
         self.history = history
         self._stand_ins = StandIns(tokenizer)
         self._lock = threading.Lock()
-        self._create = factory(self._stand_ins, renderer, history)
-        self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._template = dict(template or {})
+        self.family = choose(self._stand_ins, renderer, history, self._template)
+        self._create = self.family.create
+        self._renderers: OrderedDict[str, Any] = OrderedDict()
         try:
             self._plain = self._renderer({})
         except RenderFault as error:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} can't be rendered for: {error}") from error
-        self.name: str = getattr(self._plain.config, "name", "default")
+        self.name = self.family.name
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._plain.get_stop_token_ids()))
         if not self.stop_ids:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} has no token that ends a turn")
@@ -73,6 +73,19 @@ class ChatRenderer:
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
         self._agreed = self._agrees()
+
+    @property
+    def stops(self) -> dict[str, int]:
+        """The marks that end a reply, and the tokens that the model samples there."""
+        if isinstance(self._plain, TemplateRenderer):
+            return self._plain.stops()
+        return {self.tokenizer.decode([stop]): stop for stop in self.stop_ids}
+
+    def template(self) -> ChatTemplate | None:
+        """The tokenizer's chat template, if it has one."""
+        if isinstance(self._plain, TemplateRenderer):
+            return self._plain.template
+        return ChatTemplate(self.tokenizer, self._template) if self.tokenizer.chat_template else None
 
     # Prompts
 
@@ -116,21 +129,24 @@ class ChatRenderer:
                 seen.append(False)
         return bool(seen) and all(seen)
 
-    def bridge(self, turn: Turn, call: ChatCall, used: int, appended: str = "") -> tuple[int, array[int]] | None:
+    def bridge(self, turn: Turn, call: ChatCall, used: int, appended: str = "") -> tuple[int, array[int]] | str:
         """How the prompt goes on from `turn` with the messages after the first `used`: tokens kept, tokens added.
 
-        What a client has `appended` to the turn's reply is a message of its own, which was not sampled. None where
-        exactness can't be had: the conversation is then rendered anew.
+        What a client has `appended` to the turn's reply is a message of its own, which was not sampled. Where
+        exactness can't be had, the reason, one of `unbridged`: the conversation is then rendered anew.
         """
         if appended:
             return self._bridge_appended(turn, call, used, appended)
         new = call.messages[used:]
         if not new or has_assistant(new):
-            return None
+            return unbridged.FOREIGN
         known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - _TAIL)).tolist()
         sampled = turn.sampled.tolist()
         renderer = self._renderer(call.template)
         try:
+            if isinstance(renderer, TemplateRenderer):
+                added = self._template_bridge(renderer, call, used, known, sampled)
+                return added if isinstance(added, str) else (turn.length, array(IDS, added))
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
             unended = self._bridge_open_thought(renderer, known, sampled, call, used) if bridged is None else None
         except Exception as error:
@@ -139,17 +155,12 @@ class ChatRenderer:
             ids: list[int] = bridged.token_ids
         elif unended is not None:
             ids = unended
-        elif is_generic(renderer):
-            added = self._generic_bridge(renderer, call, used, known, sampled)
-            if added is None:
-                return None
-            ids = known + sampled + added
         else:
-            return None
+            return unbridged.REFUSED
         old = known + sampled
         common = len(old) if ids[: len(old)] == old else _common(ids, old)
         if common < len(known):
-            return None
+            return unbridged.REFUSED
         return turn.length - (len(old) - common), array(IDS, ids[common:])
 
     def _bridge_open_thought(
@@ -166,20 +177,20 @@ class ChatRenderer:
         added: list[int] = bridged.token_ids[len(closed) :]
         return known + sampled + added
 
-    def _bridge_appended(self, turn: Turn, call: ChatCall, used: int, appended: str) -> tuple[int, array[int]] | None:
+    def _bridge_appended(self, turn: Turn, call: ChatCall, used: int, appended: str) -> tuple[int, array[int]] | str:
         """A bridge with a user's message, and in its place the appended one and those after it."""
         echo = call.messages[used - 1]
         sampled = echo | {"content": echo["content"][: echo["content"].rindex(appended)].rstrip()}
         probed = dataclasses.replace(call, messages=[*call.messages[: used - 1], sampled, _PROBE])
         bridged = self.bridge(turn, probed, used)
-        if bridged is None:
-            return None
+        if isinstance(bridged, str):
+            return bridged
         keep, probe = bridged
         new = [{"role": "assistant", "content": appended}, *call.messages[used:]]
         start, probed_end = self._said_after_probe(call, [_PROBE]), self._said_after_probe(call, new)
         end = len(probe) - len(start or ())
         if not start or not probed_end or probe[end:].tolist() != start:
-            return None
+            return unbridged.REFUSED
         return keep, probe[:end] + array(IDS, probed_end)
 
     def _said_after_probe(self, call: ChatCall, messages: list[Message]) -> list[int] | None:
@@ -192,29 +203,15 @@ class ChatRenderer:
             return None
         return whole[len(before) :] if whole[: len(before)] == before else None
 
-    def _generic_bridge(
-        self, renderer: Any, call: ChatCall, used: int, known: list[int], sampled: list[int]
-    ) -> list[int] | None:
-        """The tokens after the assistant's turn, for a template known only by what it does."""
-        messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in call.messages]
-        reasoning = ""
+    def _template_bridge(
+        self, renderer: TemplateRenderer, call: ChatCall, used: int, known: list[int], sampled: list[int]
+    ) -> list[int] | str:
+        thought = None
         if self.history == "template":  # what it does to the reasoning of this turn decides
-            reasoning = self.parse(sampled, known[-_PROMPT_END:], call, "").reasoning
-            messages[used - 1]["reasoning_content"] = reasoning
-        tools = call.tools or None
-        try:
-            before = renderer.text(messages[:used], tools, False)
-            whole = renderer.text(messages, tools, True)
-        except Exception as error:
-            raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
-        ends = [self.tokenizer.decode([stop]) for stop in self.stop_ids]
-        stripped = before.rstrip()
-        end = next((end for end in ends if stripped.endswith(end)), None)
-        if end is None or not whole.startswith(stripped) or reasoning not in whole:
-            return None
-        ending = self.tokenizer.encode(whole[len(stripped) :])
-        closed = bool(sampled) and sampled[-1] in self.stop_ids
-        return ending if closed else [self.stop_ids[ends.index(end)], *ending]
+            thought = bool(self.parse(sampled, known[-_PROMPT_END:], call, "").reasoning)
+        return renderer.bridge.bridge(
+            list(call.messages), used, call.tools or None, sampled, self.stop_ids, thought=thought
+        )
 
     def forced(self, call: ChatCall) -> list[int]:
         """The tokens that make the model begin with a tool call, as `tool_choice` asks for.

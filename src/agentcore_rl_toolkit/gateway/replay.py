@@ -64,6 +64,7 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
         versions=tuple((version, count) for version, count in record["versions"]),
         masked=record["masked"],
         origin=record["origin"],
+        unbridged=record.get("unbridged", ""),
         routes=Routes(*routes) if routes is not None else None,
         parse_failures=record["parse_failures"],
         tool_calls=record.get("tool_calls", 0),

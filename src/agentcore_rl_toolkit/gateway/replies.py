@@ -75,6 +75,10 @@ class Replies:
         text = self._text(renderer, ids, prompt_end)
         return Reply(text) if text is not None else self._read(renderer, ids, prompt_end, call, uid)
 
+    def read(self, renderer: Any, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
+        """As `parse`, without trying first whether there is a quicker way."""
+        return self._read(renderer, list(sampled), prompt_end, call, uid)
+
     # Nothing but text
 
     def _text(self, renderer: Any, ids: list[int], prompt_end: Sequence[int]) -> str | None:

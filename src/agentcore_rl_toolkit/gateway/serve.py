@@ -25,6 +25,7 @@ from aiohttp import web
 from ..errors import ConfigError
 from ..http_guard import RequestGuard, is_loopback, reachable_host
 from ..loop import PrivateLoop
+from .abilities import Abilities
 from .app import App, refusal
 from .core import Core, Limits
 from .engine import open_engine
@@ -76,6 +77,7 @@ class Server:
             self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
         )
         self._shards = shards if workers > 1 else None
+        self._announces = not core.renders and not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
         self._listening: asyncio.Server | None = None
@@ -86,6 +88,8 @@ class Server:
         return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
 
     async def start(self) -> None:
+        if self._announces:
+            self.core.abilities.say()
         before = await self._shards.ask_first() if self._shards is not None else None
         if before is not None:
             self.core.begin_with(before)
@@ -185,6 +189,11 @@ class Gateway:
     def core(self) -> Core:
         """The gateway without HTTP; its loop is not the caller's."""
         return self._running.core
+
+    @property
+    def abilities(self) -> Abilities:
+        """Which renderer was chosen for the tokenizer, and what it can bridge."""
+        return self.core.abilities
 
     def open_session(self, **settings: Any) -> dict[str, Any]:
         """Open a session; gives its id and URLs, as `POST /sessions` does."""

@@ -24,7 +24,7 @@ _CALLS = (
     "<minimax:tool_call",
     "<tool_sep",
 )
-_CHANNELLED = ("gpt-oss", "gemma", "inkling", "hy3", "laguna")
+_CHANNELLED = ("gpt-oss", "harmony", "atem", "gemma", "inkling", "hy3", "laguna")
 
 
 def streams(renderer: str) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from .turn import NO_LOGPROB, SIDE_CALL, TRUNCATED, UNDELIVERED, Turn
+from .unbridged import CHANGED, UNAVOIDABLE
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Fidelity:
     parse_failures: int
     tool_calls: int = 0
     """Tools that the model called."""
+    unbridged: dict[str, int] = field(default_factory=dict)
+    """Why prompts were rendered anew, and how many: together they are `renders`."""
     damaged: bool = False
     """Some turns could not be read from the log: there were more of them than these."""
 
@@ -83,6 +86,11 @@ class Fidelity:
     def wanted(self) -> int:
         """Tokens that are meant for training: all but those of side calls."""
         return self.sampled - self.masked.get(SIDE_CALL, 0)
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Those of `unbridged` where the conversation went on and its row did not."""
+        return {reason: count for reason, count in self.unbridged.items() if reason not in UNAVOIDABLE}
 
 
 @dataclass(frozen=True)
@@ -125,10 +133,17 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool =
             renders=origins["render"],
             parse_failures=sum(turn.parse_failures for turn in turns),
             tool_calls=sum(turn.tool_calls for turn in turns),
+            unbridged=_unbridged(turns),
             damaged=damaged,
         ),
         sum(turn.seconds for turn in turns),
     )
+
+
+def _unbridged(turns: Sequence[Turn]) -> dict[str, int]:
+    # A log of an earlier version gives no reason.
+    counts = Counter(turn.unbridged or CHANGED for turn in turns if turn.origin == "render")
+    return dict(sorted(counts.items()))
 
 
 def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:

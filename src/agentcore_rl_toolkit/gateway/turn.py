@@ -80,6 +80,8 @@ class Turn:
     """Why none of it is trained on, if so."""
     origin: str = "first"
     """How its prompt came about: `first`, `bridge`, `render` (the history was changed, or could not be bridged)."""
+    unbridged: str = ""
+    """Why its prompt was rendered anew, if it was: one of `unbridged`."""
     routes: Routes | None = None
     """Expert routes of the tokens that the parents' routes don't cover."""
     parse_failures: int = 0

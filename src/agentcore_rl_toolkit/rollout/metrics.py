@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .rollout import Group, Rollout
 
@@ -35,7 +36,10 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     return metrics
 
 
-_COUNTS = ("groups/", "rollouts/", "dropped/", "left_out/", "failures/", "fidelity/renders", "fidelity/parse_failures")
+_COUNTS = (
+    *("groups/", "rollouts/", "dropped/", "left_out/", "failures/"),
+    *("fidelity/renders", "fidelity/parse_failures", "fidelity/unbridged"),
+)
 
 
 def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -52,7 +56,7 @@ def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
-def _counted(kind: str, counts: Counter[str | None]) -> dict[str, float]:
+def _counted(kind: str, counts: Counter[Any]) -> dict[str, float]:
     return {f"{kind}/{str(name).replace(' ', '_')}": count for name, count in sorted(counts.items(), key=str)}
 
 
@@ -61,12 +65,16 @@ def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
     wanted = sum(fidelity.wanted for fidelity in known)
     if not wanted:
         return {}
+    unbridged = Counter[str]()
+    for fidelity in known:
+        unbridged.update(fidelity.unbridged)
     return {
         "fidelity": sum(fidelity.trained for fidelity in known) / wanted,
         "fidelity/rows": sum(fidelity.rows for fidelity in known) / len(known),
         "fidelity/renders": sum(fidelity.renders for fidelity in known),
         "fidelity/parse_failures": sum(fidelity.parse_failures for fidelity in known),
-    }
+        "fidelity/unbridged": sum(sum(fidelity.split.values()) for fidelity in known),
+    } | _counted("fidelity/unbridged", unbridged)
 
 
 def _sizes(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -155,7 +155,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_show_lists_sessions(recorded: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["gateway", "show", "--log", str(recorded)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["session", "state", "turns", "rows", "sampled", "trained"]
+    assert lines[0] == ["session", "state", "turns", "rows", "sampled", "trained", "unbridged"]
     known = {line[0]: line[1:] for line in lines[1:] if line[0] in ("weather", "died", "empty")}
     sampled = str(sum(len(said) for said in (
         ids("<think>\nParis first\n</think>\n\n" + call_text("get_weather", city="Paris")), ids("it is sunny")

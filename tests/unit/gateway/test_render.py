@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway import render as module
+from agentcore_rl_toolkit.gateway import unbridged
 from agentcore_rl_toolkit.gateway.chat import ChatCall, Message, Reply, parse_arguments, render_key
 from agentcore_rl_toolkit.gateway.engine.base import IDS
 from agentcore_rl_toolkit.gateway.render import ChatRenderer, RenderFault
@@ -85,7 +86,7 @@ def sampled(render: ChatRenderer, prompt: array[int], reply: Message) -> list[in
 def bridged(render: ChatRenderer, before: Turn, call: ChatCall, used: int) -> array[int] | None:
     """The next prompt, which goes on from all of the turn before."""
     found = render.bridge(before, call, used)
-    if found is None:
+    if isinstance(found, str):
         return None
     keep, delta = found
     assert keep == before.length
@@ -148,7 +149,8 @@ def test_bridging_on_the_end_of_a_prompt_is_bridging_on_all_of_it(
     monkeypatch.setattr(module, "_TAIL", len(prompt))
     whole = render.bridge(before, call, 3)
     monkeypatch.setattr(module, "_TAIL", 24)
-    assert render.bridge(before, call, 3) == whole is not None
+    assert isinstance(whole, tuple)
+    assert render.bridge(before, call, 3) == whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -170,7 +172,7 @@ def test_a_bridge_goes_on_and_on() -> None:
     for number in range(5):
         messages += [TEXT, {"role": "user", "content": f"number {number}"}]
         found = render.bridge(before, ChatCall(messages, TOOLS), len(messages) - 1)
-        assert found is not None
+        assert isinstance(found, tuple)
         keep, delta = found
         after = Turn(0, before, keep, delta, array(IDS, [9, number]), array(LOGPROBS, [0.0, 0.0]), "length")
         assert after.tokens(before.length) == before.tokens()
@@ -182,8 +184,8 @@ def test_a_bridge_goes_on_and_on() -> None:
 def test_history_that_was_not_sampled_here_is_not_bridged(make: Any) -> None:
     render = make()
     before = turn(render.render(ChatCall(HISTORY)), [7, render.stop_ids[0]])
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT]), 3) is None
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS, TEXT, THANKS]), 3) is None
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT]), 3) == unbridged.FOREIGN
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS, TEXT, THANKS]), 3) == unbridged.FOREIGN
 
 
 def test_a_thought_cut_off_is_closed() -> None:
@@ -227,14 +229,15 @@ def test_an_unknown_template_is_bridged_exactly(reply: Message, new: list[Messag
 
 
 def test_what_an_unknown_template_does_to_history_is_not_guessed() -> None:
-    for template in (
-        REWRITING_TEMPLATE,
-        PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content }} of {{ messages | length }}"),
-        PLAIN_TEMPLATE.replace("<|im_end|>", ""),
+    for template, why in (
+        (REWRITING_TEMPLATE, unbridged.REWRITTEN),
+        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content }} of {{ messages | length }}"), unbridged.REWRITTEN),
+        (PLAIN_TEMPLATE.replace("<|im_end|>", ""), unbridged.NO_TURN_END),
+        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'assistant' }}"), unbridged.NO_TURN_END),
     ):
         render = generic(template)
         before = turn(render.render(ChatCall(HISTORY)), [5, render.stop_ids[0]])
-        assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3) is None
+        assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3) == why
 
 
 def test_what_a_client_echoes_of_reasoning_changes_no_exact_bridge() -> None:
@@ -242,7 +245,8 @@ def test_what_a_client_echoes_of_reasoning_changes_no_exact_bridge() -> None:
     before = turn(render.render(ChatCall(HISTORY)), [5, render.stop_ids[0]])
     plain = render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3)
     echoed = render.bridge(before, ChatCall([*HISTORY, TEXT | {"reasoning_content": "hm"}, THANKS]), 3)
-    assert plain == echoed is not None
+    assert isinstance(plain, tuple)
+    assert plain == echoed
 
 
 def test_a_template_that_refuses_messages_is_the_requests_fault() -> None:
@@ -278,10 +282,10 @@ def test_old_reasoning_is_kept_or_treated_as_the_template_does(make: Any) -> Non
     kept = bridged(exact, before, goes_on, 3)
     assert kept is not None
     assert "I know this" in exact.tokenizer.decode(kept.tolist())
-    assert template.bridge(before, goes_on, 3) is None
+    assert template.bridge(before, goes_on, 3) in (unbridged.REFUSED, unbridged.THOUGHT_DROPPED)
     assert "I know this" not in template.tokenizer.decode(template.render(goes_on).tolist())
     if make is renderer:  # within a round of tool calls the template keeps it
-        assert template.bridge(before, ChatCall([*HISTORY, CALL, RESULT], TOOLS), 3) is not None
+        assert template.bridge(before, ChatCall([*HISTORY, CALL, RESULT], TOOLS), 3)[0] == before.length
 
 
 # Replies
@@ -503,7 +507,8 @@ def test_template_settings_reach_an_unknown_template() -> None:
     text = render.tokenizer.decode(render.render(ChatCall(HISTORY, template={"mood": "merry"})).tolist())
     assert text.startswith("merry<|im_start|>")
     before = turn(render.render(ChatCall(HISTORY)), [5, render.stop_ids[0]])
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS], template={"mood": "merry"}), 3) is not None
+    goes_on = ChatCall([*HISTORY, TEXT, THANKS], template={"mood": "merry"})
+    assert isinstance(render.bridge(before, goes_on, 3), tuple)
 
 
 def test_settings_of_the_gateway_are_the_default() -> None:

@@ -14,9 +14,10 @@ from support.rollouts import failed, make_fidelity, make_group, make_rollout, ma
 
 def test_a_step() -> None:
     long = make_row([1] * 10, [2] * 5)
+    anew = {"renders": 3, "unbridged": {"changed_history": 1, "no_turn_end": 2}}
     groups = [
         make_group(
-            make_rollout(1.0, long, fidelity=make_fidelity([long], turns=3, tool_calls=2, sampled=10, renders=1)),
+            make_rollout(1.0, long, fidelity=make_fidelity([long], turns=3, tool_calls=2, sampled=10, **anew)),
             make_rollout(0.0, make_row(), make_row()),
             others=(failed(Status.ENGINE_ERROR, Action.REFILL, rows=(), fidelity=NOTHING),),
         ),
@@ -40,8 +41,11 @@ def test_a_step() -> None:
         "failures/engine_error": 1,
         "fidelity": pytest.approx((5 + 4 + 2 + 2 + 2) / (10 + 4 + 2 + 2 + 2)),
         "fidelity/rows": pytest.approx((1 + 2 + 1 + 1 + 1) / 5),
-        "fidelity/renders": 1,
+        "fidelity/renders": 3,
         "fidelity/parse_failures": 0,
+        "fidelity/unbridged": 2,
+        "fidelity/unbridged/changed_history": 1,
+        "fidelity/unbridged/no_turn_end": 2,
         "length/turns": pytest.approx((3 + 2 + 1 + 1) / 4),
         "length/tool_calls": 0.5,
         "length/sampled_tokens": pytest.approx((10 + 4 + 2 + 2) / 4),

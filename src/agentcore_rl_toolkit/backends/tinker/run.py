@@ -60,6 +60,7 @@ class _Run:
             options = settings.rollout_options(settings.model, lambda: self.step)
             self.loop.runner = stack.enter_context(contextlib.closing(RolloutRunner(client, gateway, options)))
             stack.enter_context(self.report)
+            self.report.say(gateway.abilities.line)
             if start is None:
                 self.loop.evaluate(0)
             else:

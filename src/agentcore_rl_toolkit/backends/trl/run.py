@@ -96,6 +96,7 @@ class _Run:
             self.report,
         ):
             self.loop.runner, self.gateway = runner, gateway
+            self.report.say(gateway.abilities.line)
             if start is None:
                 self.loop.evaluate(0)
             else:

@@ -73,9 +73,10 @@ def _list(indexes: list[Index]) -> int:
             continue
         known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
         state = ("closed" if session.closed else "open") + (", damaged" if session_id in index.cut else "")
-        rows.append([session_id, state, str(known.turns), str(known.rows), str(known.sampled), str(known.trained)])
+        counts = (known.turns, known.rows, known.sampled, known.trained, sum(known.split.values()))
+        rows.append([session_id, state, *map(str, counts)])
     if rows:
-        print(format_table(["session", "state", "turns", "rows", "sampled", "trained"], rows))
+        print(format_table(["session", "state", "turns", "rows", "sampled", "trained", "unbridged"], rows))
     else:
         print("no sessions are logged here", file=sys.stderr)
     return 0
@@ -95,6 +96,7 @@ def _messages(session: Session, records: list[dict[str, Any]]) -> int:
         about = f"{turn.origin}, {goes_on}, {turn.prompt_length} + {len(turn.sampled)} tokens, {turn.finish}"
         about += f", weights {versions}" if versions else ""
         about += f", masked: {turn.masked}" if turn.masked else ""
+        about += f", not bridged: {turn.unbridged}" if turn.unbridged else ""
         print(paint(_DIM, f"── turn {turn.index}: {about} " + "─" * 8))
         if record["text"] is not None:
             print(f"{paint(_BOLD, 'text')}  {paint(_DIM, 'as it was written; --tokens shows it')}")
@@ -159,9 +161,11 @@ def _fidelity(session: Session) -> None:
 
     known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
     masked = ", ".join(f"{count} {reason}" for reason, count in known.masked.items())
+    anew = ", ".join(f"{count} {reason}" for reason, count in known.unbridged.items())
     print(
         f"{known.turns} turns, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained"
         + (f"; masked: {masked}" if masked else "")
+        + (f"; rendered anew: {anew}" if anew else "")
         + (f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else "")
         + ("; later turns could not be read" if session.damaged else ""),
         file=sys.stderr,

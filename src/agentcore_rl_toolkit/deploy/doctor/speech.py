@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...gateway.chat import ChatCall, Message
-from ...gateway.render import ChatRenderer, RenderFault
+from ...gateway.render import ChatRenderer
+from ...gateway.spoken import spoken
 
 ANSWER = "The answer is 1."
 
@@ -51,48 +52,12 @@ def call_message(tool: dict[str, Any]) -> Message:
 
 
 def speak(renderer: ChatRenderer, before: Sequence[Message], said: Message, tools: list[dict[str, Any]]) -> list[int]:
-    """The ids a model samples to say `said` after `before`: what its template makes of it, to the end of the turn.
+    """The ids a model samples to say `said` after `before`."""
 
-    In some formats a turn ends where the next one begins, so there has to be one.
-    """
-    decode = renderer.tokenizer.decode
-    start = list(renderer.render(ChatCall(list(before), tools)))
-    whole = list(renderer.render(ChatCall([*before, said, _next(said)], tools)))
-    stops = {decode([stop]): stop for stop in renderer.stop_ids}
-    begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
-    opened = "<think>" in begun and "</think>" not in begun
-    ends = [(rest.find(text), text) for text in stops if text in rest]
-    if not ends:
-        raise RenderFault("the model's chat template doesn't end an assistant's turn with a token that stops the model")
-    place, end = min(ends)
-    thought = "\n</think>\n\n" if opened and "</think>" not in rest[:place] else ""
-    return [*renderer.tokenizer.encode(thought + rest[:place]), stops[end]]
+    def prompt(messages: list[Message], tools: list[dict[str, Any]]) -> Sequence[int]:
+        return renderer.render(ChatCall(messages, tools))
 
-
-def _next(said: Message) -> Message:
-    calls = said.get("tool_calls")
-    if not calls:
-        return {"role": "user", "content": "Go on."}
-    return {
-        "role": "tool",
-        "tool_call_id": calls[0].get("id", "0"),
-        "name": calls[0]["function"]["name"],
-        "content": "1",
-    }
-
-
-def _after(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
-    """The words that end every prompt, and what `whole` says after them; None if it has written them otherwise."""
-    prompt = start[max((start.rfind(end) + len(end) for end in ends if end in start), default=0) :]
-    body = whole.removesuffix(prompt)
-    return (prompt, body.rpartition(prompt)[2]) if prompt.strip() and prompt in body else None
-
-
-def _parted(decode: Callable[[list[int]], str], start: list[int], whole: list[int]) -> tuple[str, str]:
-    """What each of the two says after what they have in common."""
-    pairs = zip(start, whole, strict=False)
-    common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(start), len(whole)))
-    return decode(start[common:]), decode(whole[common:])
+    return spoken(renderer.tokenizer, prompt, renderer.stops, before, said, tools)
 
 
 def seen_tools(prompt: str) -> list[dict[str, Any]]:
