@@ -63,6 +63,7 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
         "origin": turn.origin,
         "parse_failures": turn.parse_failures,
         "tool_calls": turn.tool_calls,
+        "omitted": turn.omitted,
         "started": turn.started,
         "seconds": turn.seconds,
         "id": turn.uid,

@@ -123,6 +123,7 @@ _FIDELITY: Schema = {
         "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
         "rows": {"type": "integer"},
         "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
+        "omitted": {"type": "object", "description": "images and server-side tools that the model was not shown"},
     },
 }
 _HEALTH: Schema = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .chat import Reply
+from .echoes import Echoes
 from .engine.base import Sampling
 from .faults import Fault, invalid
 from .history import Kept
@@ -139,6 +140,7 @@ class Session:
         self.created = created
         self.used = time.time()
         self.tree = Tree()
+        self.echoes = Echoes()
         self.result: Any = None
         self.closed = False
         self.gone = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,8 @@ class Fidelity:
     """Tools that the model called."""
     damaged: bool = False
     """Some turns could not be read from the log: there were more of them than these."""
+    omitted: dict[str, int] = field(default_factory=dict)
+    """What agents sent and the model was not shown, by kind: images, documents, and tools of the API's own servers."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool =
             parse_failures=sum(turn.parse_failures for turn in turns),
             tool_calls=sum(turn.tool_calls for turn in turns),
             damaged=damaged,
+            omitted=dict(sum((Counter(turn.omitted) for turn in turns if turn.omitted), Counter())),
         ),
         sum(turn.seconds for turn in turns),
     )

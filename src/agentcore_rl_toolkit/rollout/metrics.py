@@ -35,7 +35,16 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     return metrics
 
 
-_COUNTS = ("groups/", "rollouts/", "dropped/", "left_out/", "failures/", "fidelity/renders", "fidelity/parse_failures")
+_COUNTS = (
+    "groups/",
+    "rollouts/",
+    "dropped/",
+    "left_out/",
+    "failures/",
+    "fidelity/renders",
+    "fidelity/parse_failures",
+    "fidelity/omitted",
+)
 
 
 def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -66,6 +75,7 @@ def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "fidelity/rows": sum(fidelity.rows for fidelity in known) / len(known),
         "fidelity/renders": sum(fidelity.renders for fidelity in known),
         "fidelity/parse_failures": sum(fidelity.parse_failures for fidelity in known),
+        "fidelity/omitted": sum(sum(fidelity.omitted.values()) for fidelity in known),
     }
 
 
