@@ -37,10 +37,6 @@ class ChatCall:
     messages: Sequence[Message]
     tools: list[dict[str, Any]] = field(default_factory=list)
     """What the prompt begins with."""
-    loaded: list[dict[str, Any]] = field(default_factory=list)
-    """Tools that a message brought in: their definitions are part of its text, and the prompt's beginning stays."""
-    omitted: tuple[str, ...] = ()
-    """Tools that only the API's own servers could run: the model is not told of them."""
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the one function to call after a `=`."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -55,6 +51,10 @@ class ChatCall:
     """A print of the request it came with, where the next may begin with the same bytes."""
     follows: bytes = b""
     """The print of a request whose messages, to the byte, it begins with."""
+    loaded: list[dict[str, Any]] = field(default_factory=list)
+    """Tools that a message brought in: their definitions are part of its text, and the prompt's beginning stays."""
+    omitted: tuple[str, ...] = ()
+    """Tools that only the API's own servers could run: the model is not told of them."""
 
     @property
     def known_tools(self) -> list[dict[str, Any]]:

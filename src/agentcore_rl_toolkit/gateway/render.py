@@ -20,6 +20,7 @@ from .chat import ChatCall, Message, Reply, has_assistant
 from .engine.base import IDS
 from .families import History, factory, is_generic
 from .replies import Replies
+from .roles import Settled, settle
 from .standins import LONG_CALLS, StandIns
 from .tokenizer import Tokenizer
 from .turn import Turn
@@ -132,7 +133,7 @@ class ChatRenderer:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:
             ids: list[int] = bridged.token_ids
-        elif is_generic(renderer):
+        elif is_generic(renderer.inner if isinstance(renderer, Settled) else renderer):
             added = self._generic_bridge(renderer, call, used, known, sampled)
             if added is None:
                 return None
@@ -218,7 +219,7 @@ class ChatRenderer:
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"{', '.join(refused)} can't be set")
-            created = self._renderers[key] = self._create(settings)
+            created = self._renderers[key] = settle(self._create(settings), self.tokenizer.decode)
         except ConfigError:
             raise
         except Exception as error:

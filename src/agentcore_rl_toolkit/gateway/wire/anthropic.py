@@ -68,11 +68,12 @@ def read_counted(body: dict[str, Any]) -> ChatCall:
     )
 
 
-def read_messages(messages: Any, tools: MessagesTools) -> list[Message]:
+def read_messages(messages: Any, tools: MessagesTools | None = None) -> list[Message]:
     """Messages in canonical form; tools that they refer to are loaded."""
     if not isinstance(messages, list) or not messages:
         raise invalid("messages is not a list with at least one message", param="messages")
     read: list[Message] = []
+    tools = tools or MessagesTools({})
     for place, message in enumerate(messages):
         read += _message(message, f"messages[{place}]", tools)
     return with_user_turn(read)

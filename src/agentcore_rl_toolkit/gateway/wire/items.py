@@ -25,10 +25,10 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 _OURS = re.compile(r"(?:rs|msg|fc|ctc|tsc|call)_([0-9a-f]{16})_\d+")
 _CALLS = ("function_call", "custom_tool_call", "tool_search_call")
 _RESULTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
-_SERVED_ELSEWHERE = {
+_SERVED_ELSEWHERE = (
     *("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "computer_call"),
     *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
-}
+)
 """Items of tools that OpenAI's servers run: none of them can be this model's."""
 _PARTS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
 
@@ -36,7 +36,7 @@ _PARTS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text
 # Items in
 
 
-def read_items(given: Any, kept: Mapping[str, Kept], tools: ResponseTools) -> list[Message]:
+def read_items(given: Any, kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> list[Message]:
     """A request's input in canonical form; `kept` resolves references to items of earlier responses.
 
     Tools that come with the input are added to `tools`.
@@ -47,7 +47,7 @@ def read_items(given: Any, kept: Mapping[str, Kept], tools: ResponseTools) -> li
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
         raise invalid("input is neither a text nor a list of items", param="input")
-    reading = _Reading(kept, tools)
+    reading = _Reading(kept, tools or ResponseTools(None))
     for place, item in enumerate(given):
         where = f"input[{place}]"
         if not isinstance(item, dict):

@@ -19,6 +19,7 @@ from .body import dump
 from .fields import flag, short
 
 SEARCH = "tool_search"
+_ROOT = "functions"  # the namespace that OpenAI's models have functions without one in
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
 
@@ -34,7 +35,7 @@ class Origin:
 
 def flat_name(name: str, namespace: Any) -> str:
     """The name that the model knows a tool by."""
-    if not isinstance(namespace, str) or not namespace:
+    if not isinstance(namespace, str) or namespace in ("", _ROOT):
         return name
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 

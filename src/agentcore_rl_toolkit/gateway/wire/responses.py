@@ -41,8 +41,8 @@ _ECHOED: dict[str, type] = {"metadata": dict, "reasoning": dict, "truncation": s
 # Requests
 
 
-def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> tuple[ChatCall, ResponseTools]:
-    """A request to `/responses`, and its tools; `kept` are the session's conversations."""
+def read_response(body: dict[str, Any], kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> ChatCall:
+    """A request to `/responses`; `kept` are the session's conversations, `tools` those of the body."""
     for name, why in _NOT_SERVED.items():
         if body.get(name):
             raise invalid(f"{name} is not served: {why}", param=name)
@@ -51,12 +51,12 @@ def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> tuple[ChatC
             raise invalid(f"{name} is {short(body[name])}, which is of the wrong type", param=name)
     instructions = text(body, "instructions")
     lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    tools = ResponseTools(body.get("tools"))
+    tools = tools or ResponseTools(body.get("tools"))
     messages = _before(body, kept) + read_items(body.get("input"), kept, tools)
     if not messages:
         raise invalid("input has nothing in it to reply to", param="input")
     logprobs, top = _logprobs(body)
-    call = ChatCall(
+    return ChatCall(
         messages=with_user_turn(lead + messages),
         tools=tools.shown,
         loaded=tools.loaded,
@@ -69,7 +69,6 @@ def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> tuple[ChatC
         template=read_template(body),
         remember=len(lead) if body.get("store") is None or flag(body, "store") else None,
     )
-    return call, tools
 
 
 def _before(body: dict[str, Any], kept: Mapping[str, Kept]) -> list[Message]:
@@ -125,7 +124,8 @@ class ResponseExchange:
     """One request to `/responses`."""
 
     def __init__(self, asked: Asked) -> None:
-        call, self._tools = read_response(asked.body, asked.session.kept)
+        self._tools = ResponseTools(asked.body.get("tools"))
+        call = read_response(asked.body, asked.session.kept, self._tools)
         self.call: ChatCall | TextCall = call
         self.stream = flag(asked.body, "stream")
         self._decode = asked.decode
