@@ -2,6 +2,7 @@
 
 Canonical messages are plain dicts in the shape `renderers` reads: `role`, `content` (a string), and where there is
 one `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. Tool arguments are objects where they parse as such.
+`omitted` counts the parts of a message that a placeholder stands for, by their kind.
 
 Fingerprints tolerate what clients do to the history they echo: tool arguments re-serialized or reordered, other
 tool-call ids, whitespace, dropped reasoning, text beside tool calls left out, `null` for empty content, text merged or
@@ -41,6 +42,7 @@ class ChatCall:
 
     messages: Sequence[Message]
     tools: list[dict[str, Any]] = field(default_factory=list)
+    """What the prompt begins with."""
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the one function to call after a `=`."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -55,6 +57,15 @@ class ChatCall:
     """A print of the request it came with, where the next may begin with the same bytes."""
     follows: bytes = b""
     """The print of a request whose messages, to the byte, it begins with."""
+    loaded: list[dict[str, Any]] = field(default_factory=list)
+    """Tools that a message brought in: their definitions are part of its text, and the prompt's beginning stays."""
+    omitted: tuple[str, ...] = ()
+    """Tools that only the API's own servers could run: the model is not told of them."""
+
+    @property
+    def known_tools(self) -> list[dict[str, Any]]:
+        """All tools that the model may call."""
+        return [*self.tools, *self.loaded] if self.loaded else self.tools
 
 
 class Grown(Sequence[Message]):
@@ -66,6 +77,12 @@ class Grown(Sequence[Message]):
         self._new = new
         self._read = read
         self._all: list[Message] | None = None
+        self._at: Callable[[list[Message]], None] | None = None
+
+    def look(self, at: Callable[[list[Message]], None]) -> None:
+        """Let `at` go over the new ones now, and over the others once they are read."""
+        at(self._new)
+        self._at = at
 
     def __len__(self) -> int:
         return self._count + len(self._new)
@@ -79,6 +96,8 @@ class Grown(Sequence[Message]):
             return self._new[place - self._count]
         if self._all is None:
             self._all = self._read()
+            if self._at is not None:
+                self._at(self._all)
         return self._all[place]
 
     def __iter__(self) -> Iterator[Message]:

@@ -197,6 +197,7 @@ class Choice:
             routes=new_routes(draft.routes, parent, keep),
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
+            omitted=plan.omitted() if plan.sibling is None else {},
             started=draft.started,
             seconds=time.monotonic() - self._began,
             uid=self._uid,
@@ -213,6 +214,7 @@ class Choice:
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         kept = remember(session, plan, self._uid, reply) if masked is None else None
         session.tree.add(turn, end, asked, reply if end else None)
+        session.echoes.add(reply.tool_calls)
         if core.log is not None and not session.gone:
             known = {"messages": plan.new_messages(), "text": text, "end": end, "asked": asked, "kept": kept}
             tops = {"tops": draft.tops} if draft.tops else {}

@@ -64,6 +64,7 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
         "unbridged": turn.unbridged,
         "parse_failures": turn.parse_failures,
         "tool_calls": turn.tool_calls,
+        "omitted": turn.omitted,
         "started": turn.started,
         "seconds": turn.seconds,
         "id": turn.uid,

@@ -175,6 +175,7 @@ class Log:
             routes=(routes.start, routes.data, routes.width, routes.itemsize) if routes is not None else None,
             parse_failures=turn.parse_failures,
             tool_calls=turn.tool_calls,
+            omitted=turn.omitted,
             started=turn.started,
             seconds=turn.seconds,
             uid=turn.uid,

@@ -126,6 +126,7 @@ _FIDELITY: Schema = {
             "description": "prompts rendered anew, by reason; together they are `renders`",
         },
         "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
+        "omitted": {"type": "object", "description": "images and server-side tools that the model was not shown"},
     },
 }
 _HEALTH: Schema = {

@@ -9,13 +9,14 @@ import dataclasses
 import logging
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_128
 
 from . import unbridged
-from .chat import ChatCall, Message, Prints, Reply, TextCall, fingerprint, render_key
+from .chat import ChatCall, Grown, Message, Prints, Reply, TextCall, fingerprint, render_key
 from .constraint import reply_form
 from .engine.base import IDS, Sampling
 from .faults import Fault, invalid
@@ -54,6 +55,15 @@ class Plan:
     def new_messages(self) -> list[Message]:
         """Those that the turns before have not seen."""
         return list(self.call.messages[self.used :]) if isinstance(self.call, ChatCall) else []
+
+    def omitted(self) -> dict[str, int]:
+        """What is new in the prompt and not shown to the model, by kind: parts of messages, and the API's own tools."""
+        kinds: Counter[str] = Counter()
+        if isinstance(self.call, ChatCall):
+            kinds.update(self.call.omitted if self.origin != "bridge" else ())
+            for message in self.new_messages():
+                kinds.update(message.get("omitted", {}))
+        return dict(kinds)
 
 
 class Planner:
@@ -110,6 +120,7 @@ class Planner:
 
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         tree = session.tree
+        _restore(session, call)
         turn, used, prints = tree.find(call)
         bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else unbridged.CHANGED
         if turn is not None and not isinstance(bridged, str):
@@ -201,7 +212,7 @@ class Planner:
             self._renderer.tokenizer,
             stop_ids=self._renderer.stop_ids,
             stop=plan.sampling.stop,
-            calls=isinstance(call, ChatCall) and bool(call.tools) and call.tool_choice != "none",
+            calls=isinstance(call, ChatCall) and bool(call.known_tools) and call.tool_choice != "none",
             thinking=end.endswith("<think>"),
             plain=not chat,
             live=not plan.forced and streams(self._renderer.family.format),
@@ -239,6 +250,14 @@ class Planner:
         except Exception as error:  # whatever the model says is data
             logger.warning("a reply could not be parsed: %s", type(error).__name__)
             return Reply(content=tokenizer.decode(ids), parse_failures=1)
+
+
+def _restore(session: Session, call: ChatCall) -> None:
+    """Take calls that the client echoes as the model made them."""
+    if isinstance(call.messages, Grown):
+        call.messages.look(session.echoes.restore)
+    else:
+        session.echoes.restore(call.messages)
 
 
 def text_print(text: str) -> bytes:

@@ -39,6 +39,7 @@ def chat_body(call: ChatCall, sampling: Sampling, model: str, stream: bool) -> d
 
 
 def _message(message: Message) -> Message:
+    message = {name: value for name, value in message.items() if name != "omitted"}
     if not message.get("tool_calls"):
         return message
     calls = []

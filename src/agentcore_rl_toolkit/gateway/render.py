@@ -23,6 +23,7 @@ from .engine.base import IDS
 from .families import History, choose
 from .faults import RenderFault as RenderFault
 from .replies import Replies
+from .roles import Settled, settle, unsettled
 from .standins import LONG_CALLS, StandIns
 from .template import ChatTemplate, TemplateRenderer
 from .tokenizer import Tokenizer
@@ -77,14 +78,14 @@ class ChatRenderer:
     @property
     def stops(self) -> dict[str, int]:
         """The marks that end a reply, and the tokens that the model samples there."""
-        if isinstance(self._plain, TemplateRenderer):
-            return self._plain.stops()
+        if isinstance(plain := unsettled(self._plain), TemplateRenderer):
+            return plain.stops()
         return {self.tokenizer.decode([stop]): stop for stop in self.stop_ids}
 
     def template(self) -> ChatTemplate | None:
         """The tokenizer's chat template, if it has one."""
-        if isinstance(self._plain, TemplateRenderer):
-            return self._plain.template
+        if isinstance(plain := unsettled(self._plain), TemplateRenderer):
+            return plain.template
         return ChatTemplate(self.tokenizer, self._template) if self.tokenizer.chat_template else None
 
     # Prompts
@@ -144,7 +145,7 @@ class ChatRenderer:
         sampled = turn.sampled.tolist()
         renderer = self._renderer(call.template)
         try:
-            if isinstance(renderer, TemplateRenderer):
+            if isinstance(unsettled(renderer), TemplateRenderer):
                 added = self._template_bridge(renderer, call, used, known, sampled)
                 return added if isinstance(added, str) else (turn.length, array(IDS, added))
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
@@ -204,14 +205,15 @@ class ChatRenderer:
         return whole[len(before) :] if whole[: len(before)] == before else None
 
     def _template_bridge(
-        self, renderer: TemplateRenderer, call: ChatCall, used: int, known: list[int], sampled: list[int]
+        self, renderer: Any, call: ChatCall, used: int, known: list[int], sampled: list[int]
     ) -> list[int] | str:
-        thought = None
+        messages, thought = list(call.messages), None
         if self.history == "template":  # what it does to the reasoning of this turn decides
             thought = bool(self.parse(sampled, known[-_PROMPT_END:], call, "").reasoning)
-        return renderer.bridge.bridge(
-            list(call.messages), used, call.tools or None, sampled, self.stop_ids, thought=thought
-        )
+        if isinstance(renderer, Settled):
+            messages, used = renderer.around_reply(messages, used)
+        inner: TemplateRenderer = unsettled(renderer)
+        return inner.bridge.bridge(messages, used, call.tools or None, sampled, self.stop_ids, thought=thought)
 
     def forced(self, call: ChatCall) -> list[int]:
         """The tokens that make the model begin with a tool call, as `tool_choice` asks for.
@@ -262,7 +264,7 @@ class ChatRenderer:
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"{', '.join(refused)} can't be set")
-            created = self._renderers[key] = self._create(settings)
+            created = self._renderers[key] = settle(self._create(settings), self.tokenizer.decode)
         except ConfigError:
             raise
         except Exception as error:

@@ -68,6 +68,7 @@ def _replay(session: Session, record: dict[str, Any]) -> None:
         routes=Routes(*routes) if routes is not None else None,
         parse_failures=record["parse_failures"],
         tool_calls=record.get("tool_calls", 0),
+        omitted=record.get("omitted", {}),
         started=record["started"],
         seconds=record["seconds"],
         uid=record["uid"],
@@ -88,6 +89,7 @@ def _remember(session: Session, turn: Turn, record: dict[str, Any], reply: Reply
         answer = Answer(created, uid, model, request, choices)
         answer.done.set()
         session.remember(answer)
+    session.echoes.add(reply.tool_calls)
     answer.outcomes.append(Outcome(turn, reply, record.get("tops") or []))
     restore(session, record, reply)
 

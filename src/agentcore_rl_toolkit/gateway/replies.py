@@ -134,7 +134,7 @@ class Replies:
     # Text, reasoning and calls
 
     def _read(self, renderer: Any, ids: list[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
-        tools = call.tools or None
+        tools = call.known_tools or None
         try:
             parsed = renderer.parse_response(ids, tools=tools, prompt_ids=list(prompt_end))
         except (ValueError, RecursionError):  # a model may write JSON that no parser takes

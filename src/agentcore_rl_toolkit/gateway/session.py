@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .chat import Reply
+from .echoes import Echoes
 from .engine.base import Sampling
 from .faults import Fault, invalid
 from .history import Kept
@@ -148,6 +149,7 @@ class Session:
         self.used = time.monotonic()
         """When it was last used, on a clock that nobody sets."""
         self.tree = Tree()
+        self.echoes = Echoes()
         self.result: Any = None
         self.closed = False
         self.gone = False

@@ -81,6 +81,8 @@ class Fidelity:
     """Why prompts were rendered anew, and how many: together they are `renders`."""
     damaged: bool = False
     """Some turns could not be read from the log: there were more of them than these."""
+    omitted: dict[str, int] = field(default_factory=dict)
+    """What agents sent and the model was not shown, by kind: images, documents, and tools of the API's own servers."""
 
     @property
     def wanted(self) -> int:
@@ -135,6 +137,7 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool =
             tool_calls=sum(turn.tool_calls for turn in turns),
             unbridged=_unbridged(turns),
             damaged=damaged,
+            omitted=dict(sum((Counter(turn.omitted) for turn in turns if turn.omitted), Counter())),
         ),
         sum(turn.seconds for turn in turns),
     )

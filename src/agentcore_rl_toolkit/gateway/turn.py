@@ -86,6 +86,8 @@ class Turn:
     """Expert routes of the tokens that the parents' routes don't cover."""
     parse_failures: int = 0
     tool_calls: int = 0
+    omitted: dict[str, int] = field(default_factory=dict)
+    """What the client sent and the model was not shown, by kind, as far as it is new in this turn's prompt."""
     started: float = 0.0
     seconds: float = 0.0
     uid: str = ""

@@ -38,7 +38,7 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
 
 _COUNTS = (
     *("groups/", "rollouts/", "dropped/", "left_out/", "failures/"),
-    *("fidelity/renders", "fidelity/parse_failures", "fidelity/unbridged"),
+    *("fidelity/renders", "fidelity/parse_failures", "fidelity/unbridged", "fidelity/omitted"),
 )
 
 
@@ -74,6 +74,7 @@ def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "fidelity/renders": sum(fidelity.renders for fidelity in known),
         "fidelity/parse_failures": sum(fidelity.parse_failures for fidelity in known),
         "fidelity/unbridged": sum(sum(fidelity.split.values()) for fidelity in known),
+        "fidelity/omitted": sum(sum(fidelity.omitted.values()) for fidelity in known),
     } | _counted("fidelity/unbridged", unbridged)
 
 

@@ -207,9 +207,6 @@ def test_exceptions_as_aws_raises_them(stream: bool):
         ):
             with raises(name, "too bad"):
                 ask(session, stream=stream)
-        with raises("ValidationException", "this model reads text only"):
-            image = {"image": {"format": "png", "source": {"bytes": b"x"}}}
-            ask(session, stream=stream, messages=[{"role": "user", "content": [image]}])
         with raises("ValidationException", "guardrail"):
             guardrail = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
             ask(session, stream=stream, guardrailConfig=guardrail)

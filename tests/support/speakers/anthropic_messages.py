@@ -38,7 +38,8 @@ class AnthropicSpeaker:
         return self._ask(self._messages)
 
     def show_image(self) -> Heard:
-        return self._ask([*self._messages, {"role": "user", "content": [{"type": "image", "source": PIXEL}]}])
+        self._messages.append({"role": "user", "content": [{"type": "image", "source": PIXEL}]})
+        return self._ask(self._messages)
 
     def close(self) -> None:
         self._client.close()

@@ -60,7 +60,7 @@ class Speaker(Protocol):
         """Give back what tools returned: the call, its output, and whether that is an error."""
 
     def show_image(self) -> Heard:
-        """Send a picture; raises `Refused`. It stays out of the history."""
+        """Send a picture."""
 
     def close(self) -> None:
         """Close the SDK's client."""

@@ -43,7 +43,8 @@ class BedrockConverseSpeaker:
 
     def show_image(self) -> Heard:
         image = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
-        return self._ask([*self._messages, {"role": "user", "content": [image]}])
+        self._messages.append({"role": "user", "content": [image]})
+        return self._ask(self._messages)
 
     def close(self) -> None:
         self._client.close()

@@ -35,7 +35,8 @@ class OpenAIChatSpeaker:
 
     def show_image(self) -> Heard:
         part = {"type": "image_url", "image_url": {"url": PIXEL}}
-        return self._ask([*self._messages, {"role": "user", "content": [part]}])
+        self._messages.append({"role": "user", "content": [part]})
+        return self._ask(self._messages)
 
     def close(self) -> None:
         self._client.close()

@@ -184,17 +184,14 @@ def test_an_empty_message_is_one():
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"role": "user", "content": [{"type": "image", "source": {}}]}, "'image'; this model reads text only"),
-        ({"role": "user", "content": [{"type": "document", "source": {}}]}, "'document'; this model reads text only"),
-        ({"role": "user", "content": [{"type": "tool_use", "name": "f", "input": {}}]}, "'tool_use'; this model"),
-        ({"role": "assistant", "content": [{"type": "server_tool_use", "name": "f"}]}, "'server_tool_use'; this model"),
-        ({"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "f"}]}, "'tool_result'; this model"),
-        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image"}]}]},
-         "'image'; this model reads text only"),
+        ({"role": "user", "content": [{"type": "tool_use", "name": "f", "input": {}}]}, "'tool_use', which has no"),
+        ({"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "f"}]}, "'tool_result', which has"),
+        ({"role": "user", "content": [{"type": "tool_reference", "tool_name": "f"}]}, "'tool_reference', which has"),
+        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+                                       "content": [{"type": "tool_reference"}]}]}, "without a tool_name"),
         ({"role": "user", "content": [{"type": "tool_result", "content": "x"}]}, "without a tool_use_id"),
         ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": 5}]}, "neither a"),
-        ({"role": "system", "content": "x"}, "role is 'system'.*go into system"),
-        ({"role": "tool", "content": "x"}, "role is 'tool'; expected user or assistant$"),
+        ({"role": "tool", "content": "x"}, "role is 'tool'; expected user, assistant or system$"),
         ({"content": "x"}, "role is None"),
         ({"role": "user"}, "content is neither"),
         ({"role": "user", "content": ["x"]}, "without a type"),
@@ -281,16 +278,13 @@ def test_sampling():
         ("thinking", True),
         ("tools", {}),
         ("tools[0]", ["add"]),
-        ("tools[0]", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tools[0]", [{"type": 5, "name": "web_search"}]),
         ("tools[0]", [{"input_schema": {}}]),
         ("tools[0]", [{"name": "add", "input_schema": "x"}]),
         ("tool_choice", "auto"),
         ("tool_choice", {"type": "required"}),
         ("tool_choice", {"type": "any"}),
         ("tool_choice", {"type": "tool", "name": "add"}),
-        ("container", "container_1"),
-        ("mcp_servers", [{"url": "https://example.com"}]),
-        ("system", [{"type": "image"}]),
         ("system", 5),
     ],
 )
@@ -300,9 +294,60 @@ def test_what_is_refused(name: str, value: Any):
     assert refused.value.param == name
 
 
-def test_a_tool_that_runs_elsewhere_is_named():
-    with pytest.raises(Fault, match="'web_search_20250305', which is not served"):
-        anthropic.read_call(BODY | {"tools": [{"type": "web_search_20250305", "name": "web_search"}]})
+def test_what_anthropic_would_run_is_left_out_and_named():
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    call = anthropic.read_call(BODY | {"tools": [search, TOOL], "container": "c", "mcp_servers": [{"url": "u"}]})
+    assert [tool["function"]["name"] for tool in call.tools] == ["add"]
+    assert call.omitted == ("container", "mcp_servers", "web_search_20250305")
+    for choice in ({"type": "any"}, {"type": "tool", "name": "web_search"}):
+        assert anthropic.read_call(BODY | {"tools": [search], "tool_choice": choice}).tool_choice == "auto"
+    with pytest.raises(Fault, match="names none of the tools"):
+        anthropic.read_call(BODY | {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "web_search"}})
+
+
+def test_a_placeholder_stands_for_what_a_text_model_cannot_read():
+    image = {"type": "image", "source": {"type": "base64", "data": "xyz"}}
+    pdf = {"type": "document", "source": {"type": "base64", "data": "xyz"}}
+    note = {"type": "document", "source": {"type": "text", "data": "a note", "media_type": "text/plain"}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [_text("seen: "), image]}
+    read = anthropic.read_messages([{"role": "user", "content": [result, image, _text(" and "), pdf, image, note]}])
+    seen = "[image omitted: this model reads text only]"
+    assert read == [
+        {"role": "tool", "content": f"seen: {seen}", "omitted": {"image": 1}, "tool_call_id": "c"},
+        {
+            "role": "user",
+            "content": f"{seen} and [document omitted: this model reads text only]{seen}a note",
+            "omitted": {"image": 2, "document": 1},
+        },
+    ]
+    searched = {"role": "assistant", "content": [{"type": "server_tool_use", "name": "f"}, _text("found")]}
+    assert anthropic.read_messages([*HELLO, searched])[1]["omitted"] == {"server_tool_use": 1}
+
+
+def test_system_messages_stand_where_they_were_sent():
+    later = {"role": "system", "content": [_text("be "), _text("brief")]}
+    call = anthropic.read_call(BODY | {"system": "be kind", "messages": [*HELLO, later]})
+    assert [(message["role"], message["content"]) for message in call.messages] == [
+        ("system", "be kind"), ("user", HELLO[0]["content"]), ("system", "be brief"),
+    ]  # fmt: skip
+
+
+def test_a_deferred_tool_is_loaded_by_a_reference():
+    late = {"name": "late", "description": "Later", "input_schema": {"type": "object"}, "defer_loading": True}
+    body = BODY | {"tools": [TOOL, late]}
+    before = anthropic.read_call(body)
+    assert ([tool["function"]["name"] for tool in before.tools], before.loaded) == (["add"], [])
+    with pytest.raises(Fault, match="names none of the tools"):
+        anthropic.read_call(body | {"tool_choice": {"type": "tool", "name": "late"}})
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("late", "late", "unknown")]
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": found}]}
+    after = anthropic.read_call(body | {"messages": [*HELLO, result], "tool_choice": {"type": "tool", "name": "late"}})
+    assert after.tools == before.tools
+    assert [tool["function"]["name"] for tool in after.loaded] == ["late"]
+    assert after.tool_choice == "=late"
+    once, twice, unknown = after.messages[-1]["content"].splitlines()
+    assert json.loads(once) == json.loads(twice) == after.loaded[0]
+    assert unknown == "unknown"
 
 
 @pytest.mark.parametrize(

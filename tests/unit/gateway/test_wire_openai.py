@@ -195,8 +195,6 @@ def test_messages_in_canonical_form():
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "reads text only"),
-        ({"role": "user", "content": [{"type": "input_audio"}]}, "reads text only"),
         ({"role": "function", "content": "x"}, "role is 'function'"),
         ({"content": "x"}, "role is None"),
         ({"role": "user", "content": 5}, "content is neither"),

@@ -43,6 +43,8 @@ WORDS = [
     "function_call_output",
     "reasoning",
     "item_reference",
+    *("namespace", "custom", "custom_tool_call", "custom_tool_call_output"),
+    *("tool_search", "tool_search_call", "tool_search_output", "client", "additional_tools"),
     "user",
     "assistant",
     "input_text",
@@ -67,6 +69,7 @@ KEYS = [
     "mode",
     "tools",
     "parameters",
+    *("namespace", "input", "execution", "defer_loading"),
 ]
 texts = st.one_of(
     st.text(max_size=5), st.sampled_from([*WORDS, "\ud800", f"resp_{ONE}", f"msg_{ONE}_0", f"call_{TWO}_1"])
@@ -282,13 +285,11 @@ def test_reasoning_comes_back_in_any_form():
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}, "reads text only"),
-        ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "reads text only"),
-        ({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}, "reads text only"),
         ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "neither a text nor a list"),
         ({"role": "tool", "content": "x"}, "role is 'tool'"),
         ({"role": ["user"], "content": "x"}, "role is"),
-        ({"type": "web_search_call", "id": "x"}, "'web_search_call', which is not served"),
+        ({"type": "compaction", "id": "x"}, "'compaction', which is not served"),
+        ({"type": "custom_tool_call", "name": "f", "input": {}}, "input is not a text"),
         ({"type": "function_call", "arguments": "{}"}, "no name"),
         ({"type": "function_call", "name": "f", "arguments": {}}, "not JSON text"),
         ({"type": "reasoning", "summary": "hm"}, "not a list of parts"),
@@ -360,14 +361,19 @@ def test_references_to_items():
 # Settings
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [{"type": "web_search"}, {"type": "mcp", "server_label": "x"}, {"type": "custom", "name": "x"}, {"name": "x"}, 5],
-)
+@pytest.mark.parametrize("tool", [{"name": "x"}, {"type": "custom"}, {"type": "namespace", "tools": []}, 5])
 def test_tools_that_are_refused(tool: Any):
-    fault = refused(tools=[ADD, tool])
-    assert fault.param == "tools[1]"
-    assert "only functions are" in fault.message
+    assert refused(tools=[ADD, tool]).param == "tools[1]"
+
+
+def test_what_openai_would_run_is_left_out_and_named():
+    tools = [{"type": "web_search"}, ADD, {"type": "mcp", "server_label": "x"}, {"type": "tool_search"}]
+    items = [{"role": "user", "content": "hi"}, {"type": "web_search_call", "id": "x"}]
+    call = read(tools=tools, input=items, tool_choice={"type": "web_search"})
+    assert [tool["function"]["name"] for tool in call.tools] == ["add"]
+    assert call.omitted == ("web_search", "mcp", "tool_search", "web_search_call")
+    assert call.tool_choice == "auto"
+    assert read(tools=[{"type": "web_search"}], tool_choice="required").tool_choice == "auto"
 
 
 def test_a_function_needs_a_name():

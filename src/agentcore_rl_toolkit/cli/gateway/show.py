@@ -162,11 +162,13 @@ def _fidelity(session: Session) -> None:
     known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
     masked = ", ".join(f"{count} {reason}" for reason, count in known.masked.items())
     anew = ", ".join(f"{count} {reason}" for reason, count in known.unbridged.items())
+    omitted = ", ".join(f"{count} {kind}" for kind, count in known.omitted.items())
     print(
         f"{known.turns} turns, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained"
         + (f"; masked: {masked}" if masked else "")
         + (f"; rendered anew: {anew}" if anew else "")
         + (f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else "")
+        + (f"; not shown to the model: {omitted}" if omitted else "")
         + ("; later turns could not be read" if session.damaged else ""),
         file=sys.stderr,
     )

@@ -7,26 +7,24 @@ signature nobody checks. A reply that the client has begun itself is refused: it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..chat import ChatCall, Message, Reply, TextCall, ToolCall
 from ..faults import Fault, invalid
 from ..turn import Tokens
+from .anthropic_tools import MessagesTools
 from .base import (
     Asked,
     Refusal,
     Wire,
-    any_tool,
     call_arguments,
     call_input,
-    chosen_tool,
-    function_tool,
     with_user_turn,
     without_prefill,
 )
 from .body import dump, one_line
 from .fields import flag, short, text
+from .omitted import Omitted, Part, content_fields
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
 
 _THINKING = {"disabled": False, "enabled": True, "adaptive": True, "between_tools": True}
 _MOST_STOPS = 16
+_NO_TEXT = ("image", "document", "search_result", "container_upload")
 
 
 # Requests
@@ -50,11 +49,8 @@ def read_call(body: dict[str, Any]) -> ChatCall:
 
 def read_counted(body: dict[str, Any]) -> ChatCall:
     """A request to `/messages/count_tokens`: the same, but that nothing is asked for."""
-    for name in ("container", "mcp_servers"):
-        if body.get(name):
-            raise invalid(f"{name} is run by Anthropic's servers, and not served here", param=name)
-    messages = _system(body.get("system")) + read_messages(body.get("messages"))
-    tools = _tools(body.get("tools"))
+    tools = MessagesTools(body)
+    messages = _system(body.get("system")) + read_messages(body.get("messages"), tools)
     settings = {
         "stop": _stops(body.get("stop_sequences")),
         "response_format": _format(body.get("output_config")),
@@ -62,59 +58,67 @@ def read_counted(body: dict[str, Any]) -> ChatCall:
     }
     return ChatCall(
         messages=messages,
-        tools=tools,
-        tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        tools=tools.shown,
+        loaded=tools.loaded,
+        omitted=tuple(tools.omitted),
+        tool_choice=tools.choice(body.get("tool_choice")),
         sampling=read_sampling(body | settings),
         model=text(body, "model"),
         template=_template(body.get("thinking")),
     )
 
 
-def read_messages(messages: Any) -> list[Message]:
-    """Messages in canonical form."""
+def read_messages(messages: Any, tools: MessagesTools | None = None) -> list[Message]:
+    """Messages in canonical form; tools that they refer to are loaded."""
     if not isinstance(messages, list) or not messages:
         raise invalid("messages is not a list with at least one message", param="messages")
     read: list[Message] = []
+    tools = tools or MessagesTools({})
     for place, message in enumerate(messages):
-        read += _message(message, f"messages[{place}]")
+        read += _message(message, f"messages[{place}]", tools)
     return with_user_turn(read)
 
 
-def _message(message: Any, where: str) -> list[Message]:
+def _message(message: Any, where: str, tools: MessagesTools) -> list[Message]:
     if not isinstance(message, dict):
         raise invalid(f"{where} is not an object", param=where)
     role = message.get("role")
     if role == "user":
-        return _user(_blocks(message.get("content"), where), where)
+        return _user(_blocks(message.get("content"), where), where, tools)
     if role == "assistant":
         return [_assistant(_blocks(message.get("content"), where), where)]
-    hint = "; instructions go into system, beside messages" if role == "system" else ""
-    raise invalid(f"{where}.role is {short(role)}; expected user or assistant{hint}", param=where)
+    if role == "system":
+        return _system(message.get("content"), where)
+    raise invalid(f"{where}.role is {short(role)}; expected user, assistant or system", param=where)
 
 
-def _user(blocks: list[dict[str, Any]], where: str) -> list[Message]:
-    results = [_result(block, where) for block in blocks if block["type"] == "tool_result"]
-    texts = [_text(block, where) for block in blocks if block["type"] != "tool_result"]
-    return [*results, {"role": "user", "content": "".join(texts)}] if texts or not results else results
+def _user(blocks: list[dict[str, Any]], where: str, tools: MessagesTools) -> list[Message]:
+    results = [_result(block, where, tools) for block in blocks if block["type"] == "tool_result"]
+    parts = [_part(block, where) for block in blocks if block["type"] != "tool_result"]
+    return [*results, {"role": "user", **content_fields(parts)}] if parts or not results else results
 
 
-def _result(block: dict[str, Any], where: str) -> Message:
+def _result(block: dict[str, Any], where: str, tools: MessagesTools) -> Message:
     if not isinstance(block.get("tool_use_id"), str):
         raise invalid(f"{where} has a tool_result without a tool_use_id", param=where)
-    said = [_text(inner, where) for inner in _blocks(block.get("content") or "", where)]
-    return {"role": "tool", "content": "".join(said), "tool_call_id": block["tool_use_id"]}
+    parts = [
+        tools.load(inner.get("tool_name"), where) if inner["type"] == "tool_reference" else _part(inner, where)
+        for inner in _blocks(block.get("content") or "", where)
+    ]
+    return {"role": "tool", **content_fields(parts), "tool_call_id": block["tool_use_id"]}
 
 
 def _assistant(blocks: list[dict[str, Any]], where: str) -> Message:
-    texts, thoughts, calls = [], [], []
+    parts: list[Part] = []
+    thoughts, calls = [], []
     for block in blocks:
         if block["type"] == "thinking":
             thoughts.append(_text(block, where, "thinking"))
         elif block["type"] == "tool_use":
             calls.append(_call(block, where))
         elif block["type"] != "redacted_thinking":
-            texts.append(_text(block, where))
-    read: Message = {"role": "assistant", "content": "".join(texts)}
+            parts.append(_part(block, where))
+    read: Message = {"role": "assistant", **content_fields(parts)}
     if calls:
         read["tool_calls"] = calls
     if any(thoughts):
@@ -142,54 +146,31 @@ def _blocks(content: Any, where: str) -> list[dict[str, Any]]:
     return content
 
 
+def _part(block: dict[str, Any], where: str) -> Part:
+    """What the model reads of a block: its text, or a placeholder."""
+    kind, source = block["type"], block.get("source")
+    if kind == "document" and isinstance(source, dict) and isinstance(source.get("data"), str):
+        return source["data"] if source.get("type") == "text" else Omitted(kind)
+    if kind in _NO_TEXT or kind.endswith(("_tool_use", "_tool_result")):  # those of tools on Anthropic's servers
+        return Omitted(kind[:80])
+    return _text(block, where)
+
+
 def _text(block: dict[str, Any], where: str, kind: str = "text") -> str:
     """What a block says; one that is not of this kind is refused."""
     if block["type"] != kind:
-        raise invalid(f"{where} has a block of type {block['type'][:40]!r}; this model reads text only", param=where)
+        raise invalid(f"{where} has a block of type {block['type'][:40]!r}, which has no place there", param=where)
     said = block.get(kind)
     if not isinstance(said, str):
         raise invalid(f"{where} has a {kind} block without its text", param=where)
     return said
 
 
-def _system(system: Any) -> list[Message]:
+def _system(system: Any, where: str = "system") -> list[Message]:
     if system is None:
         return []
-    said = "".join(_text(block, "system") for block in _blocks(system, "system"))
-    return [{"role": "system", "content": said}] if said else []
-
-
-def _tools(tools: Any) -> list[dict[str, Any]]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
-        raise invalid("tools is not a list", param="tools")
-    return [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, where: str) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        raise invalid(f"{where} is not an object", param=where)
-    if tool.get("type") not in (None, "custom"):
-        raise invalid(
-            f"{where} is of type {short(tool['type'])}, which is not served here; give a tool of your own, with a name "
-            "and an input_schema",
-            param=where,
-        )
-    return function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
-
-
-def _tool_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> str:
-    if choice is None:
-        return "auto"
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind == "any":
-        return any_tool(tools)
-    if kind == "tool":
-        return chosen_tool(choice.get("name"), tools)
-    if kind not in ("auto", "none"):
-        raise invalid(f"tool_choice is {short(choice)}; its type is auto, any, tool or none", param="tool_choice")
-    return str(kind)
+    read = content_fields(_part(block, where) for block in _blocks(system, where))
+    return [{"role": "system", **read}] if read["content"] else []
 
 
 def _stops(stops: Any) -> list[str]:

@@ -11,6 +11,7 @@ from ..faults import Fault, invalid
 from .base import any_tool, call_arguments, chosen_tool, function_tool, with_user_turn, without_prefill
 from .body import dump, read_json
 from .fields import short
+from .omitted import Omitted, content_fields
 from .sampling import SAMPLING, read_sampling
 
 _INFERENCE = {"maxTokens": "max_tokens", "temperature": "temperature", "topP": "top_p", "stopSequences": "stop"}
@@ -27,10 +28,11 @@ def read_converse(body: dict[str, Any], model: str | None) -> ChatCall:
     if body.get("guardrailConfig"):
         raise invalid("guardrailConfig names a guardrail, and none is applied here", param="guardrailConfig")
     additional = _object(body, "additionalModelRequestFields")
-    tools, choice = _tool_config(_object(body, "toolConfig"))
+    tools, omitted, choice = _tool_config(_object(body, "toolConfig"))
     return ChatCall(
         messages=read_messages(body.get("messages"), body.get("system")),
         tools=tools,
+        omitted=tuple(omitted),
         tool_choice=choice,
         sampling=_sampling(_object(body, "inferenceConfig"), additional, _object(body, "outputConfig")),
         model=model,
@@ -44,8 +46,8 @@ def read_messages(messages: Any, system: Any = None) -> list[Message]:
         raise invalid("messages is not a list with at least one message", param="messages")
     read: list[Message] = []
     if system is not None:
-        texts = [text for _, text in _blocks(system, "system", set())]
-        read += [{"role": "system", "content": "".join(texts)}] if texts else []
+        parts = [part for _, part in _blocks(system, "system", set())]
+        read += [{"role": "system", **content_fields(parts)}] if parts else []
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
         role = message.get("role") if isinstance(message, dict) else None
@@ -57,7 +59,7 @@ def read_messages(messages: Any, system: Any = None) -> list[Message]:
 
 def _message(role: str, blocks: list[tuple[str, Any]], where: str) -> list[Message]:
     results = [_result(value, where) for kind, value in blocks if kind == "toolResult"]
-    read: Message = {"role": role, "content": "".join(value for kind, value in blocks if kind == "text")}
+    read: Message = {"role": role, **content_fields(value for kind, value in blocks if kind == "text")}
     if results and not read["content"]:
         return results
     calls = [_call(value, where) for kind, value in blocks if kind == "toolUse"]
@@ -70,7 +72,7 @@ def _message(role: str, blocks: list[tuple[str, Any]], where: str) -> list[Messa
 
 
 def _blocks(content: Any, where: str, allowed: set[str]) -> Iterator[tuple[str, Any]]:
-    """The kind and value of each block; what is text in any form is `text`."""
+    """The kind and value of each block; what is text in any form is `text`, and so is the placeholder of an image."""
     if not isinstance(content, list):
         raise invalid(f"{where} is not a list of blocks", param=where)
     for place, block in enumerate(content):
@@ -82,7 +84,8 @@ def _blocks(content: Any, where: str, allowed: set[str]) -> Iterator[tuple[str, 
         if kind == "cachePoint":
             continue
         if kind in _MEDIA:
-            raise invalid(f"{here} is of type {kind!r}, and this model reads text only", param=here)
+            yield "text", Omitted(kind)
+            continue
         if kind != "text" and kind not in allowed:
             raise invalid(f"{here} is of type {kind[:80]!r}, which has no place there", param=here)
         if kind == "text" and not isinstance(value, str):
@@ -102,8 +105,8 @@ def _result(result: Any, where: str) -> Message:
     where = f"{where}.toolResult"
     known = _struct(result, where)
     blocks = _blocks(known.get("content"), f"{where}.content", {"json"})
-    texts = [value if kind == "text" else dump(value).decode() for kind, value in blocks]
-    return {"role": "tool", "content": "".join(texts), "tool_call_id": _name(known, "toolUseId", where)}
+    parts = [value if kind == "text" else dump(value).decode() for kind, value in blocks]
+    return {"role": "tool", **content_fields(parts), "tool_call_id": _name(known, "toolUseId", where)}
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -129,11 +132,12 @@ def _reasoning(block: Any, where: str) -> str:
     return text
 
 
-def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str], str]:
+    """The tools, the kinds of those that AWS's servers run, and which may be called."""
     given = config.get("tools")
     if not isinstance(given or [], list):
         raise invalid("toolConfig.tools is not a list", param="toolConfig.tools")
-    tools = []
+    tools, omitted = [], []
     for place, tool in enumerate(given or []):
         where = f"toolConfig.tools[{place}]"
         kind, value = _member(tool, where)
@@ -141,9 +145,11 @@ def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
             spec = _struct(value, f"{where}.toolSpec")
             schema = _object(spec, "inputSchema").get("json")
             tools.append(function_tool(spec.get("name"), spec.get("description"), schema, where))
+        elif kind == "systemTool":
+            omitted.append(str(_struct(value, where).get("name") or kind)[:80])
         elif kind != "cachePoint":
             raise invalid(f"{where} is of type {kind[:80]!r}; only tools with a toolSpec are served", param=where)
-    return tools, _tool_choice(config.get("toolChoice"), tools)
+    return tools, omitted, _tool_choice(config.get("toolChoice"), tools)
 
 
 def _tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str:

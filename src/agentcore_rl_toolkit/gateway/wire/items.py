@@ -13,29 +13,41 @@ from typing import Any
 from ..chat import Message, Reply, ToolCall, parse_arguments
 from ..faults import Fault, invalid
 from ..history import Kept
+from .base import call_arguments
 from .fields import short
 from .openai import read_content
+from .response_tools import SEARCH, ResponseTools, custom_arguments, flat_name
 
 Event = tuple[str, dict[str, Any]]
 """Its type, and what else is in it."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_OURS = re.compile(r"(?:rs|msg|fc|call)_([0-9a-f]{16})_\d+")
+_OURS = re.compile(r"(?:rs|msg|fc|ctc|tsc|call)_([0-9a-f]{16})_\d+")
+_CALLS = ("function_call", "custom_tool_call", "tool_search_call")
+_RESULTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
+_SERVED_ELSEWHERE = (
+    *("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "computer_call"),
+    *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+)
+"""Items of tools that OpenAI's servers run: none of them can be this model's."""
 _PARTS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
 
 
 # Items in
 
 
-def read_items(given: Any, kept: Mapping[str, Kept]) -> list[Message]:
-    """A request's input in canonical form; `kept` resolves references to items of earlier responses."""
+def read_items(given: Any, kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> list[Message]:
+    """A request's input in canonical form; `kept` resolves references to items of earlier responses.
+
+    Tools that come with the input are added to `tools`.
+    """
     if given is None:
         return []
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
         raise invalid("input is neither a text nor a list of items", param="input")
-    reading = _Reading(kept)
+    reading = _Reading(kept, tools or ResponseTools(None))
     for place, item in enumerate(given):
         where = f"input[{place}]"
         if not isinstance(item, dict):
@@ -47,8 +59,9 @@ def read_items(given: Any, kept: Mapping[str, Kept]) -> list[Message]:
 class _Reading:
     """Messages made of items, one after the other."""
 
-    def __init__(self, kept: Mapping[str, Kept]) -> None:
+    def __init__(self, kept: Mapping[str, Kept], tools: ResponseTools) -> None:
         self.messages: list[Message] = []
+        self._tools = tools
         self._kept = kept
         self._open: Message | None = None
         """The assistant's message that the next item may be a part of."""
@@ -61,10 +74,14 @@ class _Reading:
         kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
         if kind == "message":
             self._message(item, where)
-        elif kind == "function_call":
-            self._call(item, where)
-        elif kind == "function_call_output":
+        elif kind in _CALLS:
+            self._call(item, kind, where)
+        elif kind in _RESULTS:
             self._result(item, where)
+        elif kind == "additional_tools":
+            self._bring(item, where)
+        elif kind in _SERVED_ELSEWHERE:
+            self._tools.omitted.append(kind)
         elif kind == "reasoning":
             self._reasoning(item, where)
         elif kind == "item_reference":
@@ -77,29 +94,37 @@ class _Reading:
         known = _ROLES.get(role) if isinstance(role, str) else None
         if known is None:
             raise invalid(f"{where}.role is {short(role)}; expected one of {', '.join(_ROLES)}", param=where)
-        content = item.get("content")
-        text = content if isinstance(content, str) else read_content(content, where)
+        read = read_content(item.get("content"), where)
         if known == "assistant":
             message = self._assistant(item)
-            message["content"] += text
+            message["content"] += read["content"]
         else:
-            self._open, self._uid, self._turns = None, None, {}
-            self.messages.append({"role": known, "content": text})
+            self._say({"role": known, **read})
 
-    def _call(self, item: dict[str, Any], where: str) -> None:
-        name, arguments = item.get("name"), item.get("arguments")
+    def _say(self, message: Message) -> None:
+        """Add a message that is not the assistant's."""
+        self._open, self._uid, self._turns = None, None, {}
+        self.messages.append(message)
+
+    def _bring(self, item: dict[str, Any], where: str) -> None:
+        """Tools that come with the input: before the first turn they are like others, later their text is a message."""
+        if any(message["role"] in ("assistant", "tool") for message in self.messages):
+            self._say({"role": "system", "content": self._tools.load(item.get("tools"), f"{where}.tools")})
+        else:
+            self._tools.lead(item.get("tools"), f"{where}.tools")
+
+    def _call(self, item: dict[str, Any], kind: str, where: str) -> None:
+        name = SEARCH if kind == "tool_search_call" else item.get("name")
         if not isinstance(name, str) or not name:
             raise invalid(f"{where} has no name", param=where)
-        if arguments is not None and not isinstance(arguments, str):
-            raise invalid(f"{where}.arguments is not JSON text", param=where)
-        function = {"name": name, "arguments": parse_arguments(arguments or "{}")}
+        function = {"name": flat_name(name, item.get("namespace")), "arguments": _arguments(item, kind, where)}
         call = {"id": _text(item.get("call_id")), "type": "function", "function": function}
         self._assistant(item).setdefault("tool_calls", []).append(call)
 
     def _result(self, item: dict[str, Any], where: str) -> None:
-        output = item.get("output")
-        text = output if isinstance(output, str) else read_content(output, where)
-        message: Message = {"role": "tool", "content": text}
+        message: Message = {"role": "tool", **read_content(item.get("output"), where)}
+        if item.get("type") == "tool_search_output":
+            message["content"] = self._tools.load(item.get("tools"), f"{where}.tools")
         if isinstance(item.get("call_id"), str):
             message["tool_call_id"] = item["call_id"]
         self._open = None
@@ -128,7 +153,7 @@ class _Reading:
 
     def _complete(self, message: Message, item: dict[str, Any]) -> bool:
         """Whether an item is the first of another turn, as far as the order tells: a text ends one without calls."""
-        return bool(message["content"]) and "tool_calls" not in message and item.get("type") != "function_call"
+        return bool(message["content"]) and "tool_calls" not in message and item.get("type") not in _CALLS
 
     def _referred(self, name: Any, where: str) -> dict[str, Any]:
         found = _OURS.fullmatch(name) if isinstance(name, str) else None
@@ -153,6 +178,17 @@ def _uid(item: dict[str, Any]) -> str | None:
     return None
 
 
+def _arguments(item: dict[str, Any], kind: str, where: str) -> Any:
+    """What a call was made with, in canonical form."""
+    name = "input" if kind == "custom_tool_call" else "arguments"
+    given = item.get(name)
+    if kind == "tool_search_call" and isinstance(given, dict):
+        return call_arguments(given)
+    if given is not None and not isinstance(given, str):
+        raise invalid(f"{where}.{name} is not {'a' if name == 'input' else 'JSON'} text", param=where)
+    return custom_arguments(given or "") if name == "input" else parse_arguments(given or "{}")
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
@@ -172,10 +208,12 @@ def _joined(parts: Any, where: str) -> str:
 class Output:
     """What a response says, item by item, and the events that tell of it."""
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, tools: ResponseTools | None = None) -> None:
+        """`tools` tells which item a call comes as; without them each is a function's."""
         self.items: list[dict[str, Any]] = []
         """Those that are whole."""
         self._uid = uid
+        self._tools = tools or ResponseTools(None)
         self._kind = ""
         """Of the item that is being said: `reasoning`, `message`, or none."""
         self._said: list[str] = []
@@ -183,10 +221,15 @@ class Output:
 
     @classmethod
     def of(
-        cls, uid: str, reply: Reply, logprobs: Sequence[dict[str, Any]] = (), end: str = "completed"
+        cls,
+        uid: str,
+        reply: Reply,
+        logprobs: Sequence[dict[str, Any]] = (),
+        end: str = "completed",
+        tools: ResponseTools | None = None,
     ) -> list[dict[str, Any]]:
         """All items of a reply."""
-        output = cls(uid)
+        output = cls(uid, tools)
         if reply.reasoning:
             output.say("reasoning", reply.reasoning)
         if reply.content:
@@ -238,17 +281,21 @@ class Output:
         return events
 
     def _call(self, call: ToolCall) -> list[Event]:
+        prefix, fields, said = self._tools.item(call)
         place = {"output_index": len(self.items)}
-        at = place | {"item_id": f"fc_{self._uid}_{len(self.items)}"}
-        item = {"id": at["item_id"], "type": "function_call", "call_id": call.id, "name": call.name}
-        whole = item | {"arguments": call.arguments, "status": "completed"}
+        at = place | {"item_id": f"{prefix}_{self._uid}_{len(self.items)}"}
+        whole = {"id": at["item_id"], **fields, "status": "completed"}
         self.items.append(whole)
-        return [
-            ("response.output_item.added", place | {"item": item | {"arguments": "", "status": "in_progress"}}),
-            ("response.function_call_arguments.delta", at | {"delta": call.arguments}),
-            ("response.function_call_arguments.done", at | {"name": call.name, "arguments": call.arguments}),
-            ("response.output_item.done", place | {"item": whole}),
-        ]
+        begun = whole | {"status": "in_progress"} | ({said: ""} if said else {})
+        events: list[Event] = [("response.output_item.added", place | {"item": begun})]
+        if said:
+            kind = "function_call_arguments" if said == "arguments" else "custom_tool_call_input"
+            done = {"name": fields["name"], said: fields[said]} if said == "arguments" else {said: fields[said]}
+            events += [
+                (f"response.{kind}.delta", at | {"delta": fields[said]}),
+                (f"response.{kind}.done", at | done),
+            ]
+        return [*events, ("response.output_item.done", place | {"item": whole})]
 
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._id(), "output_index": len(self.items), "content_index": 0}

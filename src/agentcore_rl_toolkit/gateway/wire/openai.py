@@ -13,6 +13,7 @@ from ..turn import Tokens
 from .base import Asked, Refusal, Wire, any_tool, chosen_tool, with_user_turn
 from .body import dump, one_line
 from .fields import flag, short, text, whole
+from .omitted import Omitted, Part, content_fields
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MOST_CHOICES = 128
-_NO_TEXT = ("image_url", "input_audio", "file", "video_url", "image", "input_image", "input_file")
+_NO_TEXT = {
+    **dict.fromkeys(("image_url", "image", "input_image"), "image"),
+    **dict.fromkeys(("file", "input_file"), "file"),
+    "input_audio": "audio",
+    "video_url": "video",
+}
+"""Parts that a placeholder takes the place of, and what they are."""
 
 Tops = Sequence[Sequence[tuple[str, float]]]
 """The likeliest tokens of each place, with their logprobs. Parts of characters may have the same text."""
@@ -37,11 +44,12 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     if body.get("functions"):
         raise invalid("functions is not supported; write them as tools", param="functions")
     messages = read_messages(body.get("messages"))
-    tools = _tools(body.get("tools"))
+    tools, omitted = _tools(body.get("tools"))
     logprobs = flag(body, "logprobs")
     return ChatCall(
         messages=messages,
         tools=tools,
+        omitted=tuple(omitted),
         tool_choice=read_tool_choice(body.get("tool_choice"), tools),
         sampling=read_sampling(body, top_logprobs=whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
         n=whole(body, "n", 1, 1, MOST_CHOICES),
@@ -87,7 +95,7 @@ def _message(message: Any, place: int) -> Message:
     content = message.get("content")
     if content is None:
         content = message.get("refusal")
-    read: Message = {"role": role, "content": content if isinstance(content, str) else read_content(content, where)}
+    read: Message = {"role": role, **read_content(content, where)}
     if role == "assistant":
         if message.get("tool_calls"):
             read["tool_calls"] = _calls(message["tool_calls"], where)
@@ -102,24 +110,24 @@ def _message(message: Any, place: int) -> Message:
     return read
 
 
-def read_content(content: Any, where: str) -> str:
-    """Text parts joined; anything else is refused."""
-    if content is None:
-        return ""
+def read_content(content: Any, where: str) -> Message:
+    """The `content` of a canonical message: text parts joined, with a placeholder for each image or file."""
+    if content is None or isinstance(content, str):
+        return {"content": content or ""}
     if not isinstance(content, list):
         raise invalid(f"{where}.content is neither a text nor a list of parts", param=where)
-    texts = []
+    parts: list[Part] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+            parts.append(part["text"])
         elif kind == "refusal" and isinstance(part.get("refusal"), str):
-            texts.append(part["refusal"])
-        elif kind in _NO_TEXT:
-            raise invalid(f"{where} has a part of type {kind!r}, and this model reads text only", param=where)
+            parts.append(part["refusal"])
+        elif isinstance(kind, str) and kind in _NO_TEXT:
+            parts.append(Omitted(_NO_TEXT[kind]))
         else:
             raise invalid(f"{where} has a content part that is no text: {str(part)[:80]}", param=where)
-    return "".join(texts)
+    return content_fields(parts)
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
@@ -143,18 +151,23 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
     return read
 
 
-def _tools(tools: Any) -> list[dict[str, Any]]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
+def _tools(tools: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """The functions, and the types of tools that a provider runs on its own servers."""
+    if not isinstance(tools, list | None):
         raise invalid("tools is not a list", param="tools")
-    for place, tool in enumerate(tools):
+    read, omitted = [], []
+    for place, tool in enumerate(tools or ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind not in ("function", "custom") and "function" not in tool:
+            omitted.append(kind[:80])
+            continue
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             raise invalid(f"tools[{place}] is no function with a name", param="tools")
         if not isinstance(function.get("parameters") or {}, dict):
             raise invalid(f"tools[{place}].function.parameters is not a JSON schema", param="tools")
-    return tools
+        read.append(tool)
+    return read, omitted
 
 
 def read_tool_choice(choice: Any, tools: Sequence[dict[str, Any]], *, nested: bool = True) -> str:

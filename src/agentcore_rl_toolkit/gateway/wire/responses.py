@@ -1,7 +1,7 @@
 """OpenAI's Responses, to and from canonical calls. Pure.
 
-A call may go on from an earlier response of its session by `previous_response_id`. Only functions are served as tools,
-and only this session's own responses are known: no conversations, prompt templates or work in the background.
+A call may go on from an earlier response of its session by `previous_response_id`. Tools are those that the client
+runs, and only this session's own responses are known: no conversations, prompt templates or work in the background.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from ..chat import ChatCall, Message, TextCall
 from ..faults import Fault, invalid
 from ..history import Kept
 from ..turn import Tokens
-from .base import Asked, Wire, function_tool, with_user_turn
+from .base import Asked, Wire, with_user_turn
 from .body import dump, one_line
 from .fields import flag, short, text, whole
 from .items import Event, Output, read_items
 from .openai import chat_logprobs, error_fields, read_template, read_tool_choice, refuse, token_texts
+from .response_tools import ResponseTools
 from .sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ _ECHOED: dict[str, type] = {"metadata": dict, "reasoning": dict, "truncation": s
 # Requests
 
 
-def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> ChatCall:
-    """A request to `/responses`; `kept` are the session's conversations."""
+def read_response(body: dict[str, Any], kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> ChatCall:
+    """A request to `/responses`; `kept` are the session's conversations, `tools` those of the body."""
     for name, why in _NOT_SERVED.items():
         if body.get(name):
             raise invalid(f"{name} is not served: {why}", param=name)
@@ -50,15 +51,17 @@ def read_response(body: dict[str, Any], kept: Mapping[str, Kept]) -> ChatCall:
             raise invalid(f"{name} is {short(body[name])}, which is of the wrong type", param=name)
     instructions = text(body, "instructions")
     lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    messages = _before(body, kept) + read_items(body.get("input"), kept)
+    tools = tools or ResponseTools(body.get("tools"))
+    messages = _before(body, kept) + read_items(body.get("input"), kept, tools)
     if not messages:
         raise invalid("input has nothing in it to reply to", param="input")
-    tools = _tools(body.get("tools"))
     logprobs, top = _logprobs(body)
     return ChatCall(
         messages=with_user_turn(lead + messages),
-        tools=tools,
-        tool_choice=read_tool_choice(body.get("tool_choice"), tools, nested=False),
+        tools=tools.shown,
+        loaded=tools.loaded,
+        omitted=tuple(tools.omitted),
+        tool_choice=read_tool_choice(tools.choice(body.get("tool_choice")), tools.known, nested=False),
         sampling=read_sampling(body | _renamed(body), top_logprobs=top),
         n=whole(body, "n", 1, 1, 1),
         model=text(body, "model"),
@@ -83,21 +86,6 @@ def _before(body: dict[str, Any], kept: Mapping[str, Kept]) -> list[Message]:
             hint="this session has stored no such response",
         )
     return known.conversation()
-
-
-def _tools(tools: Any) -> list[dict[str, Any]]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
-        raise invalid("tools is not a list", param="tools")
-    read = []
-    for place, tool in enumerate(tools):
-        where = f"tools[{place}]"
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind != "function":
-            raise invalid(f"{where} is of type {short(kind)}, which is not served: only functions are", param=where)
-        read.append(function_tool(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
-    return read
 
 
 def _logprobs(body: dict[str, Any]) -> tuple[bool, int]:
@@ -136,7 +124,8 @@ class ResponseExchange:
     """One request to `/responses`."""
 
     def __init__(self, asked: Asked) -> None:
-        call = read_response(asked.body, asked.session.kept)
+        self._tools = ResponseTools(asked.body.get("tools"))
+        call = read_response(asked.body, asked.session.kept, self._tools)
         self.call: ChatCall | TextCall = call
         self.stream = flag(asked.body, "stream")
         self._decode = asked.decode
@@ -151,12 +140,13 @@ class ResponseExchange:
     def whole(self, answer: Answer) -> bytes:
         (outcome,) = answer.outcomes
         self.begin(answer)
-        self._output.items = Output.of(answer.uid, outcome.reply, self._logprobs(outcome.tokens), _status(outcome))
+        logprobs = self._logprobs(outcome.tokens)
+        self._output.items = Output.of(answer.uid, outcome.reply, logprobs, _status(outcome), self._tools)
         return dump(self._response(_status(outcome), outcome))
 
     def begin(self, answer: Answer) -> None:
         self._about = {"id": f"{_PREFIX}{answer.uid}", "created_at": answer.created, "model": answer.model}
-        self._output = Output(answer.uid)
+        self._output = Output(answer.uid, self._tools)
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
         self._unsaid += self._logprobs(tokens)
@@ -255,6 +245,8 @@ def _echo(body: dict[str, Any], call: ChatCall) -> dict[str, Any]:
     """What a response repeats of its request."""
     tools = [
         {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
+        if tool["type"] == "function"
+        else tool
         for tool in body.get("tools") or ()
     ]
     parallel = body.get("parallel_tool_calls")

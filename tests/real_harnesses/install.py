@@ -1,0 +1,65 @@
+"""Installs each harness in a place of its own, and the vocabulary that the policy speaks.
+
+    python tests/real_harnesses/install.py .venv-harnesses [names]
+
+Versions are pinned in the harnesses' files; what is there already is left as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+from real_harnesses.harness import Harness  # noqa: E402
+
+_PIP = ["-m", "pip", "--disable-pip-version-check", "-qq"]
+
+
+def install(harness: Harness, folder: Path) -> None:
+    wanted = "\n".join(harness.packages)
+    done = folder / ".installed"
+    if done.exists() and done.read_text() == wanted:
+        return
+    print(f"installing {' '.join(harness.packages)} into {folder} …", flush=True)  # noqa: T201
+    folder.mkdir(parents=True, exist_ok=True)
+    if harness.npm:
+        flags = ["--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(["npm", "install", *flags, "--prefix", str(folder), *harness.packages], check=True)
+    else:
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(folder / "bin" / "python"), *_PIP, "install", *harness.packages], check=True)
+    done.write_text(wanted)
+
+
+def vocabulary(folder: Path) -> None:
+    from real_harnesses.policy import VOCABULARY, make_tokenizer
+
+    saved = folder / "tokenizer.json"
+    if saved.exists():
+        return
+    subprocess.run([sys.executable, *_PIP, "download", "--no-deps", "-d", str(folder), VOCABULARY], check=True)
+    (wheel,) = folder.glob("dashscope-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extract("dashscope/resources/qwen.tiktoken", folder)
+    make_tokenizer(folder / "dashscope" / "resources" / "qwen.tiktoken", saved)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    vocabulary_folder = folder.absolute()
+    vocabulary_folder.mkdir(exist_ok=True)
+    for path in sorted(Path(__file__).with_name("harnesses").glob("*.py")):
+        if not names or path.stem in names:
+            harness: Harness = importlib.import_module(f"real_harnesses.harnesses.{path.stem}").HARNESSES[0]
+            install(harness, folder.absolute() / harness.name)
+    vocabulary(vocabulary_folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
