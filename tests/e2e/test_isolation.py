@@ -28,7 +28,7 @@ def about_me():
     status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
     return {
         "uids": sorted(set(status["Uid"].split())),
-        "capabilities": {status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}.pop(),
+        "capabilities": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
         "filter": status["Seccomp"].strip(),
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "groups": open("/proc/self/cgroup").read(),
@@ -146,7 +146,7 @@ def test_importing_has_no_more_rights_than_running(hostile: RuntimeUser) -> None
     at_import, running = run(hostile, "result = [AT_IMPORT, about_me()]")
     for name in ("uids", "capabilities", "filter", "no_new_privileges", "groups"):
         assert at_import[name] == running[name], name
-    assert (int(running["capabilities"], 16), running["filter"], running["no_new_privileges"]) == (0, "2", "1")
+    assert (running["capabilities"], running["filter"], running["no_new_privileges"]) == ([0] * 5, "2", "1")
     if os.geteuid() == 0:
         assert running["uids"] == ["65534"]
 
@@ -205,23 +205,27 @@ def test_memory_at_import_is_limited(tmp_path: Path) -> None:
 
 
 def test_no_file_of_the_agent_is_imported_before_the_sandbox(tmp_path: Path) -> None:
-    """A module of the agent with the name of one that the template imports, where the runtime is started."""
+    """A module of the agent with the name of one that the template imports, where the runtime is started.
+
+    The folder is also in `PYTHONPATH`, which a session's Python gets, and the template's must not.
+    """
     agent = tmp_path / "agent"
     agent.mkdir()
     ran = tmp_path / "ran"
     for name in ("dataclasses", "msgspec", "uvicorn", "agentcore_rl_toolkit_x"):
         (agent / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write(__name__)\n")
     (agent / "rl_app.py").write_text(
-        "import sys\nsys.path.remove('/app')\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        f"import sys\nsys.path = [p for p in sys.path if p not in ('/app', {str(agent)!r})]\n"
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
         "@app.rollout_entrypoint\ndef f(payload):\n    return 1\n"
     )
     code = (
-        "import sys; sys.path.remove(''); import uuid\n"
+        f"import sys; sys.path.remove(''); sys.path.remove({str(agent)!r}); import uuid\n"
         "from agentcore_rl_toolkit.runtime.local import LocalRuntime\n"
         "with LocalRuntime('rl_app.py') as runtime:\n    print(runtime.invoke(str(uuid.uuid4()), b'{}'))\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=agent, capture_output=True, text=True, env=clean_env(), timeout=60)
+    command, env = [sys.executable, "-c", code], clean_env(PYTHONPATH=str(agent))
+    done = subprocess.run(command, cwd=agent, capture_output=True, text=True, env=env, timeout=60)
     assert "b'1'" in done.stdout, done.stderr
     assert not ran.exists(), ran.read_text()
 

@@ -90,8 +90,8 @@ def _mount_session(root: Root) -> None:
     upper, work = _own_folder(spec, "upper"), _own_folder(spec, "work")
     linux.mount("overlay", "/app", "overlay", safe, f"lowerdir=/.agent,upperdir={upper},workdir={work}")
     for number, item in enumerate(root.large):
-        folders = [_own_folder(spec, f"{name}-{number}") if item.is_folder else "" for name in ("upper", "work")]
-        show_large(item, *folders, EMPTY_FILE)
+        upper, work = (_own_folder(spec, f"{name}-{number}") for name in ("upper", "work"))
+        show_large(item, upper, work, EMPTY_FILE)
     for name in ("tmp", "shm"):
         _own_folder(spec, name, 0o1777)
     linux.mount("/.session/tmp", "/tmp", None, linux.MS_BIND)
