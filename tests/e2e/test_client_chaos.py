@@ -95,8 +95,11 @@ def test_more_rollouts_at_once_than_the_runtime_holds(tmp_path: Path, monkeypatc
     with runtime:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", f"http://127.0.0.1:{runtime.port}")
         with RolloutClient(runtime.arn, tmp_path / "results", "exp", max_pool_connections=24) as client:
+            began = time.monotonic()
             items = list(client.run_batch([{"n": n} for n in range(24)], 24, timeout=60))
+            seconds = time.monotonic() - began
         eventually(lambda: runtime.sessions == [])
     assert Counter(item.status for item in items) == {Status.COMPLETED: 24}
     assert runtime.counts["started"] == 24
-    assert runtime.counts["refused"] <= 21 + 12  # those that asked before anybody knew, and a try now and then
+    # Those that asked before anybody knew, a few at the start, and from then on at most one try a second.
+    assert runtime.counts["refused"] <= 21 + 12 + seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -223,3 +224,18 @@ def test_a_store_that_can_not_work_is_one_error_and_no_rollout(
         with pytest.raises(StoreMisconfigured, match=hint):
             client.invoke({})
     assert runtime.invoked == []
+
+
+def test_a_bucket_that_is_deleted_in_the_middle_ends_the_batch(aws_env: Any) -> None:
+    bucket = aws_env.new_bucket()
+    runtime = OwnRuntime(lambda payload: None)
+    with RolloutClient(runtime, bucket, "exp") as client, concurrent.futures.ThreadPoolExecutor(1) as other:
+        items = other.submit(list, client.run_batch([{}] * 20, 3))
+        eventually(lambda: len(runtime.invoked) == 3)
+        assert client._core.delivery is not None
+        client._core.delivery._patience = 0.1
+        aws_env.client("s3").delete_bucket(Bucket=bucket)
+        with pytest.raises(StoreMisconfigured, match="create the bucket, or name another store"):
+            items.result(60)
+        eventually(lambda: sorted(runtime.stopped) == sorted(runtime.invoked))
+    assert len(runtime.invoked) == 3

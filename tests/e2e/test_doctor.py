@@ -43,7 +43,7 @@ def ask(cfg, messages):
     return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
 
 @app.rollout_entrypoint
-def invoke(payload):
+def invoke(payload, context):
     cfg = payload["_rollout"]
     messages = [{{"role": "user", "content": payload["prompt"]}}]
     {body}
@@ -133,6 +133,17 @@ def test_agents_that_would_not_do(
     assert says in checks[name]["text"]
     assert fix in checks[name]["fix"]
     assert checks["template"]["text"] == "skipped: no model is named; give --model"
+
+
+def test_a_result_that_can_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = """
+    from agentcore_rl_toolkit import open_store
+    ids = (cfg["exp_id"], cfg["input_id"], context.session_id)
+    open_store(cfg["s3_bucket"]).put_if_absent("/".join(ids) + ".json", b"[" * 200_000)
+    return {"rewards": 1.0}"""
+    code, checks = doctor(capsys, str(agent(tmp_path / "agent", body)))
+    assert (code, checks["app"]["state"]) == (1, "failed")
+    assert "a result is nested at most 200 levels deep" in checks["app"]["text"]
 
 
 def test_an_app_of_production_and_one_that_can_not_be_imported(

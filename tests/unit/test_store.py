@@ -26,6 +26,7 @@ from agentcore_rl_toolkit.errors import (
     ConfigError,
     KeyInvalid,
     KeyNotFound,
+    ResultUnreadable,
     StoreError,
     StoreForbidden,
     StoreMisconfigured,
@@ -784,3 +785,17 @@ def test_settings_that_boto3_refuses_are_named(answers: AnsweringServer, monkeyp
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
     with pytest.raises(StoreError, match=r"s3 can't be used: .*\nhint: set AWS_REGION"):
         open_store("some-bucket").put_if_absent("exp/row/s.json", b"x")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Opening one waits for a writer: one such file would hold up whoever reads, and all announcements."""
+    store = open_store(str(tmp_path))
+    store.put_if_absent("exp/row/s.json", b"{}")
+    store.announce("exp/row/s.json")
+    os.mkfifo(tmp_path / "exp" / "row" / "pipe.json")
+    os.mkfifo(tmp_path / ".announced" / "exp" / "0-pipe")
+    with pytest.raises(ResultUnreadable, match="is not a file"):
+        store.get("exp/row/pipe.json")
+    assert store.announcements("exp", 0) == ["exp/row/s.json"]
+    store.close()

@@ -180,7 +180,7 @@ def read_rollouts(path: str | Path) -> Iterator[Rollout]:
                 return  # cut off while it was written
             try:
                 rollout = read_fields(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ConfigError(f"{path}, line {number} is no rollout: {error!r}") from None
             yield rollout
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 from urllib.parse import quote
 
 from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
@@ -60,11 +61,11 @@ class LocalStore:
 
     def get(self, key: str, *, limit: int | None = None) -> bytes:
         try:
-            with self._path(key).open("rb") as file:
+            with _open_file(self._path(key)) as file:
                 size = os.fstat(file.fileno()).st_size
                 if limit is not None and size > limit:
                     raise ResultUnreadable(f"{key!r} in {self.url} is {size:,} bytes long; {limit:,} are read")
-                return file.read()
+                return file.read(-1 if limit is None else limit)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
         except OSError as error:
@@ -119,11 +120,11 @@ class LocalStore:
         for name in sorted(os.listdir(folder)):
             path = folder / name
             try:
-                with path.open("rb") as file:
+                with _open_file(path) as file:
                     key = file.read(_LONGEST_KEY).decode(errors="replace")
                 path.unlink()
-            except (FileNotFoundError, IsADirectoryError):  # another reader was first, or it is none of ours
-                continue
+            except (FileNotFoundError, IsADirectoryError, PermissionError, ResultUnreadable):
+                continue  # another reader was first, or it is none of ours
             yield key
 
     def _write_once(self, path: Path, data: bytes, *, durable: bool = True) -> bool:
@@ -189,6 +190,15 @@ class LocalStore:
         if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and not isinstance(error, FileNotFoundError):
             hint = "the directory must allow writing and hard links; some network and FAT file systems don't"
         raise kind(f"{what} in {self.url}: {error}", hint=hint) from error
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open a file to read; anything else (a pipe, whose reader would wait for ever) is refused."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ResultUnreadable(f"{path} is not a file")
+    return file
 
 
 def _sync_directory(path: Path) -> None:

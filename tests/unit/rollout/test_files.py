@@ -168,9 +168,10 @@ def test_going_on_after_a_kill_leaves_no_broken_line(tmp_path: Path) -> None:
     assert [rollout.sample for rollout in read_rollouts(path)] == [3]
 
 
-@pytest.mark.parametrize(
-    "broken", ["{", "", "[1]", "7", '{"schema_version": 1}', '"x"', '{"schema_version": 1, "rows": 3}']
-)
+BROKEN = ["{", "", "[1]", "7", '{"schema_version": 1}', '"x"', '{"schema_version": 1, "rows": 3}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda line: line[:24])
 def test_any_other_broken_line_is_an_error_with_its_number(tmp_path: Path, broken: str) -> None:
     path = write(tmp_path / "rollouts.jsonl", make_rollout(sample=0))
     path.write_text(path.read_text() + broken + "\n" + path.read_text())

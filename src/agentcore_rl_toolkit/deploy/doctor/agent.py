@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,11 @@ from ...gateway.trajectory import Trajectories
 from ...loop import PrivateLoop
 from ...result import Result
 from ...store import open_store
+from ...store.read import read_result
 from ...types import Status
 from .report import Check, failed, ok, refused
+
+_LONGEST_ANSWER = 1 << 20
 
 Script = Callable[[SampleRequest], Sequence[int]]
 
@@ -60,7 +64,7 @@ def rehearse(agent: str, payload: dict[str, Any], script: Script, tokenizer: Tok
             loop.close()
         store = open_store(place)
         try:
-            document = json.loads(store.get(answer["result_key"]))
+            document = read_result(store, answer["result_key"]).document
         finally:
             store.close()
         turns = gateway.trajectories(session["session_id"])
@@ -75,8 +79,9 @@ async def _follow(agent: str, payload: dict[str, Any], seconds: float) -> tuple[
     async with LocalRuntime(agent, spares=1, max_sessions=2) as runtime:
         session_id = str(uuid.uuid4())
         invocation = await runtime.invoke(session_id, json.dumps(payload).encode())
-        body = b"".join([part async for part in invocation.body])
-        answer = json.loads(body)
+        body, answer = await _beginning(invocation.body), None
+        with contextlib.suppress(ValueError, RecursionError):
+            answer = json.loads(body)
         if invocation.status != 200 or not isinstance(answer, dict) or "result_key" not in answer:
             raise AgentCoreRLError(
                 f"/invocations answered {invocation.status} {body[:200]!r}, not that a rollout has begun",
@@ -90,6 +95,16 @@ async def _follow(agent: str, payload: dict[str, Any], seconds: float) -> tuple[
                 raise AgentCoreRLError(f"the rollout took longer than {seconds:g} s", hint="give more with --timeout")
             await asyncio.sleep(0.05)
         return answer, (*pings, str(said))
+
+
+async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
+    """The agent's answer, as far as an answer to a rollout may go."""
+    data = b""
+    async for chunk in chunks:
+        data += chunk
+        if len(data) > _LONGEST_ANSWER:
+            break
+    return data
 
 
 def check_contract(
