@@ -15,8 +15,9 @@ SEED   ?= 0
 demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
+# In the order of the folders the long files come first, so that both workers end together.
 test: lint .venv-verl/.verl  ## lint, type-check and test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder  # the long files are first, so both end together
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(TEST_VERL)
 
 # No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.
