@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 MADE = "<!-- made by benchmarks/figures.py -->"
 PEERS = ("rllm", "awslabs")
+GATEWAY_PEERS = (*PEERS, "openenv")
 INTRO = """\
 Measured by the scripts in [benchmarks](../../benchmarks/gateway.py), each against a peer or a floor in the same run, on
 shared and noisy machines: read the ratios before the numbers. What was measured is in
@@ -31,31 +32,33 @@ def page() -> str:
 def gateway() -> list[str]:
     found = _read("gateway")
     cells = found["speed"]
+    peers = [name for name in GATEWAY_PEERS if all(name in cell for cell in cells.values())]
+    names = ("ours", *peers)
     speed = _table(
-        ["prompt", "ours, requests/s", *PEERS, "nginx", "÷ better peer", "CPU ms", "better peer's"],
-        ([title, *_speed(cell)] for title, cell in cells.items()),
+        ["prompt", "ours, requests/s", *peers, "nginx", "÷ better peer", "CPU ms", "better peer's"],
+        ([title, *_speed(cell, peers)] for title, cell in cells.items()),
     )
     calls = [(f"{width} calls of 2 s at once", cell) for width, cell in found["calls"].items()]
     streams = [(f"{width} streams of 50 tokens/s", cell) for width, cell in found["streams"].items()]
     late = _table(
-        ["", "ours", *PEERS],
-        [(what, *(_late(cell.get(name, {}), cell["direct"]) for name in _all())) for what, cell in (*calls, *streams)],
+        ["", *names],
+        [(what, *(_late(cell.get(name, {}), cell["direct"]) for name in names)) for what, cell in (*calls, *streams)],
     )
     memory = [(f"KB kept of a turn, sessions from {tokens} tokens", cell) for tokens, cell in found["memory"].items()]
     turns, read, stored = found["turns"], found["read"], found["stored"]
     rest = _table(
-        ["", "ours", *PEERS],
+        ["", *names],
         [
-            *((what, *(f"{cell[name]['bytes_per_turn'] / 1000:.1f}" for name in _all())) for what, cell in memory),
-            ("CPU of turns 96–100 ÷ that of turns 2–6", *(f"{turns[name]['ratio']:.2f}×" for name in _all())),
+            *((what, *(_figure(cell, name, "bytes_per_turn", ".1f", 1000) for name in names)) for what, cell in memory),
+            ("CPU of turns 96–100 ÷ that of turns 2–6", *(_figure(turns, name, "ratio", ".2f×") for name in names)),
             (
                 "others' p99 while a 50-turn session is read, ms",
-                *(f"{read[name]['reading_p99_ms']:.0f}" for name in _all()),
+                *(_figure(read, name, "reading_p99_ms", ".0f") for name in names),
             ),
             *(
                 (
                     f"p99 of calls of 50 ms with {count} turns stored, ms",
-                    *(f"{cell[name]['p99_ms']:.0f}" for name in _all()),
+                    *(_figure(cell, name, "p99_ms", ".0f") for name in names),
                 )
                 for count, cell in stored.items()
             ),
@@ -76,14 +79,21 @@ def gateway() -> list[str]:
     ]
 
 
-def _speed(cell: dict[str, Any]) -> Iterable[str]:
+def _figure(cell: dict[str, Any], name: str, key: str, form: str, unit: float = 1) -> str:
+    """One figure; nothing for a peer that answered nothing. `form` is a format, and what comes after the number."""
+    value = cell.get(name, {}).get(key)
+    return f"{value / unit:{form.rstrip('×')}}{'×' * form.endswith('×')}" if value is not None else "–"
+
+
+def _speed(cell: dict[str, Any], peers: Sequence[str]) -> Iterable[str]:
     ours = cell["ours"]
     low, high = ours["spread"]["per_second"]
     yield f"{ours['per_second']:.0f} ({low:.0f}–{high:.0f})"
-    yield from (f"{cell[name]['per_second']:.0f}" for name in (*PEERS, "nginx"))
-    yield f"**{ours['per_second'] / max(cell[name]['per_second'] for name in PEERS):.1f}×**"
+    yield from (_figure(cell, name, "per_second", ".0f") for name in (*peers, "nginx"))
+    answered = [cell[name] for name in peers if "per_second" in cell[name]]
+    yield f"**{ours['per_second'] / max(peer['per_second'] for peer in answered):.1f}×**" if answered else "–"
     yield f"{ours['cpu_ms']:.2f}"
-    yield f"{min(cell[name]['cpu_ms'] for name in PEERS):.2f}"
+    yield f"{min(peer['cpu_ms'] for peer in answered):.2f}" if answered else "–"
 
 
 def _late(figures: dict[str, Any], direct: dict[str, Any]) -> str:

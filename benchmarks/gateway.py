@@ -22,13 +22,12 @@ from urllib.request import urlopen
 
 import gateway_targets
 from gateway_parts import ENGINE_CORE, GATEWAY_CORE, LOAD_CORE, engine, gateway
-from gateway_targets import PEERS
 from report import ROOT, percentile, write
 
 from agentcore_rl_toolkit.cli.table import format_table
 
 LOAD = Path(__file__).with_name("gateway_load.py")
-GATEWAYS = ["ours", "rllm", "awslabs", "nginx", "direct"]
+GATEWAYS = ["ours", "rllm", "awslabs", "openenv", "nginx", "direct"]
 BARE = ("bare-read", "bare-forward")
 KINDS = ["different", "group", "turns"]
 SESSIONS_PER_SECOND = {512: 2500, 8192: 1000}
@@ -67,13 +66,13 @@ class Bench:
         return figures
 
     def speed_table(self, title: str, cell: dict[str, Any]) -> None:
-        best = max((cell[p]["per_second"] for p in PEERS if p in cell), default=0)
+        best = max(gateway_targets.of_peers(cell, "per_second"), default=0)
         rows = []
         for name, f in cell.items():
-            low, high = f["spread"]["per_second"]
-            ratio = f"{f['per_second'] / best:.1f}×" if best else ""
-            values = [f"{f['per_second']:.0f}", f"{low:.0f}–{high:.0f}", f"{f['cpu_ms']:.3f}"]
-            rows.append([name, *values, f"{f['p50_ms']:.1f}", f"{f['p99_ms']:.1f}", ratio, errors(f)])
+            spread = "–".join(f"{end:.0f}" for end in f["spread"].get("per_second", ()))
+            ratio = f"{f['per_second'] / best:.1f}×" if best and "per_second" in f else ""
+            values = [*digits(f, per_second=0), spread, *digits(f, cpu_ms=3, p50_ms=1, p99_ms=1)]
+            rows.append([name, *values, ratio, errors(f)])
         show([title, "req/s", "spread", "CPU ms", "p50 ms", "p99 ms", "÷ best peer", "errors"], rows)
 
     def calls(self) -> dict[str, Any]:
@@ -109,8 +108,8 @@ class Bench:
         for turns in (0, 1000) if self.quick else (0, 2000, 10_000):
             job = self.flood("different", 512, False, **light) | {"stored": turns}
             figures[str(turns)] = cell = self.rounds(job, stores=True)
-            rows = [[n, f"{f['p50_ms']:.1f}", f"{f['p99_ms']:.1f}", f"{f['max_ms']:.1f}"] for n, f in cell.items()]
-            show([f"{turns} turns stored", "p50 ms", "p99 ms", "max ms"], rows)
+            rows = [[n, *digits(f, p50_ms=1, p99_ms=1, max_ms=1), errors(f)] for n, f in cell.items()]
+            show([f"{turns} turns stored", "p50 ms", "p99 ms", "max ms", "errors"], rows)
         return figures
 
     def read(self) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class Bench:
         job |= {"reads": 5, "long": 50, "long_tokens": 8192}
         figures = self.rounds(job | {"seconds": 3.0, "sessions": 2000, "delay": 0.05}, stores=True)
         rows = [
-            [n, *(f"{f[k]:.1f}" for k in ("quiet_p99_ms", "reading_p99_ms", "reading_max_ms", "read_ms")), errors(f)]
+            [n, *digits(f, quiet_p99_ms=1, reading_p99_ms=1, reading_max_ms=1, read_ms=1), errors(f)]
             for n, f in figures.items()
         ]
         show(["reading a 50-turn session", "p99 before ms", "p99 while ms", "max while ms", "read ms", "errors"], rows)
@@ -130,10 +129,10 @@ class Bench:
             job = {"do": "memory", "tokens": tokens, "stream": False, "sessions": 16 if self.quick else 64}
             figures[str(tokens)] = self.rounds(job, stores=True)
             rows = [
-                [n, f"{f['bytes_per_turn'] / 1000:.1f}", f"{f['disk_bytes_per_turn'] / 1000:.1f}", str(f["turns"])]
+                [n, *kilobytes(f, "bytes_per_turn", "disk_bytes_per_turn"), *digits(f, turns=0), errors(f)]
                 for n, f in figures[str(tokens)].items()
             ]
-            show([f"20-turn sessions from {tokens} tokens", "KB a turn", "KB a turn on disk", "turns"], rows)
+            show([f"20-turn sessions from {tokens} tokens", "KB a turn", "KB a turn on disk", "turns", "errors"], rows)
         return figures
 
     def turns(self) -> dict[str, Any]:
@@ -144,7 +143,7 @@ class Bench:
         read, forward = (growth(figures[name]) for name in BARE)
         rows = []
         for name, f in figures.items():
-            if name == "direct":
+            if name == "direct" or not f["early"]["cpu_ms"]:  # it has ended, or spent nothing
                 continue
             early, late = f["early"]["cpu_ms"], f["late"]["cpu_ms"]
             f["ratio"] = late / early
@@ -210,7 +209,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for key, value in max(runs, key=len).items():  # one in which nothing was answered in time has hardly any
         values = [run.get(key) for run in runs]
         if isinstance(value, dict):
-            figures[key] = next((v for v in values if v), {}) if key == "errors" else summary(values)  # type: ignore[arg-type]
+            found = [v for v in values if v]
+            figures[key] = (found or [{}])[0] if key == "errors" else summary(found)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers = [float(v) for v in values if v is not None]
             figures[key] = round(percentile(numbers, 0.5), 4)
@@ -221,12 +221,17 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def over(figures: dict[str, Any], cell: dict[str, Any]) -> str:
-    return f"{figures['p99_ms'] / cell['direct']['p99_ms']:.3f}" if "direct" in cell and "p99_ms" in figures else ""
+    direct = cell.get("direct", {})
+    return f"{figures['p99_ms'] / direct['p99_ms']:.3f}" if "p99_ms" in direct and "p99_ms" in figures else ""
 
 
 def digits(figures: dict[str, Any], **places: int) -> list[str]:
     """Figures with so many places; nothing where there is none."""
     return [f"{figures[key]:.{count}f}" if key in figures else "" for key, count in places.items()]
+
+
+def kilobytes(figures: dict[str, Any], *keys: str) -> list[str]:
+    return [f"{figures[key] / 1000:.1f}" if key in figures else "" for key in keys]
 
 
 def errors(figures: dict[str, Any]) -> str:

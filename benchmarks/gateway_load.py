@@ -297,6 +297,8 @@ class Load:
             await asyncio.sleep(0.3)
         self.open, self.over = False, True
         await asyncio.wait(clients, timeout=30)
+        if not quiet or not self.latencies:
+            return {"requests": 0, "errors": self.errors}
         return {
             "quiet_p99_ms": percentile(quiet, 0.99),
             "quiet_max_ms": max(quiet),

