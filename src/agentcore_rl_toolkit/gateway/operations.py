@@ -89,7 +89,12 @@ _BODIES = {
     "bedrockCountTokens": {
         "type": "object",
         "required": ["input"],
-        "properties": {"input": {"type": "object", "properties": {"converse": converse_schema.REQUEST}}},
+        "properties": {
+            "input": {
+                "type": "object",
+                "properties": {"converse": {"type": "object"}, "invokeModel": {"type": "object"}},
+            }
+        },
     },
 }
 

@@ -38,7 +38,8 @@ class GoogleSpeaker:
 
     def show_image(self) -> Heard:
         image = types.Part.from_bytes(data=b"\x89PNG", mime_type="image/png")
-        return self._ask([*self._contents, types.Content(role="user", parts=[image])])
+        self._contents.append(types.Content(role="user", parts=[image]))
+        return self._ask(self._contents)
 
     def close(self) -> None:
         self._client.close()

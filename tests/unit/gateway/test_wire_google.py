@@ -105,7 +105,7 @@ def test_any_contents_are_read_or_refused(given_contents: list[Any]):
         ({"contents": [{"role": "king", "parts": [{"text": "x"}]}]}, "role is 'king'; expected user or model"),
         ({"contents": [{"role": "model", "parts": [{"text": "x"}]}]}, "no user turn"),
         ({"contents": [*HELLO, {"role": "model", "parts": [{"text": "x"}]}]}, "prefill"),
-        ({"contents": [{"parts": [{"inlineData": {}}]}]}, "'inlineData', and this model reads text only"),
+        ({"contents": [{"parts": [{"inlineData": 1}]}]}, "inlineData is 1, not an object"),
         ({"contents": [{"parts": [{"functionCall": {"name": "f"}}]}]}, "neither text nor a function's"),
         ({"contents": [{"parts": [{}]}]}, "neither text nor a function's"),
         ({"contents": [{"parts": [{"functionResponse": {"response": {}}}]}]}, "functionResponse without a name"),
@@ -265,6 +265,24 @@ def test_tools_that_google_runs_are_left_out():
     tools = [{"googleSearch": {}}, TOOL, {"codeExecution": {}, "urlContext": {}}]
     call = exchange({"contents": HELLO, "tools": tools}).call
     assert [tool["function"]["name"] for tool in call.tools] == ["add"]
+    assert call.omitted == ("googleSearch", "codeExecution", "urlContext")
+    any_of_them = {"functionCallingConfig": {"mode": "ANY"}}
+    assert exchange({"contents": HELLO, "tools": tools[:1], "toolConfig": any_of_them}).call.tool_choice == "auto"
+
+
+def test_placeholders_take_the_place_of_media():
+    image = {"inlineData": {"mimeType": "image/png", "data": "eA=="}}
+    read = read_contents(
+        [
+            {"parts": [{"text": "see: "}, image, {"file_data": {"mime_type": "application/pdf", "file_uri": "x"}}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "f"}}]},
+            {"parts": [{"functionResponse": {"name": "f", "response": {"output": "this"}, "parts": [image]}}]},
+        ]
+    )
+    omitted = "[%s omitted: this model reads text only]"
+    assert read[0]["content"] == "see: " + omitted % "image" + omitted % "file"
+    assert read[0]["omitted"] == {"image": 1, "file": 1}
+    assert (read[2]["content"], read[2]["omitted"]) == ("this" + omitted % "image", {"image": 1})
 
 
 def test_a_schema_in_googles_words():

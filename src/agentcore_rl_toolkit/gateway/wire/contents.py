@@ -18,6 +18,7 @@ from .base import call_arguments, with_user_turn
 from .body import dump
 from .fields import short
 from .google_types import members, names_in_camel_case
+from .omitted import Omitted, Part, content_fields
 
 _ROLES = {"user": "user", "function": "user", "tool": "user", "model": "assistant"}
 _MEDIA = ("inlineData", "fileData")
@@ -80,8 +81,8 @@ def _system(system: Any) -> list[Message]:
     if not isinstance(system, (str, dict)):
         raise invalid(f"systemInstruction is {short(system)}, not a content", param="systemInstruction")
     parts = [{"text": system}] if isinstance(system, str) else _parts(system.get("parts"), "systemInstruction")
-    said = "".join(_text(part, "systemInstruction") for part in parts)
-    return [{"role": "system", "content": said}] if said else []
+    said = content_fields(_said(part, "systemInstruction") for part in parts)
+    return [{"role": "system", **said}] if said["content"] else []
 
 
 class _Calls:
@@ -109,39 +110,44 @@ class _Calls:
 
 def _input(parts: list[dict[str, Any]], calls: _Calls, where: str) -> list[Message]:
     results = [_result(part, calls, where) for part in parts if "functionResponse" in part]
-    texts = [_text(part, where) for part in parts if "functionResponse" not in part]
-    return [*results, {"role": "user", "content": "".join(texts)}] if texts or not results else results
+    said = [_said(part, where) for part in parts if "functionResponse" not in part]
+    return [*results, {"role": "user", **content_fields(said)}] if said or not results else results
 
 
 def _reply(parts: list[dict[str, Any]], calls: _Calls, where: str) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
+    said: list[Part] = []
+    thoughts: list[Part] = []
     made, signed = [], ""
     for part in parts:
         signed = signed or _signed(part.get("thoughtSignature"))
         if "functionCall" in part:
             made.append(_call(part, calls, where))
         elif not any(kind in part for kind in _RUN_BY_GOOGLE):
-            (thoughts if part.get("thought") is True else texts).append(_text(part, where))
-    read: Message = {"role": "assistant", "content": "".join(texts)}
+            (thoughts if part.get("thought") is True else said).append(_said(part, where))
+    read: Message = {"role": "assistant", **content_fields(said)}
     if made:
         read["tool_calls"] = made
-    if reasoning := "".join(thoughts) or signed:
+    if reasoning := content_fields(thoughts)["content"] or signed:
         read["reasoning_content"] = reasoning
     return read
 
 
-def _text(part: dict[str, Any], where: str) -> str:
-    """What a part says."""
-    for kind in _MEDIA:
-        if kind in part:
-            raise invalid(f"{where} has a part of type {kind!r}, and this model reads text only", param=where)
+def _said(part: dict[str, Any], where: str) -> Part:
+    """What a part says, or what it is if a text model can't be shown it."""
+    for name in _MEDIA:
+        if name in part:
+            return Omitted(_kind(members(part, name).get("mimeType")))
     said = part.get("text")
     if said is None and any(name in part for name in _BESIDE):
         return ""
     if not isinstance(said, str):
         raise invalid(f"{where} has a part that is neither text nor a function's: {short(part)}", param=where)
     return said
+
+
+def _kind(media: Any) -> str:
+    kind = media.partition("/")[0] if isinstance(media, str) else ""
+    return kind if kind in ("image", "audio", "video") else "file"
 
 
 def _call(part: dict[str, Any], calls: _Calls, where: str) -> dict[str, Any]:
@@ -160,8 +166,8 @@ def _result(part: dict[str, Any], calls: _Calls, where: str) -> Message:
         raise invalid(
             f"{where} has a functionResponse without a name or with a response that is no object", param=where
         )
-    media = [_text(inner, where) for inner in _parts(result.get("parts"), where)]
-    message: Message = {"role": "tool", "content": "".join([_output(response or {}), *media]), "name": name}
+    media = [_said(inner, where) for inner in _parts(result.get("parts"), where)]
+    message: Message = {"role": "tool", **content_fields([_output(response or {}), *media]), "name": name}
     if call_id := calls.answered(name, _id(result)):
         message["tool_call_id"] = call_id
     return message

@@ -46,12 +46,13 @@ def read_counted(body: dict[str, Any], model: str | None) -> ChatCall:
     if body.get("cachedContent"):
         raise invalid("cachedContent names a cache, and none is kept here: send its contents", param="cachedContent")
     config = members(body, "generationConfig")
-    tools = _tools(body.get("tools"))
+    tools, omitted = _tools(body.get("tools"))
     logprobs = flag(config, "responseLogprobs")
     return ChatCall(
         messages=read_contents(body.get("contents"), body.get("systemInstruction")),
         tools=tools,
-        tool_choice=_tool_choice(members(members(body, "toolConfig"), "functionCallingConfig"), tools),
+        omitted=tuple(omitted),
+        tool_choice=_tool_choice(members(members(body, "toolConfig"), "functionCallingConfig"), tools, omitted),
         sampling=_sampling(config, whole(config, "logprobs", 0, 0, 20) if logprobs else 0),
         n=whole(config, "candidateCount", 1, 1, MOST_CHOICES),
         model=model,
@@ -63,20 +64,22 @@ def read_counted(body: dict[str, Any], model: str | None) -> ChatCall:
 # Tools
 
 
-def _tools(tools: Any) -> list[dict[str, Any]]:
-    """The functions. Tools that Google's servers run are left out of the prompt."""
+def _tools(tools: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """The functions, and the names of tools that Google's servers run."""
     if tools is None:
-        return []
+        return [], []
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise invalid("tools is not a list of objects", param="tools")
-    read = []
+    read: list[dict[str, Any]] = []
+    omitted: list[str] = []
     for place, tool in enumerate(map(names_in_camel_case, tools)):
-        declared = tool.get("functionDeclarations") or []
+        declared = tool.pop("functionDeclarations", [])
         where = f"tools[{place}].functionDeclarations"
         if not isinstance(declared, list) or not all(isinstance(function, dict) for function in declared):
             raise invalid(f"{where} is not a list of objects", param=where)
         read += [_function(names_in_camel_case(function), where) for function in declared]
-    return read
+        omitted += [name[:80] for name in tool]
+    return read, omitted
 
 
 def _function(declared: dict[str, Any], where: str) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def _function(declared: dict[str, Any], where: str) -> dict[str, Any]:
     return function_tool(declared.get("name"), declared.get("description"), schema, where)
 
 
-def _tool_choice(config: dict[str, Any], tools: Sequence[dict[str, Any]]) -> str:
+def _tool_choice(config: dict[str, Any], tools: Sequence[dict[str, Any]], omitted: Sequence[str]) -> str:
     where = "toolConfig.functionCallingConfig"
     mode, names = config.get("mode") or "AUTO", config.get("allowedFunctionNames") or []
     if not isinstance(mode, str) or not isinstance(names, list):
@@ -96,6 +99,8 @@ def _tool_choice(config: dict[str, Any], tools: Sequence[dict[str, Any]]) -> str
         return "none"
     if mode not in ("AUTO", "ANY", "VALIDATED", "MODE_UNSPECIFIED"):
         raise invalid(f"{where}.mode is {short(mode)}; expected AUTO, ANY, NONE or VALIDATED", param=where)
+    if omitted and not tools:
+        return "auto"
     if names:
         return allowed_tools(names, tools, required=mode == "ANY", param=where)
     return any_tool(tools, param=where) if mode == "ANY" else "auto"

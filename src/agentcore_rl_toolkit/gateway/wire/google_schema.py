@@ -61,7 +61,7 @@ REQUEST = _struct(
     toolConfig=_struct(functionCallingConfig=_CHOICE),
     generationConfig=_CONFIG,
 )
-COUNTED = _struct(contents=_list(_CONTENT), generateContentRequest=REQUEST)
+COUNTED = _struct(contents=_list(_CONTENT), generateContentRequest=_OBJECT)
 
 _CANDIDATE = _struct("content", "index", "finishReason", content=_CONTENT, index=_COUNT, finishReason=_TEXT)
 _USAGE = _struct(
