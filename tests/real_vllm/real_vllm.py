@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from agentcore_rl_toolkit.gateway.engine import IDS, Chatted, EngineError, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.gateway.engine.form import Form
 from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
 from support.loop import LoopThread, loop_thread
 
@@ -196,6 +197,19 @@ def test_json_of_a_schema(loop: LoopThread, mode: str) -> None:
     said = json.loads(text(loop, engine, got.token_ids).removesuffix("<|im_end|>"))
     loop.run(engine.close())
     assert isinstance(said["yes"], bool)
+
+
+@pytest.mark.parametrize("mode", ["tokens", "generate"])
+def test_a_form_of_thought_and_call_or_text(loop: LoopThread, mode: str) -> None:
+    engine = VllmEngine(URL, mode=mode)
+    schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+    for form in (Form("optional", "<tool_call>", schema), Form("optional", '<tool_call>\n{"name": "')):
+        got = sample(loop, engine, form=form, max_tokens=400, ignore_eos=False)
+        said = text(loop, engine, got.token_ids).rpartition("</think>")[2].strip()
+        assert (
+            got.finish == "length" or said.startswith(form.call) or "yes" in json.loads(said.removesuffix("<|im_end|>"))
+        )
+    loop.run(engine.close())
 
 
 def test_how_fast_it_is(loop: LoopThread, engine: VllmEngine) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("trl")
 
 from agentcore_rl_toolkit.backends.trl.colocated import ColocatedEngine
 from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.gateway.engine.form import Form, structural_tag
 from agentcore_rl_toolkit.loop import PrivateLoop
 from support.fake_colocated import FakeLlm, vllm_importable
 from support.runtime import eventually
@@ -30,9 +31,10 @@ class Parts:
         self.loop, self.llm = PrivateLoop("tests"), FakeLlm()
         self.engine = ColocatedEngine(SimpleNamespace(llm=self.llm), name="policy", interval=0.0)
 
-    def sample(self, tokens: int = 4) -> Any:
+    def sample(self, tokens: int = 4, **settings: Any) -> Any:
         async def whole() -> list[Sampled]:
-            request = SampleRequest(array(IDS, [5, 6, 7]), Sampling(max_tokens=tokens, ignore_eos=True))
+            sampling = Sampling(max_tokens=tokens, ignore_eos=True, **settings)
+            request = SampleRequest(array(IDS, [5, 6, 7]), sampling)
             return [item async for item in self.engine.sample(request)]
 
         return self.loop.submit(whole())
@@ -55,12 +57,22 @@ def parts() -> Iterator[Parts]:
         made.loop.close()
 
 
-def in_step(parts: Parts) -> Any:
+def in_step(parts: Parts, **settings: Any) -> Any:
     """A sample whose first step is under way, and stays so until `may_step` is set."""
     parts.llm.may_step.clear()
-    future = parts.sample()
+    future = parts.sample(**settings)
     assert parts.llm.in_step.wait(PATIENCE)
     return future
+
+
+def test_the_form_of_a_reply_reaches_it(parts: Parts) -> None:
+    form = Form("optional", "<tool_call>", {"type": "object"})
+    future = in_step(parts, form=form)
+    ((_, _, params),) = parts.llm.running.values()
+    assert parts.engine.forms
+    assert params.structured_outputs.structural_tag == structural_tag(form)
+    parts.llm.may_step.set()
+    assert parts.count(future) == 4
 
 
 def test_a_resume_without_a_pause_leaves_a_step_alone(parts: Parts) -> None:
