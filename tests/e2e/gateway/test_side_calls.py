@@ -65,3 +65,15 @@ def test_side_calls_stay_so_after_a_restart_and_are_gone_on_from(tmp_path: Path)
         known = running.core.trajectories(again).fidelity
         assert known.masked == {"side_call": len(ids("weather")) + len(ids("another"))}
         assert (known.bridges, known.turns) == (2, 4)
+
+
+def test_a_side_call_that_never_arrived_stays_one_and_so_does_its_second_try():
+    with gateway(script()) as running:
+        session = running.open_session(model=MODEL, side_calls={"model": "*haiku*"})
+        talk(session)
+        core = running.core
+        known = core.sessions.get(session["session_id"])
+        (answer,) = (answer for answer in known.answers.values() if answer.outcomes[0].reply.content == "weather")
+        for told in (core.undelivered, core.delivered):
+            told(known, answer)
+            assert core.trajectories(known).fidelity.masked == {"side_call": len(ids("weather"))}
