@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentcore_rl_toolkit import Gateway, RolloutClient
+from agentcore_rl_toolkit.checkpoints import resolve_model
 from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
 from agentcore_rl_toolkit.gateway.trajectory import Row
 from agentcore_rl_toolkit.rollout import UNALTERED, Group, run_rollouts
 from agentcore_rl_toolkit.rows import read_rows
-from agentcore_rl_toolkit.tiny import resolve
 
 
 def advantages(group: Group) -> list[float]:
@@ -45,8 +45,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     rows = read_rows(args.rows)[0]
-    tokenizer = AutoTokenizer.from_pretrained(resolve(args.model))
-    model = AutoModelForCausalLM.from_pretrained(resolve(args.model), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model(args.model))
+    model = AutoModelForCausalLM.from_pretrained(resolve_model(args.model), dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2.5e-4, weight_decay=0.0)
     engine = TransformersEngine(model, tokenizer=tokenizer, name=args.model)
     sampling = {**UNALTERED, "temperature": 1.0, "max_tokens": args.max_tokens}

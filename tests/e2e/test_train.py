@@ -103,7 +103,7 @@ def options(given: TrlSettings) -> list[str]:
     changed = [
         (spec.name, getattr(given, spec.name))
         for spec in dataclasses.fields(given)
-        if spec.name not in ("agent", "failures", "options") and getattr(given, spec.name) != spec.default
+        if spec.name not in ("agent", "failures", "options", "side_calls") and getattr(given, spec.name) != spec.default
     ]
     flags = [
         (f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", str(value))
@@ -317,6 +317,30 @@ def test_an_adapter_is_trained_and_sampled_from(parts: Path, tmp_path: Path) -> 
     # The second step was sampled with the adapter that the first one left.
     assert (adapted - sampled[0])[sampled[1]].abs().max() < 1e-4
     assert (without - sampled[0])[sampled[1]].abs().max() > 1e-3
+
+    from agentcore_rl_toolkit.gateway.engine.transformers.runner import load
+
+    merged = logprobs(load(checkpoint.with_name("checkpoint-1"), "cpu", None), row.token_ids.tolist())
+    assert (merged - adapted).abs().max() < 1e-4
+
+
+def test_a_runs_newest_checkpoint_is_evaluated_against_another_model(
+    parts: Path, cut_off: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["--model", str(parts / "model"), "--model", str(cut_off)]
+    more = ["--data", str(parts / "vary.jsonl"), "--store", str(tmp_path / "store"), "--quiet"]
+    report = tmp_path / "report.json"
+    command = ["eval", str(parts / "agent" / "rl_app.py"), *models, *more, "--exp", "try", "--output", str(report)]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert f"loading {cut_off / 'checkpoints' / 'checkpoint-'}" in printed.err
+    assert f"a is {parts / 'model'}, b is {cut_off}: no difference can be told apart" in printed.out
+    known = json.loads(report.read_text())
+    assert [(one["exp_id"], one["summary"]["completed"]) for one in known["models"]] == [("try-0", 4), ("try-1", 4)]
+    assert known["models"][1]["comparison"]["both"] == 4
+    assert {outcome["model"] for outcome in known["outcomes"]} == {str(parts / "model"), str(cut_off)}
+    assert main(["eval", "agent.py", *models, "--base-url", "http://127.0.0.1:1/v1"]) == 1
+    assert "error: --base-url can't be given with --model" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

@@ -2,14 +2,21 @@
 
 Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` tells it apart from an
 earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
+
+`--model` runs a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
+folder of a run, a hub id, or `tiny`. Given several times, each one is compared with the first, row by row:
+
+    agentcore-rl eval rl_app.py --data held_out.jsonl --model tiny --model runs/train
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, KeyInvalid, ResultUnreadable
 from ..evaluation import Outcome, compare, summarize
 from ..result import Result
+from ..rows import rows_of
 from ..store import open_store
 from ..store.read import read_result
 from ..types import RolloutId, Status
+from .models import run_model
 from .rollout import add_batch_arguments, outcome, run_batch
 from .table import format_table
 
@@ -37,6 +46,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--threshold", type=float, default=1.0, help="reward from which a rollout passes (default: 1)")
     parser.add_argument("--compare", metavar="EXP", help="an earlier experiment in the same store")
     parser.add_argument("--output", metavar="FILE", help="write the outcomes: .json, .csv or .parquet")
+    parser.add_argument("--model", action="append", metavar="MODEL", help="a checkpoint to evaluate; may be repeated")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="with --model: the sampling temperature (default: 1)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -44,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     """Run, summarize, compare; exit with 1 if nothing could be evaluated."""
     if args.output and Path(args.output).suffix not in _KINDS:
         raise ConfigError(f"--output {args.output}: unknown kind", hint=f"end it in {', '.join(_KINDS)}")
+    if args.model:
+        return _run_models(args)
     items: list[BatchItem] = []
     run_batch(args, items.append)
     outcomes = [_outcome(item) for item in items]
@@ -58,6 +73,38 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         _write(Path(args.output), report, [outcome(item) for item in items])
     return 0 if any(item.status is Status.COMPLETED for item in items) else 1
+
+
+def _run_models(args: argparse.Namespace) -> int:
+    """Evaluate checkpoints, the second and later ones against the first."""
+    for name in ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set"):
+        if getattr(args, name):
+            raise ConfigError(f"--{name.replace('_', '-')} can't be given with --model")
+    args.data = args.data or rows_of(args.agent)
+    args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
+    ks, reports = tuple(args.k or (1,)), []
+    evaluated: list[list[Outcome]] = []
+    for number, model in enumerate(args.model):
+        exp = args.exp if len(args.model) == 1 else f"{args.exp}-{number}"
+        evaluated.append(run_model(args, model, exp))
+        summary = summarize(evaluated[-1], ks=ks, threshold=args.threshold)
+        print(format_table([f"{model} (experiment {exp})", "figure"], summary.rows()))
+        report: dict[str, Any] = {"model": model, "exp_id": exp, "summary": summary.to_dict()}
+        if number:
+            comparison = compare(evaluated[0], evaluated[-1])
+            print(f"\na is {args.model[0]}, b is {model}: {comparison.verdict}")
+            report["comparison"] = comparison.to_dict() | {"against": args.model[0]}
+        print()
+        reports.append(report)
+    if args.output:
+        rows = [
+            {"model": model, **dataclasses.asdict(outcome), "status": outcome.status.value, "rewards": outcome.reward}
+            for model, outcomes in zip(args.model, evaluated, strict=True)
+            for outcome in outcomes
+        ]
+        _write(Path(args.output), {"models": reports}, rows)
+    completed = [any(one.status is Status.COMPLETED for one in outcomes) for outcomes in evaluated]
+    return 0 if all(completed) else 1
 
 
 def _outcome(item: BatchItem) -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["NAME", "path", "resolve"]
+__all__ = ["NAME", "path"]
 
 NAME = "tiny"
 
@@ -20,14 +20,3 @@ def path() -> Path:
     'model'
     """
     return Path(__file__).parent / "model"
-
-
-def resolve(model: str) -> str:
-    """The folder for `tiny`; any other model as it was named.
-
-    >>> resolve("Qwen/Qwen3-0.6B")
-    'Qwen/Qwen3-0.6B'
-    >>> resolve("tiny") == str(path())
-    True
-    """
-    return str(path()) if model == NAME else model

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...checkpoints import resolve_model
 from ...errors import ConfigError
-from ...tiny import resolve
 from .sessions import LOGGED, PLACE
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _loop(settings: RllmSettings, exp_id: str, rows: int) -> dict[str, Any]:
 
 
 def _verl(settings: RllmSettings) -> dict[str, Any]:
-    model = resolve(settings.model)
+    model = resolve_model(settings.model)
     return {
         "rllm.rollout.n": settings.n,
         "+model.name": model,
@@ -113,7 +113,7 @@ def _verl(settings: RllmSettings) -> dict[str, Any]:
 
 def _tinker(settings: RllmSettings) -> dict[str, Any]:
     return {
-        "model.name": resolve(settings.model),
+        "model.name": resolve_model(settings.model),
         "training.group_size": settings.n,
         "validation.group_size": 1,
         "training.default_local_dir": _checkpoints(settings.folder),

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import tinker
 
+from ...checkpoints import resolve_model
 from ...errors import AgentCoreRLError, ConfigError
 from ...gateway.engine.tinker import close_service, context_length
-from ...tiny import resolve
 from .backend import TinkerSettings
 from .convert import Example
 
@@ -41,12 +41,12 @@ class Weights:
             self._service = tinker.ServiceClient(base_url=settings.base_url)
             if checkpoint is None:
                 self._training = self._service.create_lora_training_client(
-                    base_model=resolve(settings.model), rank=settings.lora_rank, seed=settings.seed
+                    base_model=resolve_model(settings.model), rank=settings.lora_rank, seed=settings.seed
                 )
             else:
                 state = json.loads((checkpoint / _FILE).read_text())["state"]
                 self._training = self._service.create_training_client_from_state_with_optimizer(state)
-            self.context_length = context_length(self._service, resolve(settings.model))
+            self.context_length = context_length(self._service, resolve_model(settings.model))
 
     def sampler(self) -> tinker.SamplingClient:
         """What samples with the weights as they are now."""

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import transformers
 
+from ...checkpoints import resolve_model
 from ...errors import ConfigError
-from ...tiny import resolve
 from .backend import TrlSettings
 
 
 def load(settings: TrlSettings) -> tuple[Any, Any]:
     """The model and its tokenizer."""
-    place = resolve(settings.model)
+    place = resolve_model(settings.model)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...checkpoints import resolve_model
 from ...errors import ConfigError
-from ...tiny import resolve
 from ..base import Plan, require
 from ..checks import check
 from ..launch import run
@@ -102,7 +102,7 @@ class VerlSettings(RolloutSettings):
             "data.train_files": data,
             "data.val_files": held_out,
             "data.dataloader_num_workers": 0,
-            "actor_rollout_ref.model.path": resolve(self.model),
+            "actor_rollout_ref.model.path": resolve_model(self.model),
             "actor_rollout_ref.actor.ppo_mini_batch_size": self.rows_per_step,
             "actor_rollout_ref.actor.use_dynamic_bsz": True,
             f"{ROLLOUT}.tensor_model_parallel_size": 1,

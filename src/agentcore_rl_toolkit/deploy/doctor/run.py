@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...checkpoints import resolve_model
 from ...errors import AgentCoreRLError, ConfigError
 from ...runtime.agent_code import find_agent
 from ..aws import Aws
@@ -91,7 +92,6 @@ def _model(
     options: DoctorOptions, agent: str | None, payload: dict[str, Any], tools: list[dict[str, Any]]
 ) -> Iterator[Check]:
     """The model's template against this agent, and against a recorded conversation."""
-    from ... import tiny
     from ...gateway.render import ChatRenderer
     from ...gateway.tokenizer import load_tokenizer
     from .model import check_context, check_conversation, check_model, check_tools, context_length
@@ -99,7 +99,7 @@ def _model(
     if options.model is None:
         yield skipped("template", "no model is named; give --model")
         return
-    model = tiny.resolve(options.model)
+    model = resolve_model(options.model)
     try:
         tokenizer = load_tokenizer(model, options.chat_template)
         renderer = ChatRenderer(tokenizer, renderer=options.renderer)

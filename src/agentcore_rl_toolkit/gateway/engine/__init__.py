@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...checkpoints import resolve_model
 from ...errors import ConfigError
-from ...tiny import resolve
 from .base import (
     IDS,
     ChatEngine,
@@ -74,7 +74,7 @@ def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
     if kind == "transformers":
         from .transformers import TransformersEngine
 
-        return TransformersEngine(resolve(place), name=place, tokenizer=tokenizer)
+        return TransformersEngine(resolve_model(place), name=place, tokenizer=tokenizer)
     if kind == "tinker":
         from .tinker import TinkerEngine
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache
 
+from ....checkpoints import is_adapter
 from ....errors import ConfigError
 from .kv import attention_layers
 
@@ -24,13 +25,24 @@ TOO_BIG = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED
 
 
 def load(model: str | Path, device: str | None, dtype: torch.dtype | None) -> nn.Module:
-    """Load a model from a folder or the hub."""
+    """Load a model from a folder or the hub; an adapter's folder with its base model, merged."""
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(str(model), dtype=dtype or "auto")
+        if is_adapter(model):
+            loaded = _merged(str(model), dtype)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(str(model), dtype=dtype or "auto")
     except (OSError, ValueError) as error:
         raise ConfigError(f"can't load the model {model}: {error}") from error
     module: nn.Module = loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return module.eval()
+
+
+def _merged(adapter: str, dtype: torch.dtype | None) -> Any:
+    try:
+        from peft import AutoPeftModelForCausalLM
+    except ImportError:
+        raise ConfigError(f"{adapter} is an adapter, which needs peft", hint="pip install peft") from None
+    return AutoPeftModelForCausalLM.from_pretrained(adapter, dtype=dtype or "auto").merge_and_unload()
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,49 @@
+"""Where the weights are that a name stands for. It looks at folders and loads nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from . import tiny
+from .errors import ConfigError
+
+_WEIGHTS = ("config.json", "adapter_config.json")
+
+
+def resolve_model(model: str) -> str:
+    """The folder of a model: `tiny`, a folder with one, or the newest checkpoint of a run; a hub id as it is.
+
+    >>> resolve_model("Qwen/Qwen3-0.6B")
+    'Qwen/Qwen3-0.6B'
+    >>> resolve_model("tiny") == str(tiny.path())
+    True
+    """
+    if model == tiny.NAME:
+        return str(tiny.path())
+    folder = Path(model)
+    if not folder.is_dir() or _has_weights(folder):
+        return model
+    checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
+    if checkpoints:
+        return str(max(checkpoints, key=_step))
+    found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
+    raise ConfigError(
+        f"{model} has no model: there is {found}",
+        hint="give a folder with config.json or adapter_config.json, or the output folder of a run",
+    )
+
+
+def is_adapter(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder has an adapter (LoRA) instead of whole weights."""
+    return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def _step(path: Path) -> int:
+    found = re.search(r"\d+", path.name)
+    return int(found[0]) if found else -1
