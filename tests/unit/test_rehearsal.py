@@ -26,6 +26,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     [
         ("openai", {"openai.resources.chat.completions", "openai.resources.responses", "anyio._backends._asyncio"}),
         ("anthropic", {"anyio._backends._asyncio"}),
+        ("google.genai", {"google.auth.aio", "httpcore2._sync.http11"}),
         ("json", set[str]()),
     ],
 )

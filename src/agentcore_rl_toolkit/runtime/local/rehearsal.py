@@ -71,9 +71,19 @@ async def _boto3() -> None:
         client.converse(modelId="m", messages=[{"role": "user", "content": [{"text": "hi"}]}])
 
 
+async def _google() -> None:
+    from google import genai
+
+    client = genai.Client(api_key="EMPTY", vertexai=False, http_options={"base_url": _NOWHERE, "timeout": 1000})
+    with contextlib.suppress(Exception):
+        client.models.generate_content(model="m", contents="hi")  # the async client would wait and try again
+    client.close()
+
+
 _CALLS: dict[str, Callable[[], Awaitable[None]]] = {
     "openai": _openai,
     "anthropic": _anthropic,
+    "google.genai": _google,
     "strands.models.bedrock": _boto3,
 }
 _HEAD = b'{"id":"x","created":1,"model":"m","object":"chat.completion'
