@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .chat import ChatCall, Message, Prints, Reply, Seen, about, fingerprint, has_assistant, spelled
+from .chat import ChatCall, Echo, Message, Prints, Reply, Seen, about, fingerprint, has_assistant, spelled
 from .echo import Said, known
 from .turn import Turn
 
@@ -79,43 +79,38 @@ class Tree:
 
     def match(self, prints: Prints) -> tuple[Turn | None, int]:
         """The deepest turn whose conversation the call's begins with, and how many messages that is."""
-        prints.appended = ""
         for number in reversed(range(len(prints.echoes))):
-            turn = self._echoed(prints, number)
-            if turn is not None:
-                return turn, prints.echoes[number].place
+            echo = prints.echoes[number]
+            echoed = self._echoed(echo)
+            if echoed:
+                said = echoed[0] if len(echoed) == 1 else _branch(echoed, self._before(prints, number))
+                prints.appended = "" if echo.end in self._ends else said.appended(echo.message) or ""
+                return said.turn, echo.place
         return None, 0
 
-    def _echoed(self, prints: Prints, number: int) -> Turn | None:
-        """The turn whose reply one of the assistant's messages is."""
-        echo = prints.echoes[number]
-        said = self._ends.get(echo.end)
-        if said is None:
-            return self._extended(prints, number)
-        if len(said) > 1:
-            alike = [one.likeness(echo.message) for one in said]
-            said = [one for one, how in zip(said, alike, strict=True) if how == max(alike)]
-        return self._branch(prints, number, said)
-
-    def _extended(self, prints: Prints, number: int) -> Turn | None:
-        """The turn whose reply a message begins with; what comes after it is the client's own."""
-        echo = prints.echoes[number]
-        appended = [(one, one.appended(echo.message)) for one in self._asked.get(echo.before, ())]
-        rests = {id(one.turn): rest for one, rest in appended if rest is not None}
-        said = [one for one, rest in appended if rest is not None]
-        longest = max((one.length for one in said), default=0)
-        turn = self._branch(prints, number, [one for one in said if one.length == longest]) if said else None
-        if turn is not None:
-            prints.appended = rests[id(turn)]
+    def _before(self, prints: Prints, number: int) -> Turn | None:
+        """The turn that the messages before an echo go on from."""
+        turn = prints.start
+        for echo in prints.echoes[:number]:
+            echoed = self._echoed(echo)
+            turn = _branch(echoed, turn).turn if echoed else turn
         return turn
 
-    def _branch(self, prints: Prints, number: int, said: list[Said]) -> Turn:
-        """Of replies that are all alike, the latest of those that go on from the replies echoed before."""
-        if len(said) > 1:
-            before = (self._echoed(prints, earlier) for earlier in reversed(range(number)))
-            start = next((turn for turn in before if turn is not None), prints.start)
-            said = [one for one in said if start is not None and one.turn.goes_on_from(start)] or said
-        return said[-1].turn
+    def _echoed(self, echo: Echo) -> list[Said]:
+        """The replies that a message is the echo of, all equally like it: mostly one, or none."""
+        said = self._ends.get(echo.end)
+        if said is None:
+            return self._extended(echo)
+        if len(said) == 1:
+            return said
+        alike = [one.likeness(echo.message) for one in said]
+        return [one for one, how in zip(said, alike, strict=True) if how == max(alike)]
+
+    def _extended(self, echo: Echo) -> list[Said]:
+        """The longest replies that a message begins with; what comes after them is the client's own."""
+        said = [one for one in self._asked.get(echo.before, ()) if one.appended(echo.message) is not None]
+        longest = max((one.length for one in said), default=0)
+        return [one for one in said if one.length == longest]
 
     def share(self, prompt: array[int]) -> tuple[Turn | None, int]:
         """The turn whose tokens a new prompt has the longest beginning in common with, and its length."""
@@ -130,6 +125,11 @@ class Tree:
 
     def _candidates(self) -> Iterable[Turn]:
         return [*self.turns[:1], *self.turns[1:][-_COMPARED:]]
+
+
+def _branch(said: list[Said], before: Turn | None) -> Said:
+    """Of replies that are all alike, the latest of those that go on from the turn before."""
+    return ([one for one in said if before is not None and one.turn.goes_on_from(before)] or said)[-1]
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:

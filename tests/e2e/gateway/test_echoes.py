@@ -181,6 +181,19 @@ def test_a_smolagents_tool_calling_agent_is_one_row():
         assert f"{said[1]}<|im_end|>\n<|im_start|>assistant\nCalling tools:" in seen(engine)
 
 
+def test_what_was_appended_before_is_not_appended_again():
+    engine = best_of("one")
+    with gateway(engine) as running:
+        session = running.open_session()
+        (message,) = ask(session, [USER])
+        history = [USER, message | {"content": "one\nCalling tools: x"}, {"role": "user", "content": "and?"}]
+        choices = ask(session, history, n=2)
+        ask(session, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, USER])  # another agent
+        ask(session, [*history, choices[0], {"role": "user", "content": "more?"}])
+        assert seen(engine).count("Calling tools: x") == 1
+        assert rows(running, session) == 3
+
+
 @pytest.mark.parametrize("text", ["the answer is fourteen", "the answer", "is it four?", "the answer is four.\nSure."])
 def test_another_reply_is_not_an_extended_one(text: str):
     with gateway([ids("the answer is four"), ids("fine")]) as running:

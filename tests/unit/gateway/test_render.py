@@ -209,6 +209,22 @@ def test_a_turn_that_ends_within_a_thought_is_gone_on_from(family: str, said: st
     assert "</think>" not in render.tokenizer.decode(after[before.length :].tolist()).split(THANKS["content"])[0]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_client_appends_is_a_message_after_the_sampled_one(family: str) -> None:
+    render = renderer(family)
+    prompt = render.render(ChatCall(HISTORY))
+    before = turn(prompt, [*render.tokenizer.encode("four"), render.stop_ids[0]])
+    echo = {"role": "assistant", "content": "four\nCalling: x"}
+    found = render.bridge(before, ChatCall([*HISTORY, echo, THANKS]), 3, "Calling: x")
+    if family == "deepseek-v4":  # which renders a reply otherwise once another one follows
+        assert isinstance(found, str)
+        return
+    keep, added = found
+    text = render.tokenizer.decode(added.tolist())
+    assert keep == before.length
+    assert 0 < text.index("Calling: x") < text.index(THANKS["content"])
+
+
 # Templates nobody knows
 
 

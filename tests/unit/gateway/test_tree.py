@@ -308,3 +308,19 @@ def test_what_is_shared_is_what_the_prompt_begins_with(prompts: list[list[int]])
         assert turn.parent is None or turn.parent.keep < turn.keep <= turn.parent.length
         seen = [prompt(*other) for other in prompts[: turn.index]]
         assert turn.keep == max((common_prefix(array(IDS, whole), array(IDS, other)) for other in seen), default=0)
+
+
+def test_many_replies_that_are_all_alike_are_told_apart_by_the_first() -> None:
+    """However long the conversation is."""
+    tree, branches = Tree(), []
+    for first in ("a b", "a  b"):
+        history, turn = [user("q")], None
+        for n in range(400):
+            reply, whole = says("same" if n else first), tree.fingerprint(ChatCall(history)).whole
+            ids = array(IDS, [1]), array(IDS, [2]), array(LOGPROBS, [0.0])
+            turn = Turn(len(tree.turns), turn, turn.length if turn is not None else 0, *ids, "stop")
+            tree.add(turn, after(whole, reply.message()), whole.digest(), reply)
+            history += [reply.message(), user("on")]
+        branches.append((turn, history))
+    for turn, history in branches:
+        assert tree.match(tree.fingerprint(ChatCall(history))) == (turn, len(history) - 1)
