@@ -307,6 +307,16 @@ def test_what_depends_on_the_agent_is_not_preloaded(tmp_path: Path, source: str,
         assert user.ask() is preloaded
 
 
+def test_a_module_in_the_python_path_takes_the_place_of_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "colorsys.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    source = "import colorsys\n@app.rollout_entrypoint\ndef f(payload):\n    return colorsys.__file__\n"
+    with local_runtime(tmp_path / "agent", source) as user:
+        assert user.ask() == str(tmp_path / "colorsys.py")
+
+
 def test_packages_that_start_threads_are_imported_in_each_session(tmp_path: Path) -> None:
     """Then the template must not be forked, so another one is started that doesn't import them."""
     agent = tmp_path / "agent"

@@ -74,8 +74,11 @@ class _Observer:
         return False
 
 
-def observe(folder: str, load: Callable[[], Any]) -> dict[str, Any]:
-    """In a throwaway session: import the agent, rehearse serving and model calls; gives what that imported."""
+def observe(folder: str, python_path: Iterable[str], load: Callable[[], Any]) -> dict[str, Any]:
+    """In a throwaway session: import the agent, rehearse serving and model calls; gives what that imported.
+
+    Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name.
+    """
     observer = _Observer(folder)
     sys.addaudithook(observer)
     app = load()
@@ -88,7 +91,8 @@ def observe(folder: str, load: Callable[[], Any]) -> dict[str, Any]:
             asyncio.run(asyncio.wait_for(rehearsal, 10))
     observer._threads = threading.active_count()  # those of event loops, which end with them
     observer.take()
-    own = _top_levels(name for name, module in list(sys.modules.items()) if _is_below(module, folder))
+    folders = tuple(place.rstrip("/") + "/" for place in (folder, *python_path))
+    own = _top_levels(name for name, module in list(sys.modules.items()) if _is_below(module, folders))
     return {"imported": observer.names, "own": sorted(own)}
 
 
@@ -172,6 +176,6 @@ def _top_levels(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _is_below(module: Any, folder: str) -> bool:
+def _is_below(module: Any, folders: tuple[str, ...]) -> bool:
     path = getattr(module, "__file__", None)
-    return isinstance(path, str) and path.startswith(folder.rstrip("/") + "/")
+    return isinstance(path, str) and path.startswith(folders)

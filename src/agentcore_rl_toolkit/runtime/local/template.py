@@ -158,7 +158,8 @@ class Template:
 
         def body(_: int) -> None:
             try:
-                report: dict[str, Any] = observe(folder, lambda: self._load(folder))
+                own = self._spec.root.python_path
+                report: dict[str, Any] = observe(folder, own, lambda: self._load(folder))
             except BaseException as error:  # an agent may also exit
                 report = {"failed": import_traceback(error, folder)}
             with os.fdopen(write, "wb") as file:
