@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
+from agentcore_rl_toolkit.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK
 from agentcore_rl_toolkit.gateway.openapi import openapi
+from agentcore_rl_toolkit.jsonable import DEEPEST
 from agentcore_rl_toolkit.result import RESERVED
-from agentcore_rl_toolkit.types import Status
+from agentcore_rl_toolkit.types import LARGEST_RESULT, Status
 from support.backends import adapter, adapters
 from support.docs import PAGES, ROOT
 from support.process import clean_env
@@ -32,6 +34,19 @@ def test_reserved_keys() -> None:
 def test_statuses() -> None:
     expected = [[f"`{s.value}`", str(s.status_code), s.meaning] for s in Status]
     assert table_after("docs/reference/results.md", "statuses") == expected
+
+
+def test_bounds_of_results() -> None:
+    largest, deepest = f"{LARGEST_RESULT // 10**6} MB", f"{DEEPEST} levels"
+    promises = {
+        "docs/guides/client.md": f"nested more than {deepest} deep or is larger than {largest}",
+        "docs/guides/prepare-your-agent.md": f"A result has at most {largest}",
+        "docs/reference/results.md": f"| the whole document | {largest} of JSON |",
+    }
+    assert [page for page, promise in promises.items() if promise not in (ROOT / page).read_text()] == []
+    sizes = (ROOT / "docs/reference/results.md").read_text()
+    assert f"| `stop_reason`, `error.message` | {LONGEST_MESSAGE:,} characters |" in sizes
+    assert f"| `traceback` | {LONGEST_TRACEBACK:,} characters" in sizes
 
 
 def test_settings() -> None:

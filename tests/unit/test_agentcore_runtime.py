@@ -290,14 +290,14 @@ def test_a_caller_that_paces_requests_itself_is_not_slowed_down_by_throttles(ser
     service.answers = [fails("ThrottlingException", 429)]
 
     async def use(runtime: AgentCoreRuntime) -> None:
-        for _ in range(60):  # boto3's adaptive mode would be down to one request in two seconds
+        for _ in range(40):  # boto3's adaptive mode would be down to one request in two seconds
             with pytest.raises(RuntimeFault):
                 await read(runtime)
         service.answers = [says(b"{}")]
         await runtime.stop(SESSION)
 
     run(service, use, max_attempts=1)
-    assert len(service.seen) == 61
+    assert len(service.seen) == 41
 
 
 def test_throttling_is_retried(service: Service) -> None:
