@@ -42,6 +42,7 @@ def pytest_configure() -> None:
     """Ctrl-C reaches the tests and what they start, also where a shell has turned it off, as for background jobs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _share_models()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -89,7 +90,6 @@ class AwsServers:
 
 @pytest.fixture(scope="session")
 def aws_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServers]:
-    _share_models()
     home = tmp_path_factory.mktemp("aws")
     sqs_port = free_port()
     moto = [str(BIN / "moto_server"), "-H", "127.0.0.1", "-p", str(sqs_port)]

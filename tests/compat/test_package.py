@@ -75,6 +75,13 @@ def test_importing_the_package_is_cheap() -> None:
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["template", "probe"])
+def test_what_starts_with_every_runtime_needs_no_http_server(module: str) -> None:
+    code = f"import sys, agentcore_rl_toolkit.runtime.local.{module}; print('aiohttp' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert out.stdout.strip() == "False"
+
+
 def test_the_app_and_the_store_need_no_boto3_until_s3_is_used() -> None:
     code = (
         "import sys; from agentcore_rl_toolkit import RewardFunction, Status, open_store; open_store('/tmp/x');"

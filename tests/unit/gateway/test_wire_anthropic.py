@@ -407,12 +407,15 @@ def events(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
 def heard(data: bytes) -> Message:
     """What the SDK puts together; each event has to be one it knows."""
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for _, said in events(data):
-        event = TypeAdapter(RawMessageStreamEvent).validate_python(said)
+        event = EVENT.validate_python(said)
         snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
     return Message.model_validate(snapshot.to_dict())
 
