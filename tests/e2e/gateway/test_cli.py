@@ -55,6 +55,7 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
             export, key = process.stdout.readline().strip().rsplit("=", 1)
             assert export == f"export {ADMIN_KEY}"
             url = process.stdout.readline().strip()
+            assert "renderer qwen3: " in process.stderr.readline()
             assert FAKE in process.stderr.readline()
             opened = httpx.post(f"{url}/sessions", headers={"Authorization": f"Bearer {key}"}, timeout=30)
             assert opened.status_code == 201
