@@ -57,10 +57,10 @@ _FAMILIES: dict[str, tuple[str, str | None, list[str]]] = {
 _CALLS = "{'name': c.function.name, 'arguments': c.function.arguments} | tojson"
 WRITTEN = {
     "mistral": (
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}"
-        "[/SYSTEM_PROMPT]{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
-        "{% elif m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}[TOOL_RESULTS]"
-        "{{ m.content }}[/TOOL_RESULTS]{% else %}{{ m.content or '' }}{% if m.tool_calls %}[TOOL_CALLS]["
+        "{{ bos_token }}{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+        "{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}"
+        "[/SYSTEM_PROMPT]{% elif m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}"
+        "[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]{% else %}{{ m.content or '' }}{% if m.tool_calls %}[TOOL_CALLS]["
         "{% for c in m.tool_calls %}{{ " + _CALLS + " }}{% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}"
         "{{ eos_token }}{% endif %}{% endfor %}"
     ),

@@ -161,9 +161,9 @@ def test_show_lists_sessions(recorded: Path, capsys: pytest.CaptureFixture[str])
     sampled = str(sum(len(said) for said in (
         ids("<think>\nParis first\n</think>\n\n" + call_text("get_weather", city="Paris")), ids("it is sunny")
     )))  # fmt: skip
-    assert known["weather"] == ["closed", "2", "1", sampled, sampled]
-    assert known["died"] == ["open", "1", "0", str(len(ids("half of", end=False))), "0"]
-    assert known["empty"] == ["open", "0", "0", "0", "0"]
+    assert known["weather"] == ["closed", "2", "1", sampled, sampled, "0"]
+    assert known["died"] == ["open", "1", "0", str(len(ids("half of", end=False))), "0", "0"]
+    assert known["empty"] == ["open", "0", "0", "0", "0", "0"]
 
 
 def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):
