@@ -157,10 +157,10 @@ def as_template(message: Message) -> Message:
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def rows(agent: Agent) -> list[Row]:
+def rows(started: Gateway, agent: Agent) -> list[Row]:
     """A session's training rows, as each system's trainer gets them."""
-    answer = agent.gateway.ask(*agent.gateway.read_path(agent.session))
-    if agent.gateway.name.startswith("rllm"):
+    answer = started.ask(*started.read_path(agent.session))
+    if started.name.startswith("rllm"):
         return fold(answer)
     made = []
     for row in answer["rows"]:
@@ -190,7 +190,7 @@ def measure(started: Gateway, engine: Engine, case: str) -> dict[str, Any]:
     engine.calls.clear()
     agent = Agent(started, engine, change, retries=case.startswith("HTTP retry"))
     expected = conversation(agent)
-    made = rows(agent)
+    made = rows(started, agent)
     sampled, trained = sum(len(turn.sampled) for turn in agent.taken), sum(sum(row.loss_mask) for row in made)
     return {
         "rows": len(made),

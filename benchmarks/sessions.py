@@ -83,8 +83,11 @@ class Sampler(Protocol):
 class Served(Protocol):
     """What the agent needs of a gateway: sessions as path, header and id."""
 
-    name: str
-    port: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
 
     def sessions(self, count: int) -> list[list[str]]: ...
 

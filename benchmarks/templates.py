@@ -31,6 +31,7 @@ from agentcore_rl_toolkit.gateway.render import ChatRenderer
 from agentcore_rl_toolkit.gateway.serve import Gateway
 from agentcore_rl_toolkit.gateway.spoken import spoken
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, load_tokenizer
+from agentcore_rl_toolkit.gateway.unbridged import MEANINGS
 
 _ASKED: Message = {"role": "user", "content": "When?"}
 
@@ -206,7 +207,8 @@ def main() -> None:
     table = []
     for name, of in found.items():
         good = sum(is_good(case) for case in of["cases"].values())
-        table.append([name, of["renderer"], of["session"], f"{good} of {len(of['cases'])}", why(of)])
+        of |= {"as_expected": good, "why_not": why(of)}
+        table.append([name, of["renderer"], of["session"], f"{good} of {len(of['cases'])}", of["why_not"][:160]])
     print(format_table(["template", "renderer", "six turns of", "one row each", "why not"], table))
     if not args.quick and not args.names:
         from report import write
@@ -222,8 +224,8 @@ def why(of: dict[str, Any]) -> str:
     """Why not all of it is as it should be."""
     said = [f"{about}: {problem}" for about, problem in of["problems"].items()] + of["notes"]
     for case in of["cases"].values():
-        said += [case["refused"]] if "refused" in case else list(case.get("unbridged", ()))
-    return "; ".join(dict.fromkeys(said))[:160]
+        said += [case["refused"]] if "refused" in case else [MEANINGS[reason] for reason in case["unbridged"]]
+    return "; ".join(dict.fromkeys(said))
 
 
 if __name__ == "__main__":
