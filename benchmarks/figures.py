@@ -25,7 +25,7 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    sections = [gateway(), fidelity(), training(), runtime(), client(), install()]
+    sections = [gateway(), fidelity(), templates(), training(), runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
 
@@ -108,6 +108,29 @@ def fidelity() -> list[str]:
         "`python benchmarks/fidelity.py`: a session of six turns with tools, whose client does to the history what\n"
         "clients do. Each sampled token is to be trained once (1.0), in as few rows as can be.",
         _table(["what the client does", "ours", *PEERS], rows),
+    ]
+
+
+def templates() -> list[str]:
+    found = _read("templates")["templates"]
+    rows = [
+        (
+            name,
+            "the template itself" if of["renderer"] == "default" else of["renderer"],
+            of["session"],
+            f"{of['as_expected']} of {len(of['cases'])}",
+            of["why_not"].replace("|", "\\|").replace("<", "&lt;"),
+        )
+        for name, of in found.items()
+    ]
+    return [
+        "## Chat templates",
+        "`python benchmarks/templates.py`: the 41 chat templates that TRL ships and six in the formats of other\n"
+        "families, each as a checkpoint's folder with a name that says nothing, on a small vocabulary made here with\n"
+        "the family's special tokens. Six turns under each of the cases above are to be one row (two after a\n"
+        "compaction, or with a sub-agent), all of it exact. Where a template has no place for tools, they are six\n"
+        "turns of text.",
+        _table(["template", "renderer", "six turns of", "as expected", "why not with tools, or not at all"], rows),
     ]
 
 

@@ -94,8 +94,8 @@ def _which(renderer: ChatRenderer) -> str:
 def _unseen(template: ChatTemplate) -> Iterator[tuple[str, str]]:
     """What the template doesn't show the model at all."""
     if not template.shows_tools():
-        yield "tools", "it doesn't show the model any tools"
-    elif not template.shows_calls():
+        yield "the definition of tools", "it doesn't show the model any"
+    if not template.shows_calls():
         yield "tools", "it leaves out the tool calls of earlier replies"
     elif not template.shows_results():
         yield "tools", "it leaves out the results of tools"
@@ -107,15 +107,19 @@ def _problem(
     renderer: ChatRenderer, said: Message, tools: list[dict[str, Any]], template: ChatTemplate | None
 ) -> str | None:
     """Why a reply can't be gone on from exactly, if it can't."""
+    messages = [USER, said, following(said, _NEXT)]
     try:
         prompt = renderer.render(ChatCall([USER], tools))
+        if renderer.family.name == "default":  # whatever was sampled, the first time and the second
+            plain = _turn(prompt, [*renderer.tokenizer.encode("Yes."), renderer.stop_ids[0]])
+            for asked in (messages, [*messages, *messages[1:]]):
+                if isinstance(reason := renderer.bridge(plain, ChatCall(asked, tools), len(asked) - 1), str):
+                    return MEANINGS[reason]
         ids = spoken(renderer.tokenizer, _prompt(renderer), renderer.stops, [USER], said, tools)
         reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "probe")
         if not _said(reply, said):
             return f"replies like {renderer.tokenizer.decode(ids)[:100]!r} are not read as what they are"
-        turn = Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
-        messages = [USER, said, following(said, _NEXT)]
-        found = renderer.bridge(turn, ChatCall(messages, tools), 2)
+        found = renderer.bridge(_turn(prompt, ids), ChatCall(messages, tools), 2)
     except RenderFault as fault:
         return str(fault)
     if isinstance(found, str):
@@ -124,6 +128,10 @@ def _problem(
     if template is not None and not template.text(messages, tools or None, True).endswith(added):
         return f"the next prompt would go on with {added[:60]!r}, which the chat template doesn't have"
     return None
+
+
+def _turn(prompt: array[int], ids: list[int]) -> Turn:
+    return Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
 
 
 def _prompt(renderer: ChatRenderer) -> Any:

@@ -120,11 +120,7 @@ _FIDELITY: Schema = {
         "trained": {"type": "integer"},
         "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
         "rows": {"type": "integer"},
-        "unbridged": {
-            "type": "object",
-            "additionalProperties": {"type": "integer"},
-            "description": "prompts rendered anew, by reason; together they are `renders`",
-        },
+        "unbridged": {"type": "object", "description": "prompts rendered anew, by reason: together they are `renders`"},
         "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
         "omitted": {"type": "object", "description": "images and server-side tools that the model was not shown"},
     },

@@ -29,7 +29,8 @@ def spoken(
     whole = list(prompt([*before, said, following(said)], tools))
     begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
     opened = "<think>" in begun and "</think>" not in begun
-    ends = [(rest.find(text), text) for text in stops if text in rest]
+    sampled = [text for text, stop in stops.items() if text in rest and decode([stop]) == text]
+    ends = [(rest.find(text), text) for text in sampled or stops if text in rest]
     if not ends:
         raise RenderFault("the model's chat template doesn't end an assistant's turn with a token that stops the model")
     place, end = min(ends)
@@ -53,6 +54,8 @@ def following(said: Message, content: str | None = None) -> Message:
 def _after(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
     """The words that end every prompt, and what `whole` says after them; None if it has written them otherwise."""
     prompt = start[max((start.rfind(end) + len(end) for end in ends if end in start), default=0) :]
+    if whole.startswith(start):
+        return prompt, whole[len(start) :]
     body = whole.removesuffix(prompt)
     return (prompt, body.rpartition(prompt)[2]) if prompt.strip() and prompt in body else None
 

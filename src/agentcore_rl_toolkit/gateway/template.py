@@ -38,7 +38,7 @@ class Forms:
     """Text is a list of parts, as messages with images have it."""
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
-        formed = [self._formed(m) if m["role"] == "assistant" else m for m in messages]
+        formed = [self._formed(m) if m["role"] == "assistant" else m for m in _with_own_ids(messages)]
         return [_in_parts(m) for m in formed] if self.text_in_parts else formed
 
     def _formed(self, message: Message) -> Message:
@@ -270,7 +270,33 @@ def _marked(reply: Message, calls: int, place: int = -1) -> Message:
         return {"role": "assistant", "content": _MARK}
     made = list(reply["tool_calls"])
     made[place] = made[place] | {"function": made[place]["function"] | {"arguments": {"at": _MARK}}}
-    return _plain(reply) | {"tool_calls": made}
+    return _plain(reply) | {"content": "", "tool_calls": made}  # text may stand behind the calls, too
+
+
+def _with_own_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Tool-call ids that an earlier reply had already, and the results under them, get names of their own.
+
+    Some templates look up a result's tool by its id; clients that count their calls in each turn repeat ids.
+    """
+    made = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
+    if len(set(made)) == len(made):
+        return messages
+    seen: dict[Any, int] = {}
+    named = []
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = message["tool_calls"]
+            for known in {call.get("id") for call in calls}:
+                seen[known] = seen.get(known, 0) + 1
+            message = message | {"tool_calls": [call | {"id": _own_id(call.get("id"), seen)} for call in calls]}
+        elif message.get("tool_call_id") in seen:
+            message = message | {"tool_call_id": _own_id(message["tool_call_id"], seen)}
+        named.append(message)
+    return named
+
+
+def _own_id(known: Any, seen: dict[Any, int]) -> Any:
+    return known if seen[known] == 1 else f"{known}_{seen[known]}"
 
 
 def _in_parts(message: Message) -> Message:

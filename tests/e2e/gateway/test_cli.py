@@ -55,6 +55,7 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
             export, key = process.stdout.readline().strip().rsplit("=", 1)
             assert export == f"export {ADMIN_KEY}"
             url = process.stdout.readline().strip()
+            assert "renderer qwen3: " in process.stderr.readline()
             assert FAKE in process.stderr.readline()
             opened = httpx.post(f"{url}/sessions", headers={"Authorization": f"Bearer {key}"}, timeout=30)
             assert opened.status_code == 201
@@ -160,9 +161,9 @@ def test_show_lists_sessions(recorded: Path, capsys: pytest.CaptureFixture[str])
     sampled = str(sum(len(said) for said in (
         ids("<think>\nParis first\n</think>\n\n" + call_text("get_weather", city="Paris")), ids("it is sunny")
     )))  # fmt: skip
-    assert known["weather"] == ["closed", "2", "1", sampled, sampled]
-    assert known["died"] == ["open", "1", "0", str(len(ids("half of", end=False))), "0"]
-    assert known["empty"] == ["open", "0", "0", "0", "0"]
+    assert known["weather"] == ["closed", "2", "1", sampled, sampled, "0"]
+    assert known["died"] == ["open", "1", "0", str(len(ids("half of", end=False))), "0", "0"]
+    assert known["empty"] == ["open", "0", "0", "0", "0", "0"]
 
 
 def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):

@@ -28,7 +28,7 @@ with report:
         known |= {"fidelity/unbridged": 3, "fidelity/unbridged/no_turn_end": 3, "fidelity/unbridged/changed_history": 1}
         report.stepped(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
     report.evaluated(2, held_out)
-    assert report.totals({})["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
+    assert report.totals({}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
     report.finished({})
 """
 HEAD = ["step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left"]

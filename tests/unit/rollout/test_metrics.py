@@ -46,6 +46,7 @@ def test_a_step() -> None:
         "fidelity/unbridged": 2,
         "fidelity/unbridged/changed_history": 1,
         "fidelity/unbridged/no_turn_end": 2,
+        "fidelity/omitted": 0,
         "length/turns": pytest.approx((3 + 2 + 1 + 1) / 4),
         "length/tool_calls": 0.5,
         "length/sampled_tokens": pytest.approx((10 + 4 + 2 + 2) / 4),

@@ -42,7 +42,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "tinker=MODEL or tinker=tinker://…; several are replicas",
     )
     parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder, a hub id, or `tiny`")
-    parser.add_argument("--renderer", default="auto", help="the model's family as `renderers` names it (default: auto)")
+    parser.add_argument(
+        "--renderer",
+        default="auto",
+        help="the model's family as `renderers` names it, checked against the chat template; `default` is the "
+        "template itself (default: auto, the one that fits the tokenizer)",
+    )
     parser.add_argument(
         "--history",
         choices=("exact", "template"),
