@@ -164,7 +164,7 @@ class Load:
             connection.keep = True
             for name in left:
                 body = json.dumps({"session_id": name}).encode()
-                head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n"
+                head = f"POST /sessions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN_KEY}\r\n"
                 head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
                 status = await connection.ask([head.encode(), body])
                 if status not in (200, 201):
@@ -287,7 +287,7 @@ class Load:
         reads, size = [], 0
         reader.keep = True
         for session in long:
-            head = f"{job['read'][0]} {job['read'][1].format(session[2])} HTTP/1.1\r\nhost: x\r\n"
+            head = f"{job['read'][0]} {job['read'][1].format(session[2])} HTTP/1.1\r\nhost: localhost\r\n"
             head += f"authorization: Bearer {ADMIN_KEY}\r\ncontent-length: 0\r\n\r\n"
             status = await reader.ask([head.encode()])
             size = sum(map(len, reader.kept))
