@@ -19,6 +19,10 @@ def steps(place: Place) -> list[str]:
     ]
 
 
+def env(place: Place) -> dict[str, str]:
+    return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}  # no prices from the network
+
+
 def main(url: str, task: str) -> None:
     from openhands.sdk import LLM, Conversation  # type: ignore[import-not-found]
     from openhands.tools.preset.default import get_default_agent  # type: ignore[import-not-found]
@@ -29,9 +33,17 @@ def main(url: str, task: str) -> None:
     conversation.run()
 
 
-PACKAGES = ["openhands-sdk==VERSION", "openhands-tools==VERSION"]
+PACKAGES = ["openhands-sdk==1.58.0", "openhands-tools==1.58.0"]
 HARNESSES = [
-    Harness("openhands", PACKAGES, steps, lambda place: script(place, "openhands"), python=(3, 12), mark="file_editor")
+    Harness(
+        "openhands",
+        PACKAGES,
+        steps,
+        lambda place: script(place, "openhands"),
+        python=(3, 12),
+        env=env,
+        mark="file_editor",
+    )
 ]
 
 if __name__ == "__main__":
