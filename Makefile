@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-image lint format docs test-docs reference bench tiny-model clean
+.PHONY: help demo test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,11 @@ test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's AP
 
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
 	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
+
+# Each harness is installed in a place of its own, from npm or PyPI, in the version that its file names (1.5 GB in all).
+test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)
+	$(BIN)/python tests/real_harnesses/install.py .venv-harnesses
+	$(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py -v -s
 
 # The images' recipes are tested without an engine, too; what an engine makes of them only shows where there is one.
 test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)

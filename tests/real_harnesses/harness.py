@@ -57,6 +57,8 @@ class Harness:
     """What the model says, turn by turn."""
     command: Callable[[Place], Sequence[str]]
     npm: bool = False
+    python: tuple[int, int] = (3, 11)
+    """The oldest Python that it runs on, if it is one of PyPI's."""
     env: Callable[[Place], Mapping[str, str]] = field(default=lambda place: {})
     mark: str = ""
     """What a prompt of the task itself has besides the task's words; other calls are side calls."""
@@ -73,6 +75,6 @@ def task(directory: Path) -> None:
 
 
 def script(place: Place, name: str) -> list[str]:
-    """The command of a harness that is a Python library: its own file, run in its own environment."""
-    program = Path(__file__).with_name("harnesses") / f"{name}.py"
-    return [str(place.folder / "bin" / "python"), str(program), place.session["base_url"], TASK]
+    """The command of a harness that is a Python library: its own module, run in its own environment."""
+    module = f"real_harnesses.harnesses.{name}"
+    return [str(place.folder / "bin" / "python"), "-m", module, place.session["base_url"], TASK]

@@ -8,9 +8,9 @@ Versions are pinned in the harnesses' files; what is there already is left as it
 from __future__ import annotations
 
 import importlib
+import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -33,9 +33,24 @@ def install(harness: Harness, folder: Path) -> None:
         flags = ["--no-audit", "--no-fund", "--loglevel=error"]
         subprocess.run(["npm", "install", *flags, "--prefix", str(folder), *harness.packages], check=True)
     else:
-        venv.create(folder, with_pip=True)
+        subprocess.run([python(harness.python), "-m", "venv", "--clear", str(folder)], check=True)
         subprocess.run([str(folder / "bin" / "python"), *_PIP, "install", *harness.packages], check=True)
     done.write_text(wanted)
+
+
+def python(least: tuple[int, int]) -> str:
+    """An interpreter that is new enough: this one, one on the path, or one of pyenv's."""
+    if sys.version_info >= least:
+        return sys.executable
+    for minor in range(least[1], least[1] + 3):
+        name = f"python{least[0]}.{minor}"
+        pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{least[0]}.{minor}.*/bin/{name}"))
+        for known in [shutil.which(name), *map(str, pyenv)]:
+            if known and subprocess.run([known, "-c", ""], capture_output=True).returncode == 0:
+                return known
+    raise SystemExit(
+        f"Python {least[0]}.{least[1]} or newer is needed, and not found: install it, or put it on the path"
+    )
 
 
 def vocabulary(folder: Path) -> None:

@@ -80,11 +80,12 @@ def policy(tokenizer: Any, steps: Sequence[str], mark: str, fault: list[str]) ->
         if TASK not in prompt or mark not in prompt:
             return uncanonical(tokenizer, "A shopping list")
         step = next((step for step in steps if step not in prompt), steps[-1])
+        begun = next((length for length in range(len(step), 0, -1) if prompt.endswith(step[:length])), 0)
         asked[step] = asked.get(step, 0) + 1
         if asked[step] > 2:
             fault.append(f"the prompt has no trace of {step!r}, which was said; it ends with {prompt[-500:]!r}")
             return uncanonical(tokenizer, steps[-1])
-        return uncanonical(tokenizer, step)
+        return uncanonical(tokenizer, step[begun:])  # a call that is forced has begun already
 
     return sample
 

@@ -37,7 +37,7 @@ def harnesses() -> Iterator[Any]:
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("harness", harnesses())
+@pytest.mark.parametrize("harness", list(harnesses()))
 def test_a_harness_does_the_task(harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     tokenizer = load_tokenizer(FOLDER / "tokenizer.json")
     work, home = tmp_path / "work", tmp_path / "home"

@@ -214,7 +214,7 @@ class Choice:
             session.texts = [*session.texts[-_TEXTS_REMEMBERED:], (*text, turn)]
         kept = remember(session, plan, self._uid, reply) if masked is None else None
         session.tree.add(turn, end, asked, reply if end else None)
-        session.echoes.add(reply.tool_calls)
+        session.made_calls.add(reply.tool_calls)
         if core.log is not None and not session.gone:
             known = {"messages": plan.new_messages(), "text": text, "end": end, "asked": asked, "kept": kept}
             tops = {"tops": draft.tops} if draft.tops else {}

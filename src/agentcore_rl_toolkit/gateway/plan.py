@@ -255,9 +255,9 @@ class Planner:
 def _restore(session: Session, call: ChatCall) -> None:
     """Take calls that the client echoes as the model made them."""
     if isinstance(call.messages, Grown):
-        call.messages.look(session.echoes.restore)
+        call.messages.look(session.made_calls.restore)
     else:
-        session.echoes.restore(call.messages)
+        session.made_calls.restore(call.messages)
 
 
 def text_print(text: str) -> bytes:

@@ -89,7 +89,7 @@ def _remember(session: Session, turn: Turn, record: dict[str, Any], reply: Reply
         answer = Answer(created, uid, model, request, choices)
         answer.done.set()
         session.remember(answer)
-    session.echoes.add(reply.tool_calls)
+    session.made_calls.add(reply.tool_calls)
     answer.outcomes.append(Outcome(turn, reply, record.get("tops") or []))
     restore(session, record, reply)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .chat import Reply
-from .echoes import Echoes
 from .engine.base import Sampling
 from .faults import Fault, invalid
 from .history import Kept
+from .made_calls import MadeCalls
 from .side import SideCalls
 from .tree import Tree
 from .turn import Tokens, Turn
@@ -149,7 +149,7 @@ class Session:
         self.used = time.monotonic()
         """When it was last used, on a clock that nobody sets."""
         self.tree = Tree()
-        self.echoes = Echoes()
+        self.made_calls = MadeCalls()
         self.result: Any = None
         self.closed = False
         self.gone = False

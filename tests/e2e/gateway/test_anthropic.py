@@ -404,8 +404,6 @@ def test_errors_are_the_sdks_classes():
         assert bad.value.type == "invalid_request_error"
         with pytest.raises(anthropic.BadRequestError, match="prefill"):
             ask(session, messages=[*HELLO, {"role": "assistant", "content": "The"}])
-        with pytest.raises(anthropic.BadRequestError, match="'web_search_20250305', which is not served"):
-            ask(session, tools=[{"type": "web_search_20250305", "name": "web_search"}])
         with pytest.raises(anthropic.RequestTooLargeError) as large:
             ask(session, messages=[{"role": "user", "content": "x" * 6000}])
         assert large.value.type == "request_too_large"

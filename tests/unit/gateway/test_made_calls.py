@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.gateway.chat import ToolCall
-from agentcore_rl_toolkit.gateway.echoes import Echoes
+from agentcore_rl_toolkit.gateway.made_calls import MadeCalls
 
 MADE = {"path": "a", "edits": [{"old": "x", "n": 1}]}
 
 
 def restored(echoed: Any, *, name: str = "edit", call_id: str = "call_1") -> Any:
-    echoes = Echoes()
-    echoes.add([ToolCall("call_1", "edit", json.dumps(MADE))])
+    made = MadeCalls()
+    made.add([ToolCall("call_1", "edit", json.dumps(MADE))])
     message = {"role": "assistant", "tool_calls": [{"id": call_id, "function": {"name": name, "arguments": echoed}}]}
-    echoes.restore([{"role": "user", "content": "x"}, message])
+    made.restore([{"role": "user", "content": "x"}, message])
     return message["tool_calls"][0]["function"]["arguments"]
 
 

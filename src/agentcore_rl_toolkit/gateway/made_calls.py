@@ -12,7 +12,7 @@ from typing import Any
 from .chat import Message, ToolCall, parse_arguments
 
 
-class Echoes:
+class MadeCalls:
     """The calls of one session, by their ids."""
 
     def __init__(self) -> None:
