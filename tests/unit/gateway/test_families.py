@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from array import array
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.abilities import abilities
 from agentcore_rl_toolkit.gateway.chat import ChatCall
+from agentcore_rl_toolkit.gateway.engine.base import IDS
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
+from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
 from support.tokenizers import PLAIN_TEMPLATE, REWRITING_TEMPLATE, make_tokenizer
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
@@ -24,6 +27,7 @@ import templates
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "What is the weather?"}
+THANKS = {"role": "user", "content": "Thanks!"}
 
 
 @cache
@@ -79,6 +83,74 @@ def test_settings_of_the_gateway_are_part_of_the_comparison() -> None:
     quiet = ChatRenderer(tokenizer("qwen3_5_think"), template={"enable_thinking": False})
     assert quiet.name == "qwen3.5"
     assert quiet.render(ChatCall([SYSTEM, USER])).tolist() == template_ids("qwen3_5_think", enable_thinking=False)
+
+
+# What is found out of a template
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [
+        ("phi3", ["<|endoftext|>", "<|end|>"]),
+        ("hermes", ["<|endoftext|>", "<|im_end|>"]),
+        ("cohere2", ["<|END_OF_TURN_TOKEN|>"]),
+        ("smolvlm", ["<end_of_utterance>"]),
+        ("gptoss", ["<|return|>", "<|call|>"]),
+        ("deepseek_r1_distill", ["<｜end▁of▁sentence｜>"]),  # not what stands between two calls
+    ],
+)
+def test_the_tokens_that_end_a_turn(template: str, ends: list[str]) -> None:
+    chosen = ChatRenderer(tokenizer(template))
+    assert [chosen.tokenizer.decode([stop]) for stop in chosen.stop_ids] == ends
+
+
+def goes_on(name: str, messages: list[Any], said: str, tools: Any = (), renderer: str = "auto") -> str:
+    """What is added to the reply `said`, the last but one of the messages."""
+    chosen = ChatRenderer(tokenizer(name), renderer=renderer)
+    prompt = chosen.render(ChatCall(messages[:-2], list(tools)))
+    ids = array(IDS, chosen.tokenizer.encode(said))
+    turn = Turn(0, None, 0, prompt, ids, array(LOGPROBS, [0.0] * len(ids)), "stop")
+    found = chosen.bridge(turn, ChatCall(messages, list(tools)), len(messages) - 1)
+    assert isinstance(found, tuple), found
+    assert found[0] == turn.length
+    return chosen.tokenizer.decode(found[1].tolist())
+
+
+def test_a_text_is_closed_as_the_template_closes_it() -> None:
+    messages = [USER, {"role": "assistant", "content": "It is sunny."}, THANKS]
+    rest = "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Thanks!<|END_OF_TURN_TOKEN|>"
+    rest += "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_RESPONSE|>"
+    closing = "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"
+    assert goes_on("cohere2", messages, f"It is sunny.{closing}") == rest
+    assert goes_on("cohere2", messages, "It is sunny.") == closing + rest  # cut at the token limit
+
+
+def test_empty_thoughts_that_a_template_takes_back_are_no_difference() -> None:
+    """Qwen3.5 has them in replies since the last question only, so that another question changes all of these."""
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": {}}}
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    messages += [{"role": "tool", "tool_call_id": "a", "content": "12 degrees"}]
+    messages += [{"role": "assistant", "content": "It is sunny."}, THANKS]
+    added = goes_on("qwen3_5_think", messages, "Hm.</think>It is sunny.<|im_end|>", renderer="default")
+    assert added == "\n<|im_start|>user\nThanks!<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+def test_a_text_that_the_model_closed_is_read_without_its_closing() -> None:
+    chosen = ChatRenderer(tokenizer("cohere2"))
+    ids = chosen.tokenizer.encode("It is sunny.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>")
+    assert chosen.parse(ids, [], ChatCall([USER]), "u").content == "It is sunny."
+
+
+def test_ids_that_a_client_repeats_in_each_turn_name_their_own_calls() -> None:
+    messages: list[Any] = [USER]
+    for name in ("look", "find", "look"):
+        call = {"id": "call_0", "type": "function", "function": {"name": name, "arguments": {}}}
+        messages += [{"role": "assistant", "content": "", "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": "call_0", "content": f"result of {name}"}]
+    about = {"description": "Finds.", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": {"name": name, **about}} for name in ("look", "find")]
+    added = goes_on("muse_glimmer", messages, " to=look<|message|><|eot|>", tools)
+    assert added.count("result of look") == 1
 
 
 # A renderer that was asked for
