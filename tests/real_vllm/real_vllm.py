@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine import IDS, Chatted, EngineError, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
 from agentcore_rl_toolkit.gateway.engine.form import Form
 from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
 from support.loop import LoopThread, loop_thread
@@ -148,27 +148,6 @@ def test_a_pause_that_aborts(loop: LoopThread) -> None:
     loop.run(engine.close())
     assert got[-1].finish == "abort"
     assert sum(len(item.token_ids) for item in got) < 400
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_chat_tells_what_it_rendered_and_sampled(loop: LoopThread, engine: VllmEngine, stream: bool) -> None:
-    messages = [{"role": "user", "content": "Say hello."}]
-    body = {"messages": messages, "max_tokens": 12, "temperature": 0.0, "stream": stream}
-    got: list[Chatted] = loop.collect(engine.chat(body))
-    assert got[0].prompt is not None
-    assert "Say hello." in text(loop, engine, list(got[0].prompt))
-    ids = [token for item in got for token in item.sampled.token_ids]
-    logprobs = [logprob for item in got for logprob in item.sampled.logprobs]
-    said = "".join(item.message.get("content") or "" for item in got)
-    assert said
-    assert text(loop, engine, ids).startswith(said)
-    assert len(ids) == len(logprobs)
-    assert None not in logprobs
-    # The same prompt as token ids gives the same tokens.
-    request = SampleRequest(got[0].prompt, Sampling(max_tokens=12, temperature=0.0), stream=False)
-    (direct,) = loop.collect(engine.sample(request))
-    assert direct.token_ids == ids
-    assert direct.logprobs == pytest.approx(logprobs, abs=1e-3)
 
 
 def test_settings_are_obeyed(loop: LoopThread, engine: VllmEngine) -> None:

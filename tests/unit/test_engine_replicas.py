@@ -437,8 +437,6 @@ def test_a_server_that_is_down_and_one_that_is_not(loop: LoopThread) -> None:
         for i in range(6):
             request = SampleRequest(array(IDS, [5, 6]), Sampling(max_tokens=3), session_id=f"s{i}")
             assert sum(len(item.token_ids) for item in loop.collect(replicas.sample(request))) == 3
-        chat = loop.collect(replicas.chat({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}, "s"))
-        assert len(chat[-1].sampled.token_ids) == 2
         loop.run(replicas.close())
 
 
@@ -459,7 +457,6 @@ def test_specs() -> None:
     one = open_engine("vllm=http://a:1")
     assert isinstance(one, VllmEngine)
     assert (one.mode, one.http.url) == ("tokens", "http://a:1")
-    assert open_engine("vllm-chat=http://a/v1").mode == "chat"  # type: ignore[attr-defined]
     assert open_engine(["vllm-generate=http://a"]).mode == "generate"  # type: ignore[attr-defined]
     assert isinstance(open_engine("sglang=http://a:1"), SglangEngine)
     for spec in ("vllm=http://a, http://b?x=1,sglang=http://c", ["vllm=http://a", "http://b", "sglang=http://c"]):
@@ -472,8 +469,3 @@ def test_specs() -> None:
 def test_specs_that_are_none(spec: Any) -> None:
     with pytest.raises(ConfigError, match="hint:"):
         open_engine(spec)
-
-
-def test_chat_and_tokens_do_not_mix() -> None:
-    with pytest.raises(ConfigError, match="can't mix"):
-        open_engine("vllm=http://a,vllm-chat=http://b")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.gateway.engine import IDS, Chatted, EngineError, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
 from agentcore_rl_toolkit.gateway.engine.payload import agreeing, decode, encode, finite, merge
 from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
 from support.fake_vllm import FakeVllm
@@ -350,77 +350,6 @@ def test_lora_adapters_come_and_go(loop: LoopThread) -> None:
         with pytest.raises(EngineError, match="does not exist") as caught:
             loop.collect(engine.sample(request))
         assert caught.value.status == 404
-        loop.run(engine.close())
-
-
-def talk(loop: LoopThread, body: dict[str, Any]) -> tuple[list[Chatted], FakeVllm]:
-    with FakeVllm(pace=0.02).serving() as fake:
-        engine = VllmEngine(fake.url, mode="chat")
-        got = loop.collect(engine.chat({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5} | body))
-        loop.run(engine.close())
-    return got, fake
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_chat_tells_ids_and_message(loop: LoopThread, stream: bool) -> None:
-    got, fake = talk(loop, {"stream": stream, "logprobs": False, "n": 3})
-    assert (len(got) > 1) is stream
-    ids = [token for item in got for token in item.sampled.token_ids]
-    logprobs = [logprob for item in got for logprob in item.sampled.logprobs]
-    assert len(ids) == len(logprobs) == 5
-    assert None not in logprobs
-    assert got[0].prompt == array(IDS, [114, 115])
-    assert [item.sampled.finish for item in got][-1] == "length"
-    sent = fake.requests[0][1]
-    assert sent["return_token_ids"] is sent["logprobs"] is sent["include_reasoning"] is True
-    assert sent["n"] == 1
-    if not stream:
-        assert got[0].message["content"] == "".join(f"{token} " for token in ids)
-
-
-def test_streamed_tool_calls_are_merged(loop: LoopThread) -> None:
-    """All of it arrives in one read, so it is one item."""
-    head = {"choices": [{"delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1]}
-    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":'}}
-    rest = {"index": 0, "function": {"arguments": "1}"}}
-    other = {"index": 1, "id": "c2", "type": "function", "function": {"name": "sub", "arguments": "{}"}}
-    logprobs = {"content": [{"token": "token_id:7", "logprob": -0.5}]}
-    deltas: list[dict[str, Any]] = [
-        {"reasoning": "h"}, {"reasoning": "m"}, {"tool_calls": [call]}, {"tool_calls": [rest]}, {"tool_calls": [other]},
-    ]  # fmt: skip
-    events = [event(choice([7], logprobs, "tool_calls" if d is deltas[-1] else None, delta=d)) for d in deltas]
-    said = b"data: " + json.dumps(head).encode() + b"\n\n" + b"".join(events) + event(usage={"completion_tokens": 5})
-    with RawServer([STREAM + chunk(said) + END]).serving() as server:
-        engine = VllmEngine(server.url)
-        (got,) = loop.collect(engine.chat({"stream": True}))
-        loop.run(engine.close())
-    assert got.message == {
-        "role": "assistant",
-        "content": "",
-        "reasoning": "hm",
-        "tool_calls": [call | {"function": {"name": "add", "arguments": '{"a":1}'}}, other],
-    }
-    assert got.sampled.token_ids == [7] * 5
-    assert got.sampled.logprobs == [-0.5] * 5
-    assert got.sampled.finish == "stop"
-
-
-def test_chat_that_leaves_ids_out_is_an_error(loop: LoopThread) -> None:
-    said = event(choice([7], None, "stop", delta={"content": "x"})) + event(usage={"completion_tokens": 3})
-    with RawServer([STREAM + chunk(said) + END]).serving() as server:
-        engine = VllmEngine(server.url)
-        with pytest.raises(EngineError, match="sampled 3 tokens, told 1") as caught:
-            loop.collect(engine.chat({"stream": True}))
-        assert caught.value.sampled_any
-        loop.run(engine.close())
-
-
-def test_chat_that_ends_without_a_finish_reason(loop: LoopThread) -> None:
-    with RawServer([STREAM + chunk(event(choice([7], None, delta={"content": "x"}))) + END]).serving() as server:
-        engine = VllmEngine(server.url)
-        with pytest.raises(EngineError, match="without a finish reason") as caught:
-            loop.collect(engine.chat({"stream": True}))
-        assert caught.value.sampled_any
         loop.run(engine.close())
 
 

@@ -192,7 +192,7 @@ class App:
         def ask(body: dict[str, Any]) -> Asked:
             return Asked(body, session, self.core.renderer.tokenizer.decode, rest)
 
-        if not wire.grows or self.core.renders:  # a server that renders by itself is sent all of it anyway
+        if not wire.grows:
             return wire.read(ask(read_json(raw))), xxh3_128(raw)
         return read_grown(raw, wire, ask, session)
 

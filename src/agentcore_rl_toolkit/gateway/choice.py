@@ -15,13 +15,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from .chat import ChatCall, Reply, TextCall, after
-from .engine.base import IDS, ChatEngine, EngineError, Sampled, SampleRequest, Sampling
+from .chat import Reply, TextCall, after
+from .engine.base import IDS, EngineError, Sampled, SampleRequest, Sampling
 from .engine.form import Form
 from .faults import Fault
 from .history import remember
 from .plan import Plan, text_print
-from .proxy import Gathered, chat_body
 from .session import Answer, Outcome, Session
 from .turn import ABORTED, ENGINE_ERROR, SIDE_CALL, Draft, Tokens, Turn, covered, new_routes
 
@@ -45,9 +44,7 @@ class Choice:
     ) -> None:
         self._core, self._session, self._plan, self._answer = core, session, plan, answer
         self._number, self._stream, self._piece = number, stream, piece
-        self._passed_on = isinstance(plan.call, ChatCall) and core.renders
-        self._reading = None if self._passed_on else core.planner.watch(plan, streamed=piece is not None)
-        self._gathered = Gathered()
+        self._reading = core.planner.watch(plan, streamed=piece is not None)
         self._draft, self._began = Draft(time.time()), time.monotonic()
         self._uid = answer.uid if number == 0 else f"{answer.uid}{number}"
 
@@ -56,8 +53,7 @@ class Choice:
         try:
             finish = await self._sample()
         except (asyncio.CancelledError, ConnectionError):  # nobody is listening any more
-            if plan.prompt:  # a server that renders by itself may not have said yet what it was asked
-                self._record(Reply(), "abort", masked=ABORTED)
+            self._record(Reply(), "abort", masked=ABORTED)
             raise
         except Exception as error:
             core.faults["engine"] += 1
@@ -66,50 +62,23 @@ class Choice:
             if isinstance(error, EngineError):
                 raise engine_fault(error) from error
             raise
-        if self._passed_on:
-            reply = self._gathered.whole()
-        else:
-            reading = self._reading
-            stopped = reading is not None and reading.stopped
-            told = reading.content if reading is not None and self._piece is not None else ""
-            reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped, told=told)
+        reading = self._reading
+        stopped = reading is not None and reading.stopped
+        told = reading.content if reading is not None and self._piece is not None else ""
+        reply = core.planner.parse(plan, draft.sampled, self._uid, stopped=stopped, told=told)
         outcome = Outcome(self._record(reply, finish, masked=None), reply, draft.tops)
-        if self._passed_on:
-            outcome.rest = (*self._gathered.unsent(), draft.unsent())
-        elif self._reading is not None and self._piece is not None:
-            outcome.rest = (*self._reading.finish(reply), draft.unsent())
+        if reading is not None and self._piece is not None:
+            outcome.rest = (*reading.finish(reply), draft.unsent())
         return outcome
 
     async def _sample(self) -> str:
         """Sample to the end; why it ended."""
         for _ in range(_MOST_RESUMPTIONS):
             await self._core.going()
-            if self._passed_on:
-                return await self._pass_on()
             finish = await self._ask()
             if finish != "abort":
                 return finish
         raise EngineError("the engine gave up on this call again and again", status=503, sampled_any=True)
-
-    async def _pass_on(self) -> str:
-        """Have the engine's server render, sample and parse."""
-        core, plan, draft, gathered = self._core, self._plan, self._draft, self._gathered
-        body = chat_body(cast(ChatCall, plan.call), plan.sampling, self._answer.model, self._stream)
-        finish = None
-        with core.sampling():
-            async with aclosing(cast(Any, cast(ChatEngine, core.engine).chat(body, self._session.id))) as chunks:
-                async for chunk in chunks:
-                    if chunk.prompt is not None and not plan.prompt:
-                        core.planner.place(self._session, plan, chunk.prompt)
-                    draft.take(chunk.sampled, core.weight_version)
-                    gathered.add(chunk.message)
-                    finish = chunk.sampled.finish
-                    if finish is not None:
-                        break
-                    await self._tell(*gathered.unsent())
-        if finish is None or finish == "abort" or not plan.prompt:
-            raise EngineError("the engine's answer ended before it was whole", sampled_any=bool(draft.sampled))
-        return str(finish)
 
     async def _ask(self) -> str:
         """Sample until the engine stops; `abort` if it gave up and should be asked to go on."""

@@ -73,14 +73,12 @@ class Core:
         """`routes` asks the engine for expert routes, where it doesn't tell them anyway; `side_calls` are the rules of
         sessions that have none of their own."""
         self.engine = engine
-        self.renders: bool = getattr(engine, "renders", False)
-        """The engine's server renders and parses chats by itself."""
         self.renderer = renderer
         self.log = log
         self.routes = routes
         self.side_calls = read_rules(side_calls or {})
         self.limits = limits or Limits()
-        self.planner = Planner(renderer, passed_on=self.renders, forms=lambda: getattr(engine, "forms", False))
+        self.planner = Planner(renderer, forms=lambda: getattr(engine, "forms", False))
         self.sessions = Sessions(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
         self.weight_version: str | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from xxhash import xxh3_128
 
 from . import unbridged
-from .chat import ChatCall, Grown, Message, Prints, Reply, TextCall, fingerprint, render_key
+from .chat import ChatCall, Grown, Message, Prints, Reply, TextCall, render_key
 from .constraint import reply_form
 from .engine.base import IDS, Sampling
 from .faults import Fault, invalid
@@ -69,20 +69,14 @@ class Plan:
 class Planner:
     """Plans calls for one model."""
 
-    def __init__(
-        self, renderer: ChatRenderer, *, passed_on: bool = False, forms: Callable[[], bool] = lambda: False
-    ) -> None:
-        """`passed_on`: chats are rendered by the engine's server, and placed when it tells what it rendered. `forms`:
-        whether the engine takes the form of a reply."""
+    def __init__(self, renderer: ChatRenderer, *, forms: Callable[[], bool] = lambda: False) -> None:
+        """`forms`: whether the engine takes the form of a reply."""
         self._renderer = renderer
-        self._passed_on = passed_on
         self._forms = forms
 
     def plan(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> Plan:
         """The call's prompt, checked against the context limit."""
         sampling = session.sampling(call.sampling)
-        if isinstance(call, ChatCall) and self._passed_on:
-            return Plan(call, sampling, None, 0, array(IDS), "first", array(IDS), fingerprint(call), 0)
         plan = self._unbounded(session, call, sampling)
         sampling = plan.sampling
         limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
@@ -106,8 +100,6 @@ class Planner:
 
     def count(self, session: Session, call: ChatCall | TextCall) -> int:
         """How long the call's prompt would be, whatever the limit."""
-        if isinstance(call, ChatCall) and self._passed_on:
-            raise Fault(501, "cannot_count", "the engine's server renders chats by itself: nobody can count them here")
         return len(self._unbounded(session, call, session.sampling(call.sampling)).prompt)
 
     def _unbounded(self, session: Session, call: ChatCall | TextCall, sampling: Sampling) -> Plan:
@@ -188,18 +180,6 @@ class Planner:
             return turn.length, rest[len(text) - said :]
         kept = bisect_right(range(len(sampled) + 1), said, key=lambda count: len(decode(sampled[:count]))) - 1
         return turn.prompt_length + kept, text[len(decode(sampled[:kept])) : said] + rest
-
-    def place(self, session: Session, plan: Plan, prompt: array[int]) -> None:
-        """Where a prompt that somebody else rendered goes on from."""
-        tree = session.tree
-        plan.prompt = prompt
-        plan.parent, plan.keep = tree.share(prompt) if tree.turns else (None, 0)
-        plan.delta = prompt[plan.keep :]
-        goes_on = plan.parent is not None and plan.keep >= plan.parent.length
-        plan.origin = "bridge" if goes_on else "render" if tree.turns else "first"
-        if plan.origin == "render":
-            known = tree.match(plan.prints)[0] if plan.prints is not None else None
-            plan.unbridged = unbridged.CHANGED if known is None else unbridged.SERVER
 
     def watch(self, plan: Plan, *, streamed: bool) -> ReplyStream | None:
         """What watches the text as it comes, where anybody has to."""

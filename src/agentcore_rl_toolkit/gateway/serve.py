@@ -77,7 +77,7 @@ class Server:
             self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
         )
         self._shards = shards if workers > 1 else None
-        self._announces = not core.renders and not worker
+        self._announces = not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
         self._listening: asyncio.Server | None = None

@@ -9,7 +9,6 @@ REPLY_HIDDEN = "reply_hidden"
 REWRITTEN = "template_rewrites_history"
 THOUGHT_DROPPED = "template_drops_reasoning"
 REFUSED = "renderer_refused"
-SERVER = "server_rendered"
 
 MEANINGS = {
     CHANGED: "the client changed the conversation: compaction, a sub-agent, a branch",
@@ -19,7 +18,6 @@ MEANINGS = {
     REWRITTEN: "the chat template writes earlier messages differently once others follow",
     THOUGHT_DROPPED: "the chat template drops earlier reasoning, and `--history template` does as it does",
     REFUSED: "the renderer can't go on from what was sampled, such as a thought without an end",
-    SERVER: "the engine's server, which renders by itself, wrote the history differently",
 }
 UNAVOIDABLE = frozenset({CHANGED, FOREIGN})
 """Reasons for which the conversation itself branches: no template or renderer could have gone on."""

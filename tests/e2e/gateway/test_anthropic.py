@@ -17,11 +17,8 @@ import pytest
 from pydantic import BaseModel
 
 from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine import open_engine
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from support.fake_vllm import MODEL as SERVED
-from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -348,19 +345,6 @@ def test_a_large_prompt_is_counted_off_the_loop(monkeypatch: pytest.MonkeyPatch)
         assert count(session) < 50
     assert threads[0] != "gateway"
     assert threads[1] == "gateway"
-
-
-@pytest.mark.parametrize("how", [ask, streamed])
-def test_a_server_that_renders_by_itself_is_spoken_to_but_not_counted(how: Any):
-    with FakeVllm().serving() as server, gateway(open_engine(f"vllm-chat={server.url}")) as running:
-        session = running.open_session()
-        message = how(session, model=SERVED, max_tokens=5)
-        assert "text" in [block.type for block in message.content]
-        (turn,) = Control(running).turns(session)
-        assert (message.usage.input_tokens, message.usage.output_tokens) == (turn["prompt_length"], 5)
-        with pytest.raises(anthropic.InternalServerError, match="renders chats by itself") as raised:
-            count(session, model=SERVED)
-        assert (raised.value.status_code, raised.value.error_code) == (501, "cannot_count")
 
 
 def test_a_forced_call_and_the_end_of_a_reply_count():

@@ -13,12 +13,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.gateway.engine import open_engine
 from agentcore_rl_toolkit.gateway.engine.base import EngineError
 from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
 from agentcore_rl_toolkit.gateway.serve import Gateway
-from support.fake_vllm import MODEL as FAKE
-from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids
 
 FLAT = {"type": "function", **WEATHER["function"]}
@@ -347,26 +344,6 @@ def test_what_is_kept_is_linear_in_what_was_said(by_id: bool, history: Any):
         assert [message["content"] for message in conversation] == [
             f"{kind} {n}" for n in range(turns) for kind in ("question", "answer")
         ]
-
-
-def test_by_id_where_the_server_renders(tmp_path: Path):
-    """Nothing is matched there before it is sampled; what is kept is linear all the same, and in the log."""
-    with FakeVllm().serving() as server:
-        before: dict[str, Any] = {}
-        with gateway(open_engine(f"vllm-chat={server.url}"), log=tmp_path) as first:
-            session = first.open_session(sampling={"max_tokens": 5})
-            for question in ("one?", "two?", "three?"):
-                response = respond(session, question, model=FAKE, **before)
-                before = {"previous_response_id": response.id}
-            assert size(first.core.sessions.get(session["session_id"])) == 3
-        with gateway(open_engine(f"vllm-chat={server.url}"), log=tmp_path) as second:
-            moved = session | {"base_url": session["base_url"].replace(first.url, second.url)}
-            respond(moved, "four?", model=FAKE, instructions="be short", **before)
-            assert size(second.core.sessions.get(session["session_id"])) == 3 + 7
-        sent = [body["messages"] for path, body in server.requests if path == "/v1/chat/completions"]
-        assert [len(messages) for messages in sent] == [1, 3, 5, 8]
-        questions = [message["content"] for message in sent[-1] if message["role"] == "user"]
-        assert questions == ["one?", "two?", "three?", "four?"]
 
 
 # Refusals and failures

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.proxy import chat_body
 from agentcore_rl_toolkit.gateway.wire import blocks, items, openai
 
 IMAGE = "[image omitted: this model reads text only]"
@@ -57,9 +56,3 @@ def test_system_tools_of_converse():
     config = {"tools": [{"systemTool": {"name": "nova_grounding"}}]}
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
     assert blocks.read_converse(body, None).omitted == ("nova_grounding",)
-
-
-def test_servers_that_render_are_not_sent_the_count():
-    content = [{"type": "image_url", "image_url": {}}]
-    call = openai.read_chat({"messages": [{"role": "user", "content": content}]})
-    assert chat_body(call, call.sampling, "m", False)["messages"] == [{"role": "user", "content": IMAGE}]

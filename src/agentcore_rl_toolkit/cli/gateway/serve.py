@@ -37,8 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="append",
         required=True,
         metavar="KIND=WHERE",
-        help="vllm=URL, vllm-generate=URL (over its token interface), vllm-chat=URL (its template does the rendering), "
-        "sglang=URL, transformers=PATH, "
+        help="vllm=URL, vllm-generate=URL (over its token interface), sglang=URL, transformers=PATH, "
         "tinker=MODEL or tinker=tinker://…; several are replicas",
     )
     parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder, a hub id, or `tiny`")

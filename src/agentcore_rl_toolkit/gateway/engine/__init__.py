@@ -9,8 +9,6 @@ from ...checkpoints import resolve_model
 from ...errors import ConfigError
 from .base import (
     IDS,
-    ChatEngine,
-    Chatted,
     Engine,
     EngineError,
     EngineInfo,
@@ -22,8 +20,6 @@ from .base import (
 
 __all__ = [
     "IDS",
-    "ChatEngine",
-    "Chatted",
     "Engine",
     "EngineError",
     "EngineInfo",
@@ -34,7 +30,7 @@ __all__ = [
     "open_engine",
 ]
 
-KINDS = ("vllm", "vllm-chat", "vllm-generate", "sglang", "tinker", "transformers")
+KINDS = ("vllm", "vllm-generate", "sglang", "tinker", "transformers")
 
 
 def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None) -> Engine:
@@ -45,7 +41,7 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
     >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
-    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-chat, vllm-generate, sglang, ...
+    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-generate, sglang, tinker, ...
     """
     parts = [part.strip() for one in ([spec] if isinstance(spec, str) else spec) for part in one.split(",")]
     kind = ""
@@ -61,8 +57,6 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
             )
         kind = named
         engines.append((kind, _open(kind, place, api_key, tokenizer)))
-    if len({kind == "vllm-chat" for kind, _ in engines}) > 1:
-        raise ConfigError("replicas can't mix vllm-chat with engines that take tokens", hint="use one kind for all")
     if len(engines) == 1:
         return engines[0][1]
     from .replicas import Replicas
@@ -85,6 +79,4 @@ def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
         return SglangEngine(place, api_key=api_key)
     from .vllm import VllmEngine
 
-    return VllmEngine(
-        place, mode={"vllm-chat": "chat", "vllm-generate": "generate"}.get(kind, "tokens"), api_key=api_key
-    )
+    return VllmEngine(place, mode="generate" if kind == "vllm-generate" else "tokens", api_key=api_key)

@@ -176,24 +176,3 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads; may be called twice."""
-
-
-@dataclass(slots=True)
-class Chatted:
-    """What a server that renders and parses by itself gave since the last one of these."""
-
-    sampled: Sampled
-    message: dict[str, Any]
-    """What it adds to its message, as in OpenAI's deltas; all of it, if the request is not streamed."""
-    prompt: array[int] | None = None
-    """On the first: the token ids it rendered."""
-
-
-class ChatEngine(Engine, Protocol):
-    """An engine whose server can do the rendering and parsing, for templates only it knows."""
-
-    renders: bool
-    """Whether it is to be asked to."""
-
-    def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
-        """Pass an OpenAI chat request on, token ids and logprobs always included; otherwise like `sample`."""

@@ -11,12 +11,12 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from xxhash import xxh3_64_intdigest
 
 from ...errors import ConfigError
-from .base import ELSEWHERE, ChatEngine, Chatted, Engine, EngineError, EngineInfo, Sampled, SampleRequest
+from .base import ELSEWHERE, Engine, EngineError, EngineInfo, Sampled, SampleRequest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,7 +53,6 @@ class Replicas:
         if not engines:
             raise ConfigError("replicas of nothing", hint="give at least one engine")
         self.replicas = [Replica(engine, i) for i, engine in enumerate(engines)]
-        self.renders = all(getattr(engine, "renders", False) for engine in engines)
         self._slack = slack  # requests a session's replica may have more than the least loaded one
         self._eject_after = eject_after
         self._check_every = check_every
@@ -82,9 +81,6 @@ class Replicas:
 
     def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         return self._run(lambda engine: engine.sample(request), request.session_id)
-
-    def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
-        return self._run(lambda engine: cast(ChatEngine, engine).chat(body, session_id), session_id)
 
     async def _run(self, call: Callable[[Engine], AsyncIterator[T]], session_id: str) -> AsyncGenerator[T, None]:
         tried: list[Replica] = []

@@ -1,4 +1,4 @@
-"""vLLM as an engine: token ids over `/v1/completions` or, where the server's own template has to render, over chat.
+"""vLLM as an engine: token ids over `/v1/completions`.
 
 `mode="generate"` speaks `/inference/v1/generate` instead (vLLM 0.32 with `--enable-scale-out`): the only one that
 says which weight versions a sequence was sampled with, and that streams expert routes. Nothing here knows a tokenizer.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ssl as ssl_module
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import orjson
 
 from ...errors import ConfigError
 from . import vllm_wire as wire
-from .base import Chatted, EngineError, EngineInfo, Sampled, SampleRequest
+from .base import EngineError, EngineInfo, Sampled, SampleRequest
 from .form import structural_tag
 from .framing import DONE
 from .http import HttpClient
@@ -48,10 +47,9 @@ class VllmEngine:
         timeout: float = 600.0,
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
-        if mode not in ("tokens", "generate", "chat"):
-            raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate, chat")
+        if mode not in ("tokens", "generate"):
+            raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate")
         self.mode = mode
-        self.renders = mode == "chat"
         self.http = HttpClient(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
         self._pause_mode = pause_mode
         self._context: int | None = None
@@ -81,39 +79,6 @@ class VllmEngine:
             raise self.http.error("ended its answer without a finish reason")
         except EngineError as e:
             e.sampled_any |= seen
-            raise
-
-    async def chat(self, body: dict[str, Any], session_id: str = "") -> AsyncIterator[Chatted]:
-        """See `ChatEngine`. An answer that leaves token ids out is an error: nobody could train on it."""
-        stream = bool(body.get("stream"))
-        fields = body | {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": True, "n": 1}
-        fields["include_reasoning"] = True  # without it vLLM hides the ids of what it hides
-        if stream:
-            fields["stream_options"] = {"include_usage": True}
-        count, seen = 0, False
-        last: Chatted | None = None
-        try:
-            with await self.http.post("/v1/chat/completions", orjson.dumps(fields)) as answer:
-                while events := await (answer.events() if stream else answer.whole()):
-                    for event in events:
-                        if event == DONE:
-                            continue
-                        chunk = wire.read(wire.CHAT, event, self.http.error)
-                        part = wire.chatted(chunk, int(body.get("top_logprobs") or 0))
-                        count += len(part.sampled.token_ids)
-                        if chunk.usage and chunk.usage.completion_tokens != count:
-                            raise self.http.error(f"sampled {chunk.usage.completion_tokens} tokens, told {count} ids")
-                        last = wire.joined(last, part)
-                    if last is None or last.sampled.finish is not None:
-                        continue  # the last one is handed on when the count has been checked
-                    seen, ready, last = True, last, None
-                    yield ready
-            if last is None or last.sampled.finish is None:
-                raise self.http.error("ended its answer without a finish reason")
-            seen = True
-            yield last
-        except EngineError as e:
-            e.sampled_any |= seen or count > 0
             raise
 
     async def info(self) -> EngineInfo:

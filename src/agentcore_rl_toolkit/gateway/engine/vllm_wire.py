@@ -1,4 +1,4 @@
-"""What vLLM's three ways to sample put on the wire, and what of it an engine keeps.
+"""What vLLM's two ways to sample put on the wire, and what of it an engine keeps.
 
 Pure functions from bytes to `Sampled`. Only the fields named here are decoded; a prompt that is echoed back costs
 little more than its bytes. `fail` makes the error that names the server.
@@ -6,13 +6,12 @@ little more than its bytes. `fail` makes the error that names the server.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from .base import IDS, Chatted, EngineError, Sampled, SampleRequest
+from .base import EngineError, Sampled, SampleRequest
 from .http import message
 from .payload import agreeing, decode, finite, highest, merge, npy_routes
 
@@ -34,7 +33,7 @@ class WideLogprobs(Logprobs):
 
 
 class Entry(msgspec.Struct):
-    """One token's logprob; it is named by its id, or as `token_id:<id>` in chat."""
+    """One token's logprob; it is named by its id, or as `token_id:<id>`."""
 
     logprob: float | None = None
     token_id: int = -1
@@ -62,12 +61,6 @@ class Choice(msgspec.Struct, Generic[L]):
     finish_reason: str | None = None
     routed_experts: str | None = None
     weight_versions: list[Span] | None = None
-    message: dict[str, Any] | None = None
-    delta: dict[str, Any] | None = None
-
-
-class Usage(msgspec.Struct):
-    completion_tokens: int = 0
 
 
 class Chunk(msgspec.Struct, Generic[L]):
@@ -75,11 +68,6 @@ class Chunk(msgspec.Struct, Generic[L]):
 
     choices: list[Choice[L]] = []
     error: Any = None
-
-
-class ChatChunk(Chunk[Entries]):
-    prompt_token_ids: list[int] | None = None
-    usage: Usage | None = None
 
 
 class Model(msgspec.Struct):
@@ -96,7 +84,6 @@ class Models(msgspec.Struct):
 NARROW = msgspec.json.Decoder(Chunk[Logprobs])
 WIDE = msgspec.json.Decoder(Chunk[WideLogprobs])
 GENERATED = msgspec.json.Decoder(Chunk[Entries])
-CHAT = msgspec.json.Decoder(ChatChunk)
 MODELS = msgspec.json.Decoder(Models)
 
 
@@ -174,23 +161,6 @@ def _generated(data: bytes, request: SampleRequest, fail: Fail) -> Sampled:
     return _from_entries(chunk.choices[0], request.sampling.top_logprobs, request.routes_from)
 
 
-def chatted(chunk: ChatChunk, top: int) -> Chatted:
-    """Of `/v1/chat/completions`."""
-    prompt = None if chunk.prompt_token_ids is None else array(IDS, chunk.prompt_token_ids)
-    if not chunk.choices:
-        return Chatted(Sampled([], []), {}, prompt)
-    choice = chunk.choices[0]
-    return Chatted(_from_entries(choice, top, None), choice.message or choice.delta or {}, prompt)
-
-
-def joined(first: Chatted | None, second: Chatted) -> Chatted:
-    """Two that arrived together, as one."""
-    if first is None:
-        return second
-    sampled = merge([first.sampled, second.sampled]) or Sampled([], [])
-    return Chatted(sampled, _add(first.message, second.message), first.prompt or second.prompt)
-
-
 def without_echo(data: bytes) -> bytes:
     """An answer without the prompt in it: cutting it out costs half of skipping it while decoding.
 
@@ -231,21 +201,3 @@ def _sampled(choice: Choice[Any], ids: list[int], logprobs: list[float | None], 
         if choice.routed_experts is not None:
             sampled.routes = npy_routes(choice.routed_experts, routes_from or 0)
     return sampled
-
-
-def _add(told: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
-    """A message with one more delta: text is appended, tool calls are merged by their index."""
-    for key, value in delta.items():
-        if key == "tool_calls" and value and told.get(key):
-            calls = {call.get("index", i): call for i, call in enumerate(told[key])}
-            for call in value:
-                index = call.get("index", len(calls))
-                calls[index] = _add(calls[index], call) if index in calls else call
-            told[key] = list(calls.values())
-        elif key == "function" and isinstance(told.get(key), dict):
-            told[key] = _add(told[key], value)
-        elif isinstance(value, str) and isinstance(told.get(key), str) and key not in ("role", "id", "type"):
-            told[key] += value
-        elif value is not None:
-            told[key] = value
-    return told
