@@ -51,7 +51,7 @@ test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's AP
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
 	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
 
-# Each harness is installed in a place of its own, from npm or PyPI, in the version that its file names (1.5 GB in all).
+# Each harness is installed in a place of its own, from npm or PyPI, in the version that its file names (3 GB in all).
 test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)
 	$(BIN)/python tests/real_harnesses/install.py .venv-harnesses
 	$(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py -v -s

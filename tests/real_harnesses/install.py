@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path[0] = str(TESTS)
 
 from real_harnesses.harness import Harness  # noqa: E402
 

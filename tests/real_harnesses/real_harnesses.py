@@ -21,10 +21,12 @@ from agentcore_rl_toolkit.gateway.serve import Gateway
 from agentcore_rl_toolkit.gateway.trajectory import Trajectories
 from real_harnesses.harness import ANSWER, MODEL, Harness, Place, task
 from real_harnesses.policy import load_tokenizer, policy
-from real_harnesses.record import recorded
+from real_harnesses.record import Recorder, recorded
+from real_harnesses.trim import Trimmer
 
 FOLDER = Path(os.environ.get("AGENTCORE_RL_TEST_HARNESSES", ".venv-harnesses")).absolute()
 NAMES = sorted(path.stem for path in Path(__file__).with_name("harnesses").glob("*.py"))
+RECORDINGS = Path(__file__).parents[1] / "support" / "harness_requests"
 SECONDS = 300
 
 
@@ -53,9 +55,12 @@ def test_a_harness_does_the_task(harness: Harness, tmp_path: Path, request: pyte
         sample = policy(tokenizer, harness.steps(place), harness.mark, fault)
         said = run(harness, place)
         trajectories = running.trajectories(opened["session_id"])
-    out = os.environ.get("AGENTCORE_RL_TEST_HARNESSES_OUT")
-    if out:
-        (Path(out) / f"{request.node.callspec.id}.json").write_text(json.dumps(recorder.requests, indent=1))
+        turns = running.core.sessions.get(opened["session_id"]).tree.turns
+        said_by = {turn.uid: tokenizer.decode(turn.sampled.tolist()) for turn in turns}
+    if "AGENTCORE_RL_RECORD_HARNESSES" in os.environ:
+        kept = recording(recorder, harness, place, said_by)
+        lines = [json.dumps(asked, ensure_ascii=False) for asked in kept]
+        (RECORDINGS / f"{request.node.callspec.id}.jsonl").write_text("\n".join(lines) + "\n")
     print(f"\n{request.node.callspec.id}: {trajectories.fidelity}")  # noqa: T201
     refused = [(asked["path"], asked["status"], asked["answer"][:500]) for asked in recorder.refused()]
     assert not fault, (fault[0], refused, said[-3000:])
@@ -63,6 +68,24 @@ def test_a_harness_does_the_task(harness: Harness, tmp_path: Path, request: pyte
     assert ANSWER in said
     check_tokens(engine, trajectories)
     assert trajectories.fidelity.rows == harness.rows
+
+
+def recording(recorder: Recorder, harness: Harness, place: Place, said: dict[str, str]) -> list[dict[str, Any]]:
+    """What the default suite sends again: each model call's path and body, and what the model said to it."""
+    calls = [asked for asked in recorder.requests if asked["status"] == 200 and _uid(asked, said)]
+    uids = [_uid(asked, said) for asked in calls]
+    folders = {str(place.work): "/work", str(place.home): "/home"}
+    trimmer = Trimmer(harness.steps(place), uids, folders)
+    requests = []
+    for asked, uid in zip(calls, uids, strict=True):
+        spoken = said[uid].replace(str(place.work), "/work")
+        path = asked["path"].split("/", 3)[3]  # after the session and its key
+        requests.append({"path": path, "body": trimmer.request(json.loads(asked["body"])), "said": spoken})
+    return requests
+
+
+def _uid(asked: dict[str, Any], said: dict[str, str]) -> str:
+    return next((uid for uid in said if uid in asked["answer"]), "")
 
 
 def run(harness: Harness, place: Place) -> str:
