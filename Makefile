@@ -51,10 +51,10 @@ test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's AP
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
 	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
 
-# Each harness is installed in a place of its own, from npm or PyPI, in the version that its file names (3 GB in all).
+# Each harness is installed in a place of its own (3 GB in all), where sandboxed sessions can see it.
 test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)
-	$(BIN)/python tests/real_harnesses/install.py .venv-harnesses
-	$(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py -v -s
+	$(BIN)/python tests/real_harnesses/install.py $(VENV)/harnesses
+	AGENTCORE_RL_TEST_HARNESSES=$(VENV)/harnesses $(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py tests/real_harnesses/real_sessions.py -v -s
 
 # The images' recipes are tested without an engine, too; what an engine makes of them only shows where there is one.
 test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)

@@ -1,6 +1,6 @@
 """Installs each harness in a place of its own, and the vocabulary that the policy speaks.
 
-    python tests/real_harnesses/install.py .venv-harnesses [names]
+    python tests/real_harnesses/install.py .venv/harnesses [names]
 
 Versions are pinned in the harnesses' files; what is there already is left as it is.
 """

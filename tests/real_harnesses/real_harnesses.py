@@ -24,7 +24,7 @@ from real_harnesses.policy import load_tokenizer, policy
 from real_harnesses.record import Recorder, recorded
 from real_harnesses.trim import Trimmer
 
-FOLDER = Path(os.environ.get("AGENTCORE_RL_TEST_HARNESSES", ".venv-harnesses")).absolute()
+FOLDER = Path(os.environ.get("AGENTCORE_RL_TEST_HARNESSES", ".venv/harnesses")).absolute()
 NAMES = sorted(path.stem for path in Path(__file__).with_name("harnesses").glob("*.py"))
 RECORDINGS = Path(__file__).parents[1] / "support" / "harness_requests"
 SECONDS = 300

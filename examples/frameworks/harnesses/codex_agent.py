@@ -1,0 +1,31 @@
+"""Codex, the command line tool: the entrypoint runs it in a folder of its own, and looks at the file."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agentcore_rl_toolkit import AgentCoreRLApp
+
+app = AgentCoreRLApp()
+PROVIDER = '{{name="gateway", base_url="{}", env_key="OPENAI_API_KEY", wire_api="responses"}}'
+
+
+@app.rollout_entrypoint
+def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
+    provider = PROVIDER.format(os.environ["OPENAI_BASE_URL"])
+    settings = ['model="policy"', 'model_provider="gateway"', f"model_providers.gateway={provider}"]
+    flags = [flag for setting in settings for flag in ("-c", setting)]
+    with tempfile.TemporaryDirectory() as folder:
+        todo = Path(folder) / "todo.txt"
+        todo.write_text(payload["before"])
+        allowed = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        command = ["codex", "exec", *allowed, *flags, payload["prompt"]]
+        env = os.environ | {"HOME": folder}
+        done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return {"response": done.stdout or done.stderr, "rewards": float(todo.read_text() == payload["after"])}
+
+
+if __name__ == "__main__":
+    app.run()
