@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints import resolve_model
 from ...errors import AgentCoreRLError
 from ...gateway.engine.tinker import TinkerEngine
 from ...gateway.serve import Gateway
@@ -48,7 +47,7 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         settings = self.settings
-        tokenizer = load_tokenizer(resolve_model(settings.tokenizer or settings.model), settings.chat_template)
+        tokenizer = load_tokenizer(settings.tokenizer or settings.model, settings.chat_template)
         start = self.folder.prepare()
         self.step = start or 0
         checkpoint = None if start is None else self.folder.checkpoint(start)
