@@ -10,6 +10,7 @@ from . import tiny
 from .errors import ConfigError
 
 _WEIGHTS = ("config.json", "adapter_config.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 def resolve_model(model: str) -> str:
@@ -35,13 +36,22 @@ def resolve_model(model: str) -> str:
     )
 
 
+def resolve_tokenizer(model: str) -> str:
+    """The folder of a tokenizer: one with its files, be there weights or not; otherwise that of the model."""
+    return model if _has(Path(model), _TOKENIZER) else resolve_model(model)
+
+
 def is_adapter(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder has an adapter (LoRA) instead of whole weights."""
     return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
 
 
 def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _WEIGHTS)
+    return _has(folder, _WEIGHTS)
+
+
+def _has(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).is_file() for name in names)
 
 
 def _step(path: Path) -> int:

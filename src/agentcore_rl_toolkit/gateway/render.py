@@ -195,11 +195,17 @@ class ChatRenderer:
         return keep, probe[:end] + array(IDS, probed_end)
 
     def _said_after_probe(self, call: ChatCall, messages: list[Message]) -> list[int] | None:
-        """What messages are in a conversation that goes on after them; None where they change what was before."""
+        """What messages are in a conversation that goes on after them; None where they change what was before.
+
+        They follow a user's message, or a reply where the template joins or refuses two messages of a user.
+        """
+        return self._said_after(call, [_PROBE], messages) or self._said_after(call, [_PROBE, _PROBE_REPLY], messages)
+
+    def _said_after(self, call: ChatCall, first: list[Message], messages: list[Message]) -> list[int] | None:
         renderer, tools = self._renderer(call.template), call.tools or None
         try:
-            before = renderer.render_ids([_PROBE], tools=tools)
-            whole: list[int] = renderer.render_ids([_PROBE, *messages], tools=tools, add_generation_prompt=True)
+            before = renderer.render_ids(first, tools=tools)
+            whole: list[int] = renderer.render_ids([*first, *messages], tools=tools, add_generation_prompt=True)
         except Exception:  # not every template takes two messages of one role
             return None
         return whole[len(before) :] if whole[: len(before)] == before else None
@@ -280,6 +286,7 @@ def _render(renderer: Any, call: ChatCall) -> list[int]:
 
 
 _PROBE: Message = {"role": "user", "content": "x"}
+_PROBE_REPLY: Message = {"role": "assistant", "content": "x"}
 
 
 def _probe_call(name: str, arguments: dict[str, Any]) -> Message:

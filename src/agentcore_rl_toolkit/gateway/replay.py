@@ -45,7 +45,8 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
 
 def _doubt(session: Session) -> None:
     """Nobody knows whether an answer arrived that nothing goes on from: whoever asks for the same gets it again."""
-    gone_on_from = {turn.parent.index for turn in session.tree.turns if turn.parent is not None}
+    parents = ((turn, turn.parent) for turn in session.tree.turns if turn.parent is not None)
+    gone_on_from = {parent.index for turn, parent in parents if turn.goes_on_from(parent)}
     for answer in session.answers.values():
         answer.lost = all(outcome.turn.index not in gone_on_from for outcome in answer.outcomes)
 

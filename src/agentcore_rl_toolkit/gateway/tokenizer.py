@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import resolve_model
+from ..checkpoints import resolve_tokenizer
 from ..errors import ConfigError
 from .engine.base import IDS
 
@@ -107,8 +107,7 @@ def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLik
     if str(name).startswith(("/", "./", "../")) and not os.path.isdir(name):
         raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: there is no such folder")
     try:
-        own = os.path.isfile(os.path.join(name, "tokenizer_config.json"))  # a tokenizer needs no model beside it
-        tokenizer = AutoTokenizer.from_pretrained(os.fspath(name) if own else resolve_model(os.fspath(name)))
+        tokenizer = AutoTokenizer.from_pretrained(resolve_tokenizer(os.fspath(name)))
         if chat_template is not None:
             tokenizer.chat_template = Path(chat_template).read_text()
         return Tokenizer(tokenizer)

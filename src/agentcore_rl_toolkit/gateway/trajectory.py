@@ -151,11 +151,13 @@ def _unbridged(turns: Sequence[Turn]) -> dict[str, int]:
 
 def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
     """Why a turn is masked, for those that are."""
-    # Whoever goes on from a reply has received it. Beginning with some of the same tokens is not going on from it.
+    # Whoever goes on from a reply has received it. Beginning with some of the same tokens is not going on from it, and
+    # neither is another choice of the same call, which shares its prompt.
     received = {
         turn.parent
         for turn in turns
-        if turn.parent is not None and (turn.origin == "bridge" or turn.keep >= turn.parent.length)
+        if turn.parent is not None
+        and (turn.keep >= turn.parent.length or (turn.origin == "bridge" and turn.keep > turn.parent.prompt_length))
     }
     reasons: dict[Turn, str] = {}
     for turn in turns:

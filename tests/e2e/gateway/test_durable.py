@@ -112,6 +112,19 @@ def test_who_asks_the_same_after_a_restart_may_never_have_had_the_answer(tmp_pat
         assert rows(second, session)[1]["turns"] == 5
 
 
+def test_choices_and_a_prompt_in_common_are_not_taken_for_going_on_after_a_restart(tmp_path: Path):
+    lead = {"role": "system", "content": "You answer questions about numbers, in one word, and never explain them."}
+    asked, other = ({"model": MODEL, "messages": [lead, *asked], "n": 2} for asked in (HELLO, AGAIN))
+    with gateway([ids(said) for said in ("four", "five", "six", "seven")], log=tmp_path) as first:
+        session = first.open_session()
+        before = [client(session).chat.completions.create(**call) for call in (asked, other)]
+    engine = ScriptedEngine([])
+    with gateway(engine, log=tmp_path) as second:
+        again = client(moved(session, first, second))
+        assert [again.chat.completions.create(**call) for call in (asked, other)] == before
+        assert engine.requests == []
+
+
 def test_an_answer_that_was_never_received_outlives_a_restart(tmp_path: Path):
     with gateway([ids("four")], log=tmp_path) as first:
         session = first.open_session()

@@ -225,6 +225,24 @@ def test_what_a_client_appends_is_a_message_after_the_sampled_one(family: str) -
     assert 0 < text.index("Calling: x") < text.index(THANKS["content"])
 
 
+def test_what_a_client_appends_is_bridged_where_a_users_messages_are_joined() -> None:
+    alternates = (
+        "{% for m in messages %}{% if m.role == 'user' and loop.previtem and loop.previtem.role == 'user' %}"
+        "{{ raise_exception('twice') }}{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    render = ChatRenderer(Tokenizer(make_tokenizer("anonymous", alternates)), renderer="default")
+    before = turn(render.render(ChatCall(HISTORY)), [*render.tokenizer.encode("four"), render.stop_ids[0]])
+    echo = {"role": "assistant", "content": "four\nCalling: x"}
+    keep, added = render.bridge(before, ChatCall([*HISTORY, echo, THANKS, THANKS]), 3, "Calling: x")
+    assert keep == before.length
+    twice = f"{THANKS['content']}\n\n{THANKS['content']}"
+    appended = "\n<|im_start|>assistant\nCalling: x<|im_end|>\n"
+    assert render.tokenizer.decode(added.tolist()) == (
+        f"{appended}<|im_start|>user\n{twice}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 # Templates nobody knows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.tokenizer import Pieces, Quick, Tokenizer
+from agentcore_rl_toolkit.gateway.tokenizer import Pieces, Quick, Tokenizer, load_tokenizer
 from support.tokenizers import make_tokenizer
 
 
@@ -185,3 +186,9 @@ def test_what_it_gives_up_on_the_tokenizer_does() -> None:
 
 def test_lone_surrogates_are_no_text() -> None:
     assert Tokenizer(make_tokenizer()).encode("a\ud800b") == own(OWN, "a\ufffdb")
+
+
+def test_a_folder_with_a_tokenizer_and_no_model_is_loaded(tmp_path: Path) -> None:
+    make_tokenizer().save_pretrained(tmp_path)
+    assert not (tmp_path / "config.json").exists()
+    assert load_tokenizer(tmp_path).encode("sunny") == make_tokenizer().encode("sunny")

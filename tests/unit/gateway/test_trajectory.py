@@ -131,7 +131,7 @@ def reason(session: Session, turn: Turn, mask_truncated: bool) -> str | None:
     why = turn.masked
     if why == UNDELIVERED:
         after = [t for t in session.turns if t.parent is turn]
-        if any(t.origin == "bridge" or t.keep == turn.length for t in after):
+        if any((t.origin == "bridge" and t.keep > turn.prompt_length) or t.keep == turn.length for t in after):
             why = None
     return why or (TRUNCATED if mask_truncated and turn.finish == "length" else None)
 
@@ -354,6 +354,14 @@ def test_an_undelivered_reply_that_is_gone_on_from_was_received() -> None:
     assert session.fold().fidelity.masked == {UNDELIVERED: 3}
     session.turn(first, origin="bridge")
     assert session.fold().fidelity.masked == {}
+
+
+def test_an_undelivered_choice_was_not_received_because_there_is_another_one() -> None:
+    session = Session()
+    first = session.turn()
+    lost = session.turn(first, masked=UNDELIVERED, origin="bridge")
+    session.turn(lost, lost.prompt_length, delta=0, masked=UNDELIVERED, origin="bridge")
+    assert session.fold().fidelity.masked == {UNDELIVERED: 6}
 
 
 def test_an_undelivered_reply_that_another_only_begins_like_was_not_received() -> None:
