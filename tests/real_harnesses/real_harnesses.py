@@ -74,11 +74,11 @@ def recording(recorder: Recorder, harness: Harness, place: Place, said: dict[str
     """What the default suite sends again: each model call's path and body, and what the model said to it."""
     calls = [asked for asked in recorder.requests if asked["status"] == 200 and _uid(asked, said)]
     uids = [_uid(asked, said) for asked in calls]
-    folders = {str(place.work): "/work", str(place.home): "/home"}
+    folders = {str(place.work): "/project", str(place.home): "/home"}
     trimmer = Trimmer(harness.steps(place), uids, folders)
     requests = []
     for asked, uid in zip(calls, uids, strict=True):
-        spoken = said[uid].replace(str(place.work), "/work")
+        spoken = said[uid].replace(str(place.work), "/project")
         path = asked["path"].split("/", 3)[3]  # after the session and its key
         requests.append({"path": path, "body": trimmer.request(json.loads(asked["body"])), "said": spoken})
     return requests
