@@ -20,7 +20,11 @@ from support.gateway import gateway, ids
 RECORDINGS = sorted((Path(__file__).parents[2] / "support" / "harness_requests").glob("*.jsonl"))
 ROWS = {"opencode": 2}
 """One, but for a side call of its own."""
-OMITTED = {"codex": {"web_search": 1}, "codex-2": {"web_search": 1}}
+OMITTED = {
+    "codex": {"web_search": 1},
+    "codex-2": {"web_search": 1},
+    "codex-4": {"web_search": 1, "image": 1},
+}
 _OURS = re.compile(r"(?:call|msg|resp|fc|ctc|chatcmpl|rs)[_-]([0-9a-f]{16})|\"responseId\": ?\"([0-9a-f]{16})")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from pathlib import Path
 
 from real_harnesses.harness import ANSWER, TASK, Harness, Place, call
 
@@ -33,6 +35,18 @@ def code_steps(place: Place) -> list[str]:
     return [*read, code("apply_patch", _PATCH), code("exec_command", {"cmd": "wc -l todo.txt"}), ANSWER]
 
 
+def mcp_steps(place: Place) -> list[str]:
+    """A tool of an MCP server is searched for, and called by its namespace; its result has a picture."""
+    return [call("tool_search", query="add a note"), call("mcp__notes__add_note", text="milk"), *custom_steps(place)]
+
+
+def mcp_command(place: Place) -> list[str]:
+    server = Path(__file__).parents[1] / "mcp_notes.py"
+    known = f'{{command="{sys.executable}", args=["{server}"], default_tools_approval_mode="approve"}}'
+    program, verb, *rest = command(place, model="gpt-5.5")
+    return [program, verb, "-c", f"mcp_servers.notes={known}", *rest]
+
+
 def command(place: Place, model: str) -> list[str]:
     provider = (
         f'{{name="gateway", base_url="{place.session["base_url"]}", env_key="GATEWAY_KEY", wire_api="responses"}}'
@@ -51,3 +65,4 @@ HARNESSES = [
     Harness("codex", PACKAGES, steps, partial(command, model=model), npm=True, env=env)
     for model, steps in (("policy", shell_steps), ("gpt-5.5", custom_steps), ("gpt-5.6-sol", code_steps))
 ]
+HARNESSES.append(Harness("codex", PACKAGES, mcp_steps, mcp_command, npm=True, env=env))
