@@ -37,7 +37,7 @@ from agentcore_rl_toolkit.rollout import (
 )
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
-from support.gateway import gateway, ids, text_of
+from support.gateway import MODEL, gateway, ids, text_of
 from support.own_runtime import OwnRuntime
 from support.runtime import eventually
 
@@ -53,7 +53,8 @@ def invoke_agent(payload):
 
         def ask(text):
             asked = [{"role": "user", "content": text}]
-            reply = model.chat.completions.create(model=settings["model_id"], messages=asked, temperature=0.25)
+            name = payload.get("model", settings["model_id"])
+            reply = model.chat.completions.create(model=name, messages=asked, temperature=0.25)
             return reply.choices[0].message.content
 
         said = ask(payload["prompt"])
@@ -197,6 +198,14 @@ def test_a_rollout_that_starts_over_keeps_both_conversations(client: RolloutClie
         folded.rows[1].trained / folded.rows[0].trained
     )
     assert folded.trained
+
+
+def test_a_model_name_in_the_agents_code_is_served_by_the_policy(client: RolloutClient) -> None:
+    engine = told()
+    with gateway(engine) as running:
+        (group,) = run_rollouts([row("a") | {"model": "gpt-4.1-mini"}], 2, client=client, gateway=running)
+    assert statuses(group) == {"completed": 2}
+    assert {request.model for request in engine.requests} == {MODEL}
 
 
 def test_no_more_sessions_at_a_time_than_allowed(client: RolloutClient) -> None:

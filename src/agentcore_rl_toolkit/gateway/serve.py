@@ -202,6 +202,11 @@ class Gateway:
     async def open_session_async(self, **settings: Any) -> dict[str, Any]:
         return await self._loop.run_async(self._open(settings))
 
+    @property
+    def model(self) -> str | None:
+        """The engine's first model; None if it has not said which it has."""
+        return next(iter(self.core.info.models), None)
+
     def trajectories(self, session_id: str) -> Trajectories:
         """A session's turns so far, folded into training rows."""
         return self._loop.run(self._fold(session_id))

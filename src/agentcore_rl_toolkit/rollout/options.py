@@ -48,7 +48,7 @@ class RolloutOptions:
     context_limit: int | None = None
     """Most tokens of prompt and reply of one model call."""
     model: str | None = None
-    """The model to sample from, whatever name the agent asks for; by default, the gateway's first."""
+    """The model to sample from, whatever name the agent has in its code; by default, the gateway's first."""
     side_calls: Mapping[str, Any] | None = None
     """Which model calls are not trained on (titles, commit messages, memory), e.g. `{"model": "*haiku*"}`."""
     judge: Judge = field(default_factory=Judge)

@@ -83,7 +83,8 @@ class Sample:
     async def _open(self) -> dict[str, Any]:
         options = self._options
         rules = dict(options.side_calls) if options.side_calls is not None else None
-        settings = {"model": options.model, "context_limit": options.context_limit, "side_calls": rules}
+        model = options.model or self._gateway.model  # agents may have a name of their own in their code
+        settings = {"model": model, "context_limit": options.context_limit, "side_calls": rules}
         return await self._gateway.open_session_async(
             session_id=self.id,
             input_id=self._input_id,
