@@ -156,6 +156,8 @@ class ChatRenderer:
             ids: list[int] = bridged.token_ids
         elif unended is not None:
             ids = unended
+        elif self.history == "template" and any(message["role"] == "user" for message in new):
+            return unbridged.THOUGHT_DROPPED
         else:
             return unbridged.REFUSED
         old = known + sampled
@@ -208,6 +210,8 @@ class ChatRenderer:
             whole: list[int] = renderer.render_ids([*first, *messages], tools=tools, add_generation_prompt=True)
         except Exception:  # not every template takes two messages of one role
             return None
+        if before and before[-1] in self.stop_ids and whole[: len(before)] != before:
+            before.pop()  # an end of text, which some write after the last message
         return whole[len(before) :] if whole[: len(before)] == before else None
 
     def _template_bridge(
