@@ -63,3 +63,16 @@ def test_servers_that_render_are_not_sent_the_count():
     content = [{"type": "image_url", "image_url": {}}]
     call = openai.read_chat({"messages": [{"role": "user", "content": content}]})
     assert chat_body(call, call.sampling, "m", False)["messages"] == [{"role": "user", "content": IMAGE}]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "web_search"}])
+def test_a_tool_that_is_left_out_is_not_forced_over_chat_completions(choice: Any):
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "web_search"}], "tool_choice": choice}
+    assert openai.read_chat(asked).tool_choice == "auto"
+
+
+@pytest.mark.parametrize("choice", [{"any": {}}, {"tool": {"name": "nova_grounding"}}])
+def test_a_tool_that_is_left_out_is_not_forced_over_converse(choice: Any):
+    config = {"tools": [{"systemTool": {"name": "nova_grounding"}}], "toolChoice": choice}
+    body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
+    assert blocks.read_converse(body, None).tool_choice == "auto"
