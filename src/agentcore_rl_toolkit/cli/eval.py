@@ -4,9 +4,8 @@ Prints mean reward with its confidence interval, pass@k, latency and failures. `
 earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
 
 `--model` runs a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
-folder of a run, a hub id, or `tiny`. Given several times, each one is compared with the first, row by row:
-
-    agentcore-rl eval rl_app.py --data held_out.jsonl --model tiny --model runs/train
+folder of a run, a hub id, or `tiny`. Given several times, as in `--model tiny --model runs/train`, each one is
+compared with the first, row by row.
 """
 
 from __future__ import annotations

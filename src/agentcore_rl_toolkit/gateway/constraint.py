@@ -25,7 +25,7 @@ def reply_form(
         return Form(thought, _begin(renderer, call)) if thought else None
     if schema is None:
         return None
-    mark = _mark(renderer, call) if call.tools and call.tool_choice == "auto" else ""
+    mark = _mark(renderer, call) if call.known_tools and call.tool_choice == "auto" else ""
     return Form(thought, mark, schema) if thought or mark else None
 
 

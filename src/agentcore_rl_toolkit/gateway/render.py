@@ -15,6 +15,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..errors import ConfigError
 from . import unbridged
@@ -25,7 +26,7 @@ from .faults import RenderFault as RenderFault
 from .replies import Replies
 from .roles import Settled, settle, unsettled
 from .standins import LONG_CALLS, StandIns
-from .template import ChatTemplate, TemplateRenderer
+from .template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .tokenizer import Tokenizer
 from .turn import Turn
 
@@ -62,6 +63,7 @@ class ChatRenderer:
         self.family = choose(self._stand_ins, renderer, history, self._template)
         self._create = self.family.create
         self._renderers: OrderedDict[str, Any] = OrderedDict()
+        self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
         try:
             self._plain = self._renderer({})
         except RenderFault as error:
@@ -156,6 +158,10 @@ class ChatRenderer:
             ids: list[int] = bridged.token_ids
         elif unended is not None:
             ids = unended
+        elif (shown := self._bridge_shown(renderer, call, used, sampled)) is not None:
+            return turn.length, array(IDS, shown)
+        elif self.history == "template" and any(message["role"] == "user" for message in new):
+            return unbridged.THOUGHT_DROPPED
         else:
             return unbridged.REFUSED
         old = known + sampled
@@ -163,6 +169,24 @@ class ChatRenderer:
         if common < len(known):
             return unbridged.REFUSED
         return turn.length - (len(old) - common), array(IDS, ids[common:])
+
+    def _bridge_shown(self, renderer: Any, call: ChatCall, used: int, sampled: list[int]) -> list[int] | None:
+        """What the chat template shows between the reply and the next prompt, where a renderer that renders as the
+        template does refuses to go on: some take no user's message after a tool's result."""
+        family = self.family
+        if self.history != "exact" or not family.checked or family.later or not self.tokenizer.chat_template:
+            return None
+        messages = list(call.messages)
+        if isinstance(renderer, Settled):
+            messages, used = renderer.around_reply(messages, used)
+        try:
+            if renderer not in self._bridges:
+                template = ChatTemplate(self.tokenizer, self._template | call.template)
+                self._bridges[renderer] = TemplateBridge(template, self.tokenizer)
+            found = self._bridges[renderer].bridge(messages, used, call.tools or None, sampled, self.stop_ids)
+        except Exception:  # the renderer may take what the template refuses
+            return None
+        return None if isinstance(found, str) else found
 
     def _bridge_open_thought(
         self, renderer: Any, known: list[int], sampled: list[int], call: ChatCall, used: int
@@ -208,6 +232,8 @@ class ChatRenderer:
             whole: list[int] = renderer.render_ids([*first, *messages], tools=tools, add_generation_prompt=True)
         except Exception:  # not every template takes two messages of one role
             return None
+        if before and before[-1] in self.stop_ids and whole[: len(before)] != before:
+            before.pop()  # an end of text, which some write after the last message
         return whole[len(before) :] if whole[: len(before)] == before else None
 
     def _template_bridge(

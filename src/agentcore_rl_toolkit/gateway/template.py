@@ -192,8 +192,11 @@ class TemplateBridge:
             return unbridged.NO_TURN_END
         before = [_plain(message) for message in messages[: used - 1]]
         marked = _marked(reply, calls) | ({"reasoning_content": _THOUGHT_MARK} if thought else {})
-        prompt = self._template.text(before, tools, True)
-        whole = self._template.text([*before, marked, *new], tools, True)
+        try:
+            prompt, whole = self._with_and_without(before, [marked, *new], tools)
+        except Exception:  # a reply that the template refuses: its tokens are on record, whatever it says here
+            before = [_neutral(message) for message in before]
+            prompt, whole = self._with_and_without(before, [marked, *new], tools)
         head, found, tail = whole.rpartition(_MARK)
         if not found:
             return unbridged.REPLY_HIDDEN
@@ -205,6 +208,9 @@ class TemplateBridge:
             return unbridged.NO_TURN_END
         closed = bool(sampled) and sampled[-1] in stop_ids
         return self._new_ids(tail, end, closed=closed, calls=bool(calls))
+
+    def _with_and_without(self, before: list[Message], after: list[Message], tools: Any) -> tuple[str, str]:
+        return self._template.text(before, tools, True), self._template.text([*before, *after], tools, True)
 
     def _new_ids(self, tail: str, end: TurnEnd, *, closed: bool, calls: bool) -> list[int]:
         # The token is encoded with what follows: some swallow the space behind them.
@@ -262,6 +268,14 @@ class TemplateBridge:
 
 def _plain(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "reasoning_content"}
+
+
+def _neutral(message: Message) -> Message:
+    """A reply with words that every template takes: no marks of the format, and arguments that are an object."""
+    if message["role"] != "assistant":
+        return message
+    calls = [call | {"function": call["function"] | {"arguments": {}}} for call in message.get("tool_calls") or ()]
+    return message | {"content": "x" if message.get("content") else ""} | ({"tool_calls": calls} if calls else {})
 
 
 def _marked(reply: Message, calls: int, place: int = -1) -> Message:

@@ -50,9 +50,9 @@ class Tokenizer:
         self.pad_token_id: int | None = tokenizer.pad_token_id
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         thoughts = ("<think>", "</think>")
-        self.special_ids: frozenset[int] = frozenset(
-            tokenizer.convert_tokens_to_ids([token for token in self.all_special_tokens if token not in thoughts])
-        )
+        named = tokenizer.convert_tokens_to_ids([token for token in self.all_special_tokens if token not in thoughts])
+        marked = (i for i, token in _added(tokenizer) if token.special and token.content not in thoughts)
+        self.special_ids: frozenset[int] = frozenset((*named, *marked))
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
         self.size: int = backend.get_vocab_size(with_added_tokens=True)

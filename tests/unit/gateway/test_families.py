@@ -15,7 +15,9 @@ from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.abilities import abilities
 from agentcore_rl_toolkit.gateway.chat import ChatCall
 from agentcore_rl_toolkit.gateway.engine.base import IDS
+from agentcore_rl_toolkit.gateway.probes import TOOL, calling, result
 from agentcore_rl_toolkit.gateway.render import ChatRenderer
+from agentcore_rl_toolkit.gateway.spoken import spoken
 from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
 from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
 from support.tokenizers import PLAIN_TEMPLATE, REWRITING_TEMPLATE, make_tokenizer
@@ -244,3 +246,20 @@ def test_six_turns_are_one_row_whatever_the_client_does(name: str, tmp_path: Pat
     found = templates.measure(folder, ["all of these", "the model's own JSON spelling"])
     for case, figures in found["cases"].items():
         assert templates.is_good(figures), (case, figures)
+
+
+def test_a_renderer_that_refuses_to_go_on_is_helped_by_the_template() -> None:
+    """Gemma 4's goes on from a tool's result, but not from one that the user's words follow."""
+    render = ChatRenderer(tokenizer("gemma4_v5"))
+    assert render.family.name == "gemma4"
+    tools, said = [TOOL], calling(arguments={"at": "Paris"})
+    prompt = render.render(ChatCall([USER], tools))
+
+    def rendered(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
+        return render.render(ChatCall(messages, tools)).tolist()
+
+    ids = spoken(render.tokenizer, rendered, render.stops, [USER], said, tools)
+    before = Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
+    whole = ChatCall([USER, said, result(content="sunny"), USER], tools)
+    keep, added = render.bridge(before, whole, 2)
+    assert (keep, before.tokens() + added) == (before.length, render.render(whole))

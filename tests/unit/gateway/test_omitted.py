@@ -56,3 +56,16 @@ def test_system_tools_of_converse():
     config = {"tools": [{"systemTool": {"name": "nova_grounding"}}]}
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
     assert blocks.read_converse(body, None).omitted == ("nova_grounding",)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "web_search"}])
+def test_a_tool_that_is_left_out_is_not_forced_over_chat_completions(choice: Any):
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "web_search"}], "tool_choice": choice}
+    assert openai.read_chat(asked).tool_choice == "auto"
+
+
+@pytest.mark.parametrize("choice", [{"any": {}}, {"tool": {"name": "nova_grounding"}}])
+def test_a_tool_that_is_left_out_is_not_forced_over_converse(choice: Any):
+    config = {"tools": [{"systemTool": {"name": "nova_grounding"}}], "toolChoice": choice}
+    body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
+    assert blocks.read_converse(body, None).tool_choice == "auto"

@@ -243,6 +243,16 @@ def test_what_a_client_appends_is_bridged_where_a_users_messages_are_joined() ->
     )
 
 
+def test_what_a_client_appends_is_bridged_where_an_end_of_text_follows_the_last_message() -> None:
+    render = generic(PLAIN_TEMPLATE + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}")
+    before = turn(render.render(ChatCall(HISTORY)), [*render.tokenizer.encode("four"), render.stop_ids[0]])
+    echo = {"role": "assistant", "content": "four\nCalling: x"}
+    keep, added = render.bridge(before, ChatCall([*HISTORY, echo, THANKS]), 3, "Calling: x")
+    assert keep == before.length
+    text = render.tokenizer.decode(added.tolist())
+    assert text.startswith("\n<|im_start|>assistant\nCalling: x<|im_end|>\n<|im_start|>user\n")
+
+
 # Templates nobody knows
 
 
@@ -295,7 +305,30 @@ def test_a_template_that_refuses_messages_is_the_requests_fault() -> None:
         render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3)
 
 
+def test_an_earlier_reply_that_the_template_refuses_is_gone_on_from() -> None:
+    template = (
+        "{% for m in messages %}{% if '<tool_call>' in m.content or m.tool_calls and m.tool_calls[0].function.arguments"
+        " is string %}{{ raise_exception('tags') }}{% endif %}{% endfor %}" + PLAIN_TEMPLATE
+    )
+    render = generic(template)
+    cut: Message = {"role": "assistant", "content": "<tool_call>\n{"}
+    odd = CALL | {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "[1]"}}]}
+    for reply, result in ((cut, THANKS), (odd, RESULT | {"tool_call_id": "1"})):
+        known = [*HISTORY, reply, result]
+        before = turn(array(IDS, render.tokenizer.encode("whatever it was")), [5, render.stop_ids[0]])
+        after = bridged(render, before, ChatCall([*known, TEXT, THANKS], TOOLS), 5)
+        assert after is not None
+        assert render.tokenizer.decode(after[before.length :].tolist()).strip().startswith("<|im_start|>user\nThanks!")
+
+
 # What happens to old reasoning
+
+
+def test_a_renderer_that_drops_reasoning_as_its_template_does_says_so() -> None:
+    render = renderer("qwen3", history="template")
+    said = [*render.tokenizer.encode("<think>\nhm\n</think>\n\nfour"), render.stop_ids[0]]
+    before = turn(render.render(ChatCall(HISTORY)), said)
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3) == unbridged.THOUGHT_DROPPED
 
 
 @pytest.mark.parametrize(

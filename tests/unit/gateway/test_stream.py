@@ -27,6 +27,10 @@ TOOLS = [
         "function": {"name": "look", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
     }
 ]
+# Some formats end a text with a token of its own, before the one that ends the turn.
+CLOSING_TEMPLATE = PLAIN_TEMPLATE.replace(
+    "{{ m.content }}", "{{ m.content }}{% if m.role == 'assistant' %}<|vision_end|>{% endif %}"
+)
 CALL = '<tool_call>\n{"name": "look", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
@@ -34,6 +38,9 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"city": "Paris"}}\n</tool_ca
 def renderer(family: str) -> ChatRenderer:
     if family == "default":
         return ChatRenderer(Tokenizer(make_tokenizer("some/model", PLAIN_TEMPLATE)), renderer="default")
+    if family == "closing":
+        tokenizer = make_tokenizer("some/model", CLOSING_TEMPLATE, family="qwen3.5")
+        return ChatRenderer(Tokenizer(tokenizer), renderer="default")
     return ChatRenderer(Tokenizer(make_tokenizer(f"some/{family}", family=family)), renderer=family)
 
 
@@ -296,3 +303,10 @@ def test_special_tokens_in_a_reply_lose_nothing() -> None:
     passed, reply, _ = read("default", ids, range(20))
     assert joined(passed) == ("", reply.content)
     assert reply.content.split() == ["one", "two"]
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_a_token_that_closes_the_text_is_not_passed_on(tools: bool) -> None:
+    ids = renderer("closing").tokenizer.encode("It is sunny.<|vision_end|><|im_end|>")
+    passed, reply, _ = read("closing", ids, range(20), tools=tools)
+    assert joined(passed) == ("", "It is sunny.") == ("", reply.content)

@@ -149,18 +149,20 @@ def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str
             omitted.append(str(_struct(value, where).get("name") or kind)[:80])
         elif kind != "cachePoint":
             raise invalid(f"{where} is of type {kind[:80]!r}; only tools with a toolSpec are served", param=where)
-    return tools, omitted, _tool_choice(config.get("toolChoice"), tools)
+    return tools, omitted, _tool_choice(config.get("toolChoice"), tools, omitted)
 
 
-def _tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str:
+def _tool_choice(choice: Any, tools: list[dict[str, Any]], omitted: list[str]) -> str:
+    """What may be called. A tool that is left out can't be asked for, and nothing is forced."""
     where = "toolConfig.toolChoice"
     if choice is None:
         return "auto"
     kind, value = _member(choice, where)
     if kind == "any":
-        return any_tool(tools, param=where)
+        return any_tool(tools, param=where) if tools or not omitted else "auto"
     if kind == "tool":
-        return chosen_tool(_struct(value, where).get("name"), tools, param=where)
+        name = _struct(value, where).get("name")
+        return chosen_tool(name, tools, param=where) if name not in omitted else "auto"
     if kind != "auto":
         raise invalid(f"{where} is {kind[:80]!r}; expected one of auto, any, tool", param=where)
     return "auto"

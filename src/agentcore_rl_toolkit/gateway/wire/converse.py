@@ -1,7 +1,8 @@
 """Bedrock's Converse and ConverseStream: what is said over them. Pure.
 
 Shapes are those of botocore's service model. AWS signatures are not looked at: the key in the URL is what counts.
-Guardrails, prompt resources and tools that AWS runs don't exist here; what would need them is refused (`blocks.py`).
+Guardrails and prompt resources don't exist here, and what would need them is refused; the model is not told of tools
+that AWS runs (`blocks.py`).
 """
 
 from __future__ import annotations

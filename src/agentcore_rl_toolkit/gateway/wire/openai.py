@@ -50,7 +50,9 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
         messages=messages,
         tools=tools,
         omitted=tuple(omitted),
-        tool_choice=read_tool_choice(body.get("tool_choice"), tools),
+        tool_choice="auto"
+        if _asks_for_omitted(body, tools, omitted)
+        else read_tool_choice(body.get("tool_choice"), tools),
         sampling=read_sampling(body, top_logprobs=whole(body, "top_logprobs", 0, 0, 20) if logprobs else 0),
         n=whole(body, "n", 1, 1, MOST_CHOICES),
         model=text(body, "model"),
@@ -168,6 +170,13 @@ def _tools(tools: Any) -> tuple[list[dict[str, Any]], list[str]]:
             raise invalid(f"tools[{place}].function.parameters is not a JSON schema", param="tools")
         read.append(tool)
     return read, omitted
+
+
+def _asks_for_omitted(body: dict[str, Any], tools: Sequence[dict[str, Any]], omitted: Sequence[str]) -> bool:
+    """Whether the call asks for a tool that is left out: nothing is forced then."""
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    return kind in omitted or (choice == "required" and bool(omitted) and not tools)
 
 
 def read_tool_choice(choice: Any, tools: Sequence[dict[str, Any]], *, nested: bool = True) -> str:
