@@ -159,11 +159,15 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         settings = payload.get("_rollout") if isinstance(payload, dict) else None
         if settings is None:
             return None
-        current_redactor.set(Redactor.of(payload, self.config.secret_keys))
+        current_redactor.set(self._redactor(payload))
         try:
             return read_base_url(settings.get("base_url"))
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
+
+    def _redactor(self, payload: Any) -> Redactor:
+        """Hides the secrets of a request, and those of this process's variables."""
+        return Redactor.of([payload, dict(os.environ)], self.config.secret_keys)
 
     def _accept(
         self, call: Callable[..., Any], payload: dict[str, Any], context: RequestContext, is_async: bool
@@ -173,7 +177,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             id = _rollout_id(payload["_rollout"], context.session_id)
             base_url = read_base_url(payload["_rollout"].get("base_url"))
             store_name, store = self._store(payload["_rollout"])
-            redact = Redactor.of(payload, self.config.secret_keys)
+            redact = self._redactor(payload)
             copy = copy_of_request(payload, redact)
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error

@@ -31,6 +31,7 @@ _LARGEST_COPY = LARGEST_RESULT // 4
 _MOST_ENTRIES = 1000  # of what a failed rollout had returned
 _LEFT_OUT = "left out: too large"
 _LONGEST_FAILURE = 4000
+_LONGEST_HINT = 1000
 
 RESERVED = {
     "status_code": "200, or 500 on failure; a number that the user returns is kept",
@@ -93,6 +94,8 @@ class Result:
             return None
         text = str(self.document.get("stop_reason") or self.status.meaning)
         text = text if len(text) <= _LONGEST_FAILURE else text[:_LONGEST_FAILURE] + "…"
+        if isinstance(hint := self.document.get("hint"), str):  # the client's, of what the agent's sandbox lacks
+            text += f"\nhint: {hint[:_LONGEST_HINT]}"
         return text.encode(errors="backslashreplace").decode()  # half a character can't be written everywhere
 
     @property

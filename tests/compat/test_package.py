@@ -31,7 +31,7 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"describe", "errors", "eventstream", "http_guard", "loop", "rows", "socket_owner", "tiny"},
+    {"describe", "env_file", "errors", "eventstream", "http_guard", "loop", "rows", "socket_owner", "tiny"},
     {"types", "config", "redact", "checkpoints"},
     {"reward", "jsonable", "failure"},
     {"reward_function", "rewards", "result", "logs"},

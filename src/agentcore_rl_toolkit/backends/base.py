@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import ConfigError
+from ..redact import HIDDEN
 from .settings import TrainSettings
 
 GROUP = "agentcore_rl.backends"
@@ -109,7 +110,8 @@ def lazily(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str]
 def _toml(name: str, value: Any) -> str:
     """A setting as a line of TOML; none for what is not set."""
     if isinstance(value, Mapping):
+        value = dict.fromkeys(value, HIDDEN) if name == "env" else value
         value = {key: known for key, known in value.items() if known is not None}
         inner = ", ".join(f"{json.dumps(key)} = {json.dumps(known)}" for key, known in value.items())
         return f"{name} = {{ {inner} }}" if inner else ""
-    return "" if value is None else f"{name} = {json.dumps(value)}"
+    return "" if value in (None, ()) else f"{name} = {json.dumps(value)}"

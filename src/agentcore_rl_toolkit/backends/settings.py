@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import ConfigError
+from ..runtime.local_agent import local_agent
 
 if TYPE_CHECKING:
     from ..client import RolloutClient
     from ..rollout import RolloutOptions
+    from ..runtime.local import AgentSource
 
 Settings = TypeVar("Settings", bound="TrainSettings")
 
@@ -59,6 +61,9 @@ class TrainSettings:
     sqs_url: str | None = option(None, "SQS queue (name or URL) on which stored results are announced")
     timeout: float = option(300.0, "seconds a rollout may take", seed="session_timeout")
     tps_limit: float = option(25.0, "most calls a second to the runtime; AWS's quota is 25")
+    env: Mapping[str, str] = option({}, "a variable that sessions on this machine get; overrides .env")
+    allow: tuple[str, ...] = option((), "an address that sessions on this machine may reach; may be repeated")
+    memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
     options: Mapping[str, Any] = option({}, "the trainer's own settings, passed on as they are")
 
     at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step")
@@ -92,12 +97,17 @@ class TrainSettings:
                 close = difflib.get_close_matches(name, [*known, *seeds], 1)
                 hint = f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(known)}"
                 raise ConfigError(f"unknown setting {name!r}", hint=hint)
+            value = tuple(value) if isinstance(value, list) and typing.get_origin(kinds[ours]) is tuple else value
             given[ours] = _number(value) if kinds[ours] is float else value
         return cls(**given)
 
     @property
     def folder(self) -> Path:
         return Path(self.output)
+
+    def local_agent(self) -> str | AgentSource:
+        """The agent with what its sessions on this machine get, those of `.env` included; an ARN as it is."""
+        return local_agent(self.agent, env=self.env, allow=self.allow, memory_mb=self.memory_mb)
 
     def client(self) -> RolloutClient:
         """The client of this run."""
@@ -106,7 +116,7 @@ class TrainSettings:
         place = self.store or str((self.folder / "results").resolve())
         name = self.exp_id or f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         announced: dict[str, Any] = {"sqs_url": self.sqs_url} if self.sqs_url else {}
-        return RolloutClient(self.agent, place, name, tps_limit=self.tps_limit, **announced)
+        return RolloutClient(self.local_agent(), place, name, tps_limit=self.tps_limit, **announced)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,3 +220,10 @@ def _check_kind(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain):
         named = " or ".join("nothing" if one is type(None) else one.__name__ for one in plain)
         raise ConfigError(f"{name} must be {named}, not {value!r}")
+
+
+def refuse_env(settings: TrainSettings) -> None:
+    """For backends that start other processes: a variable would be written where those read their settings."""
+    if settings.env:
+        hint = "write it to .env in the agent's folder, which the workers read"
+        raise ConfigError(f"env {', '.join(settings.env)}: this backend can't hand secrets to its workers", hint=hint)

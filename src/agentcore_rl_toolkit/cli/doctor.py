@@ -11,6 +11,7 @@ import dataclasses
 import json
 
 from .build import place_settings
+from .sandbox import add_sandbox_arguments, variables
 
 PARTS = ("data", "agent", "model", "aws")
 
@@ -36,6 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--queue", metavar="NAME", help="where they are announced")
     parser.add_argument("--role", metavar="ARN", help="the sessions' role")
     parser.add_argument("--repository", help="in ECR")
+    add_sandbox_arguments(parser)
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a rollout (default: 120)")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each check")
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.doctor.run import DoctorOptions, doctor
 
     args.only = tuple(args.only or PARTS)
+    args.env = variables(args.env)
     names = [field.name for field in dataclasses.fields(DoctorOptions)]
     options = DoctorOptions(**{name: getattr(args, name) for name in names})
     given = place_settings(args) | {"queue": args.queue, "role": args.role}

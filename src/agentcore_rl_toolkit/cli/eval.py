@@ -27,7 +27,7 @@ from ..rows import rows_of
 from ..store import open_store
 from ..store.read import read_result
 from ..types import RolloutId, Status
-from .models import run_model
+from .models import run_model, say_errors
 from .rollout import add_batch_arguments, outcome, run_batch
 from .table import format_table
 
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_models(args)
     items: list[BatchItem] = []
     run_batch(args, items.append)
+    say_errors(item.error for item in items)
     outcomes = [_outcome(item) for item in items]
     summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
     print(format_table([f"experiment {args.exp}", "figure"], summary.rows()))

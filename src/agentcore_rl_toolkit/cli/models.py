@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ from ..errors import ConfigError
 from ..evaluation import Outcome
 from ..rows import read_rows
 from .progress import progress
+from .sandbox import sandboxed
 
 if TYPE_CHECKING:
     from ..rollout import Rollout
+
+_SHOWN = 3
 
 
 def run_model(args: argparse.Namespace, model: str, exp: str) -> list[Outcome]:
@@ -42,13 +46,23 @@ def run_model(args: argparse.Namespace, model: str, exp: str) -> list[Outcome]:
     print(f"{model}: loading {resolve_model(model)}", file=sys.stderr)
     with (
         Gateway(f"transformers={model}", tokenizer=model) as gateway,
-        RolloutClient(args.agent, args.store, exp, tps_limit=args.tps_limit) as client,
+        RolloutClient(sandboxed(args), args.store, exp, tps_limit=args.tps_limit) as client,
         closing(RolloutRunner(client, gateway, options)) as runner,
         progress(args.quiet) as advance,
     ):
         found = list(_told(runner, rows, advance, len(rows) * args.samples))
         args.store = client.store_url
+    say_errors(rollout.error for rollout in found)
     return [Outcome(r.input_id, r.session_id or "", r.status, r.reward, r.seconds.get("session")) for r in found]
+
+
+def say_errors(errors: Iterable[str | None]) -> None:
+    """Print the commonest errors of an evaluation, each once, with how often it came."""
+    counts = Counter(error for error in errors if error)
+    for error, count in counts.most_common(_SHOWN):
+        print(f"{count} failed: {error}", file=sys.stderr)
+    if len(counts) > _SHOWN:
+        print(f"{len(counts) - _SHOWN} other errors; `agentcore-rl results` shows them", file=sys.stderr)
 
 
 class _Told:

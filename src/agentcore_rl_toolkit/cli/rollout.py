@@ -19,6 +19,7 @@ from ..errors import ConfigError, RewardInvalid
 from ..result import Result
 from ..rows import read_rows, rows_of
 from .progress import progress
+from .sandbox import add_sandbox_arguments, sandboxed
 
 if TYPE_CHECKING:
     from ..client import BatchItem
@@ -59,6 +60,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base-url", help="the policy's OpenAI-compatible endpoint (default: $BASE_URL)")
     parser.add_argument("--model-id", help="the policy's name there (default: $MODEL_ID)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="further _rollout fields")
+    add_sandbox_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -85,7 +87,7 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
     failed = len(problems)
     with (
         RolloutClient(
-            args.agent,
+            sandboxed(args),
             store,
             args.exp,
             tps_limit=args.tps_limit,

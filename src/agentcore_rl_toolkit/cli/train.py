@@ -21,8 +21,10 @@ from ..backends.base import Backend, find, names
 from ..backends.settings import TrainSettings
 from ..errors import ConfigError
 from ..rows import rows_of
+from .sandbox import variables
 
 DEFAULT = "trl"
+_METAVARS = {"failures": "STATUS=ACTION", "env": "NAME[=VALUE]", "allow": "HOST:PORT"}
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,7 +61,9 @@ def read(name: str | None, config: str | None, rest: Sequence[str]) -> tuple[Bac
     given.pop("config", None)
     for table in _tables(backend.settings):
         if table in given:
-            given[table] = dict(known.get(table) or {}) | dict(_pair(table, text) for text in given[table])
+            told = given[table]
+            pairs = variables(told) if table == "env" else dict(_pair(table, text) for text in told)
+            given[table] = dict(known.get(table) or {}) | pairs
     settings = backend.settings.from_mapping(known | _renamed(backend.settings, known, given))
     if not settings.agent:
         raise ConfigError("agent is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
@@ -107,8 +111,11 @@ def _add_choice(parser: argparse.ArgumentParser, help: str) -> None:
 def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], kind: Any) -> None:
     flag, known = f"--{spec.name.replace('_', '-')}", spec.metadata["help"]
     if typing.get_origin(kind) in (dict, Mapping):
-        metavar = "STATUS=ACTION" if spec.name == "failures" else "NAME=VALUE"
+        metavar = _METAVARS.get(spec.name, "NAME=VALUE")
         parser.add_argument(flag, action="append", metavar=metavar, help=known)
+        return
+    if typing.get_origin(kind) is tuple:
+        parser.add_argument(flag, action="append", metavar=_METAVARS.get(spec.name, "TEXT"), help=known)
         return
     if kind is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=known)

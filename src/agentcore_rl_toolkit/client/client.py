@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..loop import PrivateLoop
 from ..runtime import Runtime
 from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
 from .core import AWS_TPS, ClientCore
 from .future import RolloutFuture
+
+if TYPE_CHECKING:
+    from ..runtime.local import AgentSource
 
 _FORMER = frozenset({"initial_interval", "max_interval", "backoff_factor", "log_interval"})
 
@@ -24,7 +27,8 @@ class RolloutClient:
     """Submits rollouts to one agent and brings their results back.
 
     `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which a local
-    runtime is started and ended with the client. It may also be a `Runtime` itself, such as a `RayRuntime` or one of
+    runtime is started and ended with the client; an `AgentSource` is such a path with the variables, addresses and
+    limits of its sessions. It may also be a `Runtime` itself, such as a `RayRuntime` or one of
     your own: the client calls it on an event loop of its own, and leaves closing it to you. `s3_bucket` is whatever
     `open_store` takes, or a relative folder. `base_url`, `model_id` and further keywords go into each payload's
     `_rollout`. Nothing is contacted before the first invoke.
@@ -32,7 +36,7 @@ class RolloutClient:
 
     def __init__(
         self,
-        agent_runtime_arn: str | os.PathLike[str] | Runtime,
+        agent_runtime_arn: str | os.PathLike[str] | AgentSource | Runtime,
         s3_bucket: str | os.PathLike[str],
         exp_id: str,
         max_retry_attempts: int = 5,

@@ -15,17 +15,22 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..describe import text_of
 from ..errors import ConfigError, RuntimeFault
+from ..result import Result
 from ..runtime import Runtime
+from ..runtime.refusals import refusal_hint
 from ..store import open_store
 from ..store.buckets import bucket_folder, buckets_folder
-from ..types import RolloutId
+from ..types import RolloutId, Status
 from .calls import RuntimeCalls
 from .delivery import Delivery
 from .turns import SharedPacer
+
+if TYPE_CHECKING:
+    from ..runtime.local import AgentSource
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +75,7 @@ class ClientCore:
 
     def __init__(
         self,
-        target: str | Runtime,
+        target: str | AgentSource | Runtime,
         store: str,
         exp_id: str,
         *,
@@ -88,6 +93,7 @@ class ClientCore:
         self._opened: asyncio.Task[None] | None = None
         self._runtime: Runtime | None = None
         self._owned: Any = None
+        self._source: AgentSource | None = None
         self._calls: RuntimeCalls | None = None
         self.delivery: Delivery | None = None
         self.live: dict[str, Flight] = {}
@@ -125,11 +131,13 @@ class ClientCore:
 
     async def _find_runtime(self) -> tuple[Runtime, dict[str, str] | None]:
         """The runtime; and how S3 is reached, if that is the runtime's own."""
-        if not isinstance(self.target, str):
-            return self.target, None
-        if self.target.startswith("arn:"):
+        here = self._agent_here
+        if here is None and not isinstance(self.target, str):
+            return cast(Runtime, self.target), None
+        if here is None:
             from ..runtime.agentcore import AgentCoreRuntime
 
+            assert isinstance(self.target, str)
             is_local = self.target.startswith(LOCAL_PREFIX)
             endpoint = os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or (_LOCAL_ENDPOINT if is_local else None)
             runtime = AgentCoreRuntime(
@@ -140,19 +148,35 @@ class ClientCore:
                 read_timeout=_ANSWER_SECONDS,
             )
             return runtime, None
-        from ..runtime.local import LocalRuntime
+        from ..runtime.local import AgentSource, LocalRuntime
 
-        private = LocalRuntime(self.target, buckets=self._make_bucket())
+        source = AgentSource.parse(here) if isinstance(here, str) else here
+        private = LocalRuntime(source, buckets=self._make_bucket())
         await private.start()
-        self._owned = private
+        self._owned, self._source = private, source
+        if self._has_credentials:  # the session's S3 is AWS's
+            return private, {name: value for name, value in source.env.items() if name.startswith("AWS_")}
         environ = {"AWS_ACCESS_KEY_ID": private.token, "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
         return private, environ | {"AWS_ENDPOINT_URL_S3": private.endpoint_url}
 
     @property
+    def _agent_here(self) -> str | AgentSource | None:
+        """The agent that gets a runtime of the client's own; None if it is an ARN's, or a runtime's of the caller."""
+        if isinstance(self.target, str):
+            return None if self.target.startswith("arn:") else self.target
+        return None if hasattr(self.target, "invoke") else self.target
+
+    @property
+    def _has_credentials(self) -> bool:
+        """Whether the caller gave the sessions of this machine credentials for AWS."""
+        here = self._agent_here
+        return here is not None and not isinstance(here, str) and "AWS_ACCESS_KEY_ID" in here.env
+
+    @property
     def store_url(self) -> str:
         """What opens the store from outside: the folder, where the bucket is one of this machine."""
-        is_path = isinstance(self.target, str) and not self.target.startswith("arn:")
-        return (bucket_folder(self.store_name) if is_path else None) or self.store_name
+        is_ours = self._agent_here is not None and not self._has_credentials
+        return (bucket_folder(self.store_name) if is_ours else None) or self.store_name
 
     def _make_bucket(self) -> str | None:
         """Make the folder of a bucket on this machine, if the store is one, and say where it is; gives that of all."""
@@ -196,6 +220,8 @@ class ClientCore:
         try:
             await self._invoke(flight, body)
         except BaseException as error:
+            if isinstance(error, RuntimeFault) and error.reason == "agent" and (hint := self._hint(str(error))):
+                error.args = (f"{error}\nhint: {hint}",)
             if not flight.outcome.done():
                 self.end(flight, error if isinstance(error, Exception) else RuntimeFault("the invoke was cancelled"))
                 raise
@@ -229,8 +255,16 @@ class ClientCore:
             _check_answer(answer, flight.id.result_key)
 
     def _delivered(self, flight: Flight, document: dict[str, Any] | None, error: Exception | None) -> None:
+        if document is not None and Result(document).status is Status.AGENT_ERROR:
+            told = (document.get("traceback"), document.get("stop_reason"))
+            if hint := self._hint("\n".join(text for text in told if isinstance(text, str))):
+                document = document | {"hint": hint}
         flight.deliver(document, error)
         self._stop(flight)
+
+    def _hint(self, text: str) -> str | None:
+        """What to do about an agent's error on this machine, if its sandbox may be why."""
+        return None if self._source is None else refusal_hint(text, self._source, self._owned.protections)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

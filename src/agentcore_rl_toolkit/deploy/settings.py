@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..env_file import read_env
 from ..errors import ConfigError
 from .state import State
 
@@ -99,26 +100,3 @@ def _check(settings: DeploySettings) -> None:
         raise ConfigError(f"{settings.bucket!r} can't be the name of a bucket", hint="3 to 63 of a-z, 0-9, . and -")
     if settings.account is not None and not re.fullmatch(r"[0-9]{12}", settings.account):
         raise ConfigError(f"AWS_ACCOUNT {settings.account!r} is not an account", hint="it has 12 digits")
-
-
-def read_env(folder: Path) -> dict[str, str]:
-    """The variables of `.env` in the agent's folder, else in the working directory."""
-    for path in (folder / ".env", Path(".env")):
-        if path.is_file():
-            return parse_env(path.read_text(encoding="utf-8"))
-    return {}
-
-
-def parse_env(text: str) -> dict[str, str]:
-    """NAME=VALUE, one a line, as a shell would read them.
-
-    >>> parse_env("# mine\\nexport AWS_REGION='us-west-2'\\nAWS_ACCOUNT=123456789012 # prod\\n\\n")
-    {'AWS_REGION': 'us-west-2', 'AWS_ACCOUNT': '123456789012'}
-    """
-    found = {}
-    for line in text.splitlines():
-        name, separator, value = line.strip().removeprefix("export ").partition("=")
-        if separator and name.isidentifier():
-            quoted = re.match(r"\s*(['\"])(.*?)\1", value)
-            found[name] = quoted[2] if quoted else value.split(" #")[0].strip()
-    return found

@@ -17,7 +17,7 @@ from ...types import RolloutId
 from ..base import Plan
 from ..checks import check, on_aws
 from ..launch import run
-from ..settings import TrainSettings, option
+from ..settings import TrainSettings, option, refuse_env
 from .check import INSTALL, check_overrides, is_installed
 from .data import check_ids, dataset_name
 from .overrides import overrides
@@ -52,6 +52,7 @@ class RllmBackend:
 
     def plan(self, settings: RllmSettings) -> Plan:
         """Everything is checked but AWS, and but rLLM's own configuration where it is not installed."""
+        refuse_env(settings)
         _check_files(settings)
         notes = [*check(settings), *_notes(settings)]
         exp_id = settings.exp_id or f"{settings.folder.resolve().name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -124,6 +125,8 @@ def _arguments(settings: RllmSettings, store: str) -> list[str]:
         given += ["--eval-data", os.path.abspath(settings.eval_data)]
     if not settings.agent.startswith("arn:"):
         given += ["--agent", settings.agent, "--buckets", str(settings.folder.resolve() / "buckets"), "--store", store]
+        given += [word for address in settings.allow for word in ("--allow", address)]
+        given += ["--memory-mb", str(settings.memory_mb)] if settings.memory_mb is not None else []
     return given
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import AgentCoreRLError
 from ...runtime.base import TOKEN_VARIABLE
+from ...runtime.local_agent import local_agent
 from ...store.base import directory_of
 from .data import register
 
@@ -49,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True, help="JSONL: the split train")
     parser.add_argument("--eval-data", help="JSONL: the split test")
     parser.add_argument("--agent", help="start the local runtime for this agent")
+    parser.add_argument("--allow", action="append", default=[], help="an address that its sessions may reach")
+    parser.add_argument("--memory-mb", type=int, help="memory of a session")
     parser.add_argument("--buckets", help="the folder of its buckets")
     parser.add_argument("--store", default="", help="where results land")
     return parser
@@ -61,7 +64,8 @@ def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
     from ...runtime.local import LocalRuntime
 
     folder = directory_of(args.store)
-    with LocalRuntime(args.agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
+    agent = local_agent(args.agent, allow=args.allow, memory_mb=args.memory_mb)
+    with LocalRuntime(agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
         known = _STAND_IN | {"AWS_ACCESS_KEY_ID": runtime.token}
         os.environ.update({name: value for name, value in known.items() if name not in os.environ})
         os.environ[TOKEN_VARIABLE] = runtime.token

@@ -15,7 +15,7 @@ from ...rows import read_rows
 from ..base import Plan, require
 from ..checks import check
 from ..launch import run
-from ..settings import RolloutSettings, option
+from ..settings import RolloutSettings, option, refuse_env
 from .checkout import Checkout, check_model
 from .command import PLUGS, custom_config, flags, rendered
 from .data import write_rows
@@ -83,6 +83,7 @@ class SlimeBackend:
 
     def plan(self, settings: SlimeSettings) -> Plan:
         """Data, agent, model and flags are checked; GPUs, Megatron and SGLang are met when the run starts."""
+        refuse_env(settings)
         notes = list(check(settings))
         checkout = Checkout.find(settings.slime_dir)
         model_flags = _model_flags(settings, checkout)

@@ -53,7 +53,7 @@ _OF_ROLLOUTS = (
     *("agent", "store", "exp_id", "output", "sqs_url", "timeout", "tps_limit", "concurrency", "oversample"),
     *("gateway_host", "gateway_port", "gateway_url", "dynamic_sampling", "min_trained_ratio", "max_rollout_tokens"),
     *("max_batch_tokens", "max_staleness", "max_failures", "outage_seconds", "failures", "failed_reward"),
-    "side_calls",
+    *("side_calls", "allow", "memory_mb"),
 )
 """Settings that the rollout process reads; all others reach it as slime's flags."""
 
@@ -127,7 +127,7 @@ def custom_config(settings: SlimeSettings) -> dict[str, Any]:
     for name in ("agent", "store"):  # Ray's workers stand elsewhere
         if known[name] and (known[name].startswith(".") or Path(known[name]).exists()):
             known[name] = str(Path(known[name]).resolve())
-    section = {name: known[name] for name in _OF_ROLLOUTS if known[name] not in (None, {})}
+    section = {name: known[name] for name in _OF_ROLLOUTS if known[name] not in (None, {}, ())}
     return {**settings.custom_config, "agentcore": section}
 
 

@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ..base import Plan, require
 from ..checks import check
 from ..launch import run
-from ..settings import RolloutSettings, option
+from ..settings import RolloutSettings, option, refuse_env
 from .agent import Image
 from .cpus import UNITS, here
 from .overrides import CUSTOM, ENGINE, NAME, NEEDED, ROLLOUT, as_written, key_of, spelled
@@ -133,6 +133,7 @@ class VerlBackend:
 
     def plan(self, settings: VerlSettings) -> Plan:
         """Where verl is installed, its own configuration is composed and checked."""
+        refuse_env(settings)
         overrides = settings.overrides()
         notes = [*_checked(settings), *_composed(overrides)]
         command = (sys.executable, "-m", "verl.trainer.main_ppo", *overrides)

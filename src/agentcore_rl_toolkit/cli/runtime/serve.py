@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...runtime.base import TOKEN_VARIABLE
+from ...runtime.local_agent import session_env
 from ..interrupt import stop_when_asked
+from ..sandbox import add_sandbox_arguments, variables
 
 if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime
 
-_POLICY = ("memory_mb", "cpus", "processes", "disk_mb", "idle_timeout", "max_lifetime")
+_POLICY = ("cpus", "processes", "disk_mb", "idle_timeout", "max_lifetime")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,12 +54,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--name", help="the agent's name in its ARN (default: its folder's)")
     parser.add_argument("--max-sessions", type=int, help="sessions at a time (default: by memory and cores)")
     parser.add_argument("--tps-limit", type=float, help="requests per second, 25 to rehearse AWS (default: no limit)")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="pass a variable to sessions"
-    )
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="HOST:PORT", help="let sessions reach an address"
-    )
+    add_sandbox_arguments(parser)
     parser.add_argument(
         "--store",
         action="append",
@@ -117,13 +114,14 @@ async def _serve(runtime: LocalRuntime) -> int:
 def _sources(args: argparse.Namespace) -> tuple[list[AgentSource], dict[str, Any]]:
     from ...runtime.local import AgentSource, SessionPolicy
 
-    common = {name: getattr(args, name) for name in _POLICY if getattr(args, name) is not None}
+    common = {name: getattr(args, name) for name in ("memory_mb", *_POLICY) if getattr(args, name) is not None}
     if args.allow:
         common["allow"] = args.allow
-    env = dict(_variable(text) for text in args.env)
+    env = variables(args.env)
     if not args.agent.endswith((".toml", ".json")):
         policy = SessionPolicy.load(common)
-        source = AgentSource.parse(args.agent, args.name, policy=policy, env=env, tps_limit=args.tps_limit)
+        source = AgentSource.parse(args.agent, args.name, policy=policy, tps_limit=args.tps_limit)
+        source.env.update(session_env(source.folder, env))
         return [source], {}
     settings = _read(Path(args.agent))
     home, sources = Path(args.agent).resolve().parent, []
@@ -138,7 +136,9 @@ def _sources(args: argparse.Namespace) -> tuple[list[AgentSource], dict[str, Any
         entry = str(home / entry) if entry.endswith(".py") or os.sep in entry else entry
         policy = SessionPolicy.load(common | table.get("policy", {}))
         limit = table.get("tps_limit", args.tps_limit)
-        sources.append(AgentSource.parse(entry, name, policy=policy, env=env | table.get("env", {}), tps_limit=limit))
+        source = AgentSource.parse(entry, name, policy=policy, tps_limit=limit)
+        source.env.update(session_env(source.folder, env | table.get("env", {})))
+        sources.append(source)
     if not sources:
         raise ConfigError(f"{args.agent} names no agents", hint="add a table [agents.<name>] with an entry")
     return sources, settings
@@ -160,13 +160,6 @@ def _read(path: Path) -> dict[str, Any]:
         hint = "see agentcore-rl runtime serve -h"
         raise ConfigError(f"{path} may have agents, max_sessions, buckets and stores", hint=hint)
     return settings
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator and name not in os.environ:
-        raise ConfigError(f"--env {name}: there is no such variable here", hint="write NAME=VALUE")
-    return name, value if separator else os.environ[name]
 
 
 def _say(text: str) -> None:

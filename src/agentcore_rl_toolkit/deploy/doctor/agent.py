@@ -20,6 +20,8 @@ from ...gateway.tokenizer import Tokenizer
 from ...gateway.trajectory import Trajectories
 from ...loop import PrivateLoop
 from ...result import Result
+from ...runtime.local import AgentSource
+from ...runtime.refusals import refusal_hint
 from ...store import open_store
 from ...store.read import read_result
 from ...types import Status
@@ -39,13 +41,17 @@ class Rehearsed:
     document: dict[str, Any]
     turns: Trajectories
     prompts: tuple[Sequence[int], ...]
+    hint: str | None
+    """What to do if the sandbox may be why it failed."""
 
     @property
     def result(self) -> Result:
         return Result(self.document)
 
 
-def rehearse(agent: str, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float) -> Rehearsed:
+def rehearse(
+    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
+) -> Rehearsed:
     """Run the agent once, with a policy that says what `script` tells it to."""
     engine = ScriptedEngine(script, context_length=10_000_000, models=("doctor",))
     with tempfile.TemporaryDirectory() as place, Gateway(engine, tokenizer=tokenizer) as gateway:
@@ -59,7 +65,7 @@ def rehearse(agent: str, payload: dict[str, Any], script: Script, tokenizer: Tok
         }
         loop = PrivateLoop("doctor")
         try:
-            answer, pings = loop.run(_follow(agent, payload | {"_rollout": settings}, seconds))
+            answer, pings, protections = loop.run(_follow(agent, payload | {"_rollout": settings}, seconds))
         finally:
             loop.close()
         store = open_store(place)
@@ -68,10 +74,14 @@ def rehearse(agent: str, payload: dict[str, Any], script: Script, tokenizer: Tok
         finally:
             store.close()
         turns = gateway.trajectories(session["session_id"])
-        return Rehearsed(answer, pings, document, turns, tuple(list(request.prompt) for request in engine.requests))
+        prompts = tuple(list(request.prompt) for request in engine.requests)
+        told = "\n".join(str(document.get(name) or "") for name in ("traceback", "stop_reason"))
+        return Rehearsed(answer, pings, document, turns, prompts, refusal_hint(told, agent, protections))
 
 
-async def _follow(agent: str, payload: dict[str, Any], seconds: float) -> tuple[Any, tuple[str, ...]]:
+async def _follow(
+    agent: AgentSource, payload: dict[str, Any], seconds: float
+) -> tuple[Any, tuple[str, ...], list[str]]:
     """Invoke, then ask for /ping until the app is no longer busy: then its result is stored."""
     from ...runtime.local import LocalRuntime
 
@@ -94,7 +104,7 @@ async def _follow(agent: str, payload: dict[str, Any], seconds: float) -> tuple[
             if time.monotonic() > deadline:
                 raise AgentCoreRLError(f"the rollout took longer than {seconds:g} s", hint="give more with --timeout")
             await asyncio.sleep(0.05)
-        return answer, (*pings, str(said))
+        return answer, (*pings, str(said)), runtime.protections
 
 
 async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
@@ -108,7 +118,7 @@ async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
 
 
 def check_contract(
-    agent: str, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
+    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
 ) -> tuple[list[Check], Rehearsed | None]:
     """The checks, and the rollout if there was one."""
     try:
@@ -123,7 +133,8 @@ def check_contract(
         text = (
             f"a rollout with a scripted model ended as {result.status.value}: {done.document.get('stop_reason')}{where}"
         )
-        checks.append(failed("rollout", text, "run it by hand: agentcore-rl rollout AGENT --data FILE --limit 1"))
+        fix = done.hint or "run it by hand: agentcore-rl rollout AGENT --data FILE --limit 1"
+        checks.append(failed("rollout", text, fix))
     elif done.document.get("rewards") is None:
         fix = 'return {"rewards": …} from the entrypoint'
         checks.append(failed("rollout", "it completed, and its result has no rewards", fix))

@@ -20,6 +20,7 @@ from ...gateway.render import ChatRenderer, RenderFault
 from ...gateway.serve import Gateway
 from ...gateway.tokenizer import Tokenizer
 from ...gateway.trajectory import Fidelity
+from ...runtime.local import AgentSource
 from .agent import Script, rehearse
 from .report import Check, failed, ok, refused, skipped
 from .speech import ANSWER, call_message, seen_tools, speak
@@ -107,7 +108,11 @@ def check_fidelity(name: str, known: Fidelity) -> Check:
 
 
 def check_model(
-    agent: str, payload: dict[str, Any], tools: list[dict[str, Any]], renderer: ChatRenderer, seconds: float
+    agent: AgentSource,
+    payload: dict[str, Any],
+    tools: list[dict[str, Any]],
+    renderer: ChatRenderer,
+    seconds: float,
 ) -> tuple[list[Check], int | None]:
     """The agent with this model's template; and the longest prompt."""
     try:

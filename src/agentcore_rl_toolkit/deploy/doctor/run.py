@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...checkpoints import resolve_model
 from ...errors import AgentCoreRLError, ConfigError
 from ...runtime.agent_code import find_agent
+from ...runtime.local import AgentSource
+from ...runtime.local_agent import agent_source
 from ..aws import Aws
 from ..image import content_tag
 from ..policies import Place, runtime_policy
@@ -41,6 +43,10 @@ class DoctorOptions:
     only: tuple[str, ...] = ("data", "agent", "model", "aws")
     """The parts of the road."""
     timeout: float = 120.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that sessions get beside those of `.env`."""
+    allow: Sequence[str] = ()
+    memory_mb: int | None = None
 
 
 def doctor(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]:
@@ -58,7 +64,14 @@ def doctor(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]:
     if "data" in options.only:
         yield check
     if "agent" in options.only or "model" in options.only:
-        yield from _local(options, os.path.join(folder, entry), rows)
+        try:
+            agent = agent_source(
+                os.path.join(folder, entry), env=options.env, allow=options.allow, memory_mb=options.memory_mb
+            )
+        except ConfigError as error:
+            yield refused("app", error)
+            return
+        yield from _local(options, agent, rows)
     if "aws" in options.only:
         yield from _aws(options, Path(folder), given)
 
@@ -67,7 +80,7 @@ def _path(agent: str) -> str:
     return os.path.join(agent, "") if os.path.isdir(agent) else agent
 
 
-def _local(options: DoctorOptions, agent: str, rows: list[dict[str, Any]]) -> Iterator[Check]:
+def _local(options: DoctorOptions, agent: AgentSource, rows: list[dict[str, Any]]) -> Iterator[Check]:
     """What this machine can tell: the app, and the model's template."""
     missing = [name for name in ("aiohttp", "renderers", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
@@ -89,7 +102,7 @@ def _local(options: DoctorOptions, agent: str, rows: list[dict[str, Any]]) -> It
 
 
 def _model(
-    options: DoctorOptions, agent: str | None, payload: dict[str, Any], tools: list[dict[str, Any]]
+    options: DoctorOptions, agent: AgentSource | None, payload: dict[str, Any], tools: list[dict[str, Any]]
 ) -> Iterator[Check]:
     """The model's template against this agent, and against a recorded conversation."""
     from ...gateway.render import ChatRenderer
