@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.backends.base import Plan, find
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import UNALTERED, Action
+from agentcore_rl_toolkit.runtime.local import AgentSource
 from agentcore_rl_toolkit.types import Status
 
 COUNTS = ("steps", "rows_per_step", "batch_size", "concurrency", "save_every", "eval_samples")
@@ -180,10 +182,38 @@ def test_trls_own_settings_are_passed_on() -> None:
 
 
 def test_the_client_of_a_run(tmp_path: Path) -> None:
-    with TrlSettings(agent="a.py", output=str(tmp_path / "run"), exp_id="mine").client() as client:
+    agent = tmp_path / "a.py"
+    agent.write_text("")
+    with TrlSettings(agent=str(agent), output=str(tmp_path / "run"), exp_id="mine").client() as client:
         assert client.exp_id == "mine"
-    with TrlSettings(agent="a.py", output=str(tmp_path / "run")).client() as client:
+    with TrlSettings(agent=str(agent), output=str(tmp_path / "run")).client() as client:
         assert client.exp_id.startswith("run-20")
+
+
+def test_what_the_sessions_of_a_run_get(tmp_path: Path) -> None:
+    agent = tmp_path / "a.py"
+    agent.write_text("")
+    (tmp_path / ".env").write_text("KEY=of-the-file\nMODE=file\n")
+    settings = TrlSettings.from_mapping({"agent": str(agent), "env": {"MODE": "given"}, "allow": ["10.0.0.5:5432"]})
+    source = settings.local_agent()
+    assert isinstance(source, AgentSource)
+    assert source.env == {"KEY": "of-the-file", "MODE": "given"}
+    assert (source.policy.allow, source.policy.memory_mb) == (("10.0.0.5:5432",), 2048)
+    with pytest.raises(ConfigError, match="env PORT must be text, not 3"):
+        dataclasses.replace(settings, env={"PORT": 3}).local_agent()
+
+
+@pytest.mark.parametrize("name", ["rllm", "slime", "verl"])
+def test_a_variable_is_not_written_where_a_trainer_of_its_own_reads_it(name: str) -> None:
+    backend = find(name)
+    with pytest.raises(ConfigError, match=r"(?s)env API_KEY: .*write it to .env in the agent's folder") as caught:
+        backend.plan(backend.settings(agent="a.py", data="rows.jsonl", env={"API_KEY": "sk-12345678"}))
+    assert "sk-12345678" not in str(caught.value)
+
+
+def test_a_plan_hides_the_values_of_variables() -> None:
+    text = Plan(backend="trl", settings={"env": {"MODE": "something"}, "allow": ("a:1",)}).text()
+    assert text.splitlines()[1:] == ['env = { "MODE" = "***" }', 'allow = ["a:1"]']
 
 
 @pytest.mark.parametrize(("written", "read"), [("1e-6", 1e-6), ("3E-06", 3e-6), ("+2.e-5", 2e-5), ("-1e3", -1e3)])

@@ -87,6 +87,14 @@ def test_a_file_of_settings_and_the_command_line_wins(tmp_path: Path) -> None:
     assert settings("b.py", "--config", str(config)).agent == "b.py"
 
 
+def test_variables_and_addresses_may_be_given_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_SHELL", "here")
+    told = ["--env", "PORT=3", "--env", "OF_THE_SHELL", "--allow", "a:1", "--allow", "b:2", "--memory-mb", "512"]
+    _, settings, _ = read("trl", None, ["a.py", "--data", "d", *told])
+    assert settings.env == {"PORT": "3", "OF_THE_SHELL": "here"}
+    assert (settings.allow, settings.memory_mb) == (("a:1", "b:2"), 512)
+
+
 def test_failures_may_be_given_several_times() -> None:
     given = settings("a.py", "--data", "d", "--failures", "timeout=train", "--failures", "agent_error=stop")
     assert given.failures == {"timeout": "train", "agent_error": "stop"}
