@@ -92,6 +92,7 @@ def test_a_run_is_not_overwritten(settings: dict[str, Any], tmp_path: Path) -> N
         BACKEND.plan(VerlSettings(**settings))
     BACKEND.plan(VerlSettings(**settings, resume=True))
     BACKEND.plan(VerlSettings(**settings, options={"trainer.resume_mode": "auto"}))
+    assert VerlSettings(**settings, options={"trainer.resume_mode": "auto"}).resumes
     elsewhere = {"trainer.default_local_dir": str(tmp_path / "other")}
     BACKEND.plan(VerlSettings(**settings, options=elsewhere))
 

@@ -73,10 +73,11 @@ def test_a_run_that_never_sampled_has_no_figures(settings: VerlSettings, tmp_pat
 
 def test_steps_that_a_resumed_run_repeats_count_once(settings: VerlSettings, tmp_path: Path) -> None:
     write(tmp_path)
+    with closing(GroupWriter(tmp_path, 0, failed_reward=0.0)) as writer:
+        writer.validated(1, make_group(make_rollout(1.0, make_row([1], [2]))))
     saved(settings.checkpoints, 1)
-    resumed = VerlSettings(agent="rl_app.py", output=str(tmp_path), steps=2, resume=True)
-    prepare(resumed, resumed.checkpoints)
-    found = figures(resumed, resumed.checkpoints)
+    prepare(tmp_path, settings.checkpoints, resumes=True)
+    found = figures(settings, settings.checkpoints)
     assert (found["steps"], found["rollouts"], found["before"]) == (1, 4, 0.0)
     assert "after" not in found  # verl runs held-out rows again when it resumes
 
@@ -85,5 +86,5 @@ def test_a_new_run_starts_without_an_earlier_ones_files(settings: VerlSettings, 
     write(tmp_path)
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / "worker-0.jsonl").write_text("")
-    prepare(settings, settings.checkpoints)  # it was ended before its first checkpoint
+    prepare(tmp_path, settings.checkpoints, resumes=True)  # it was ended before its first checkpoint
     assert not list(tmp_path.glob("*/worker-0.jsonl"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,12 @@ class VerlSettings(SavingSettings):
     def checkpoints(self) -> Path:
         """Where verl saves."""
         return Path(self._option(LOCAL_DIR) or self.folder / "checkpoints").resolve()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether verl continues from a checkpoint, if there is one."""
+        mode = self._option(VERLS["resume"])
+        return self.resume if mode is None else mode != "disable"
 
     @property
     def adapter(self) -> bool:
@@ -186,8 +193,13 @@ class VerlBackend:
     def train(self, settings: VerlSettings) -> dict[str, Any]:
         require("verl", self.extra, "training with verl")
         plan, checkpoints = self.plan(settings), settings.checkpoints
-        prepare(settings, checkpoints)
-        return run(plan, settings.folder, "verl", lambda: figures(settings, checkpoints))
+        prepare(settings.folder, checkpoints, resumes=settings.resumes)
+        began = time.monotonic()
+
+        def look() -> dict[str, Any]:
+            return {"seconds": round(time.monotonic() - began, 1), **figures(settings, checkpoints)}
+
+        return run(plan, settings.folder, "verl", look)
 
 
 BACKEND = VerlBackend()
@@ -199,8 +211,7 @@ def _covered(key: str, told: set[str]) -> bool:
 
 
 def _refuse_to_overwrite(settings: VerlSettings) -> None:
-    asked = any(key_of(name) == VERLS["resume"] for name in settings.options)
-    if verl_step(settings.checkpoints) is not None and not settings.resume and not asked:
+    if verl_step(settings.checkpoints) is not None and not settings.resumes:
         hint = "resume it (--resume), or choose another output"
         raise ConfigError(f"{settings.folder} has a run already", hint=hint)
 

@@ -58,10 +58,10 @@ class GroupWriter:
         self._file.flush()
 
 
-def prepare(settings: SavingSettings, checkpoints: Path) -> None:
+def prepare(folder: Path, checkpoints: Path, *, resumes: bool) -> None:
     """Remove the lines that a resumed run writes again, or, for a new run, all that an earlier one left behind."""
-    folder, latest = settings.folder, verl_step(checkpoints)
-    if latest is None or not settings.resume:
+    latest = verl_step(checkpoints)
+    if latest is None or not resumes:
         for name in ("rollouts", "groups"):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "metrics.jsonl").unlink(missing_ok=True)
