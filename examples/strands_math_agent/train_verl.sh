@@ -33,6 +33,7 @@ exec "${PYTHON:-python}" -m verl.trainer.main_ppo \
   actor_rollout_ref.actor.ppo_mini_batch_size=64 \
   actor_rollout_ref.actor.use_dynamic_bsz=True \
   actor_rollout_ref.actor.optim.lr=1e-6 \
+  actor_rollout_ref.actor.checkpoint.save_contents='[model,optimizer,extra,hf_model]' \
   actor_rollout_ref.actor.use_kl_loss=False \
   trainer.n_gpus_per_node="${GPUS:-8}" \
   trainer.total_epochs=1 \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import tiny
@@ -27,6 +28,7 @@ def resolve_model(model: str) -> str:
     if not folder.is_dir() or _has_weights(folder):
         return model
     checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
+    checkpoints = checkpoints or list(_verls(folder / "checkpoints"))
     if checkpoints:
         return str(max(checkpoints, key=_step))
     found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
@@ -46,6 +48,23 @@ def is_adapter(folder: str | os.PathLike[str]) -> bool:
     return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
 
 
+def verl_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint that verl wrote to its end, in its checkpoint folder: verl notes it last."""
+    try:
+        return int((folder / "latest_checkpointed_iteration.txt").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _verls(folder: Path) -> Iterator[Path]:
+    """verl's checkpoints in Transformers' format. verl puts config.json there even if it saves no weights beside it."""
+    latest = verl_step(folder)
+    for path in folder.glob("global_step_*/actor/huggingface"):
+        whole = latest is not None and _step(path) <= latest
+        if whole and _has_weights(path) and any(path.glob("*.safetensors")):
+            yield path
+
+
 def _has_weights(folder: Path) -> bool:
     return _has(folder, _WEIGHTS)
 
@@ -55,5 +74,5 @@ def _has(folder: Path, names: tuple[str, ...]) -> bool:
 
 
 def _step(path: Path) -> int:
-    found = re.search(r"\d+", path.name)
-    return int(found[0]) if found else -1
+    found = re.search(r"(?:checkpoint-|global_step_)(\d+)(?:/actor/huggingface)?$", path.as_posix())
+    return int(found[1]) if found else -1

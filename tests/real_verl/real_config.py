@@ -6,19 +6,25 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+from verl.models.transformers.monkey_patch import apply_monkey_patch
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import load_class_from_fqn
 
 from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import Rollouts, check, composed
+from agentcore_rl_toolkit.backends.verl.environment import ATTENTION, has
 from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, translate
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.tiny import path as tiny
 
 ROOT = Path(__file__).parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -144,6 +150,72 @@ def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Pat
     odd = {"data.train_batch_size": 3, "trainer.n_gpus_per_node": 2, "actor_rollout_ref.actor.use_dynamic_bsz": False}
     with pytest.raises(ConfigError, match="verl refuses its configuration"):
         BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows), n=3, options=odd))
+
+
+def test_verl_saves_what_transformers_load_and_steps_alone_end_a_run(agent: Path, rows: Path, tmp_path: Path) -> None:
+    known = {"agent": str(agent), "data": str(rows), "eval_data": str(rows), "output": str(tmp_path / "run")}
+    config = composed(VerlSettings(**known, steps=500, save_every=5, keep=3, temperature=0.5).overrides())
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    assert (trainer.save_freq, trainer.max_actor_ckpt_to_keep, trainer.resume_mode) == (5, 3, "disable")
+    assert "hf_model" in omega_conf_to_dataclass(config.actor_rollout_ref.actor.checkpoint).save_contents
+    steps_per_epoch = len(create_rl_dataset(config.data.train_files, config.data, None, None)) // 8
+    assert trainer.total_training_steps == 500 <= steps_per_epoch * trainer.total_epochs
+    assert (trainer.val_before_train, trainer.test_freq) == (True, 500)
+    validation = omega_conf_to_dataclass(rollout).val_kwargs
+    assert (validation.do_sample, validation.temperature, validation.top_p, validation.top_k) == (True, 0.5, 1.0, -1)
+    resumed = composed(VerlSettings(**known, resume=True).overrides())
+    assert resumed.trainer.resume_mode == "auto"
+
+
+def test_the_samplers_logprobs_correct_the_loss(agent: Path, rows: Path) -> None:
+    config = spelled()
+    known = config.algorithm.rollout_correction
+    assert (known.rollout_is, known.rollout_is_threshold, known.bypass_mode) == ("token", 2.0, False)
+    assert config.actor_rollout_ref.rollout.calculate_log_probs
+    off = "algorithm.rollout_correction.rollout_is"
+    assert spelled(f"{off}=null").algorithm.rollout_correction.rollout_is is None
+    told = {"trainer.v1.trainer_mode": "colocate_async", off: "sequence"}
+    settings = VerlSettings(agent=str(agent), data=str(rows), options=told)
+    assert composed(settings.overrides()).algorithm.rollout_correction.rollout_is == "sequence"
+    assert not [note for note in check(settings.overrides()) if "without a correction" in note]
+    without = VerlSettings(agent=str(agent), data=str(rows), options=told | {off: "null"})
+    assert [note for note in check(without.overrides()) if "without a correction" in note]
+
+
+@pytest.mark.skipif(has("flash_attn"), reason="here is flash-attn")
+def test_without_flash_attn_the_model_is_loaded_with_sdpa(agent: Path, rows: Path) -> None:
+    known = {"agent": str(agent), "data": str(rows)}
+    config = composed(VerlSettings(**known).overrides())
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    assert model.hf_config._attn_implementation == "sdpa"
+    assert model.use_remove_padding
+    assert any("attn_implementation=sdpa" in note for note in BACKEND.plan(VerlSettings(**known)).notes)
+    asked = VerlSettings(**known, options={f"+{ATTENTION}": "flash_attention_2"})
+    assert any("set +actor_rollout_ref" in note for note in BACKEND.plan(asked).notes)
+    split = VerlSettings(**known, options={"actor_rollout_ref.actor.ulysses_sequence_parallel_size": 2})
+    with pytest.raises(ConfigError, match="split sequences over 2 GPUs"):
+        BACKEND.plan(split)
+
+
+def test_sdpa_keeps_packed_sequences_apart() -> None:
+    """As verl calls the model with `use_remove_padding`: one row, no mask, and positions that start over."""
+    model = AutoModelForCausalLM.from_pretrained(str(tiny()), attn_implementation="sdpa", dtype=torch.float32).eval()
+    first, second = torch.arange(3, 20)[None], torch.arange(40, 60)[None]
+    positions = torch.cat([torch.arange(17), torch.arange(20)])[None]
+    with torch.no_grad():
+        alone = torch.cat([model(ids, use_cache=False).logits for ids in (first, second)], 1)
+        both = torch.cat([first, second], 1)
+        packed = model(both, attention_mask=None, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(packed, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_trl_beside_verl_is_warned_of(agent: Path, rows: Path) -> None:
+    """The warning is right: verl's own import of TRL fails exactly where the plan warns."""
+    notes = BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows))).notes
+    model = AutoModelForCausalLM.from_pretrained(str(tiny()))
+    warned = any("separate environments" in note for note in notes)
+    with pytest.raises(ImportError, match="AutoModelForCausalLMWithValueHead") if warned else nullcontext():
+        apply_monkey_patch(model)
 
 
 def test_losses_by_row_are_noted() -> None:

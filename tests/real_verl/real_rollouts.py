@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
+from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import composed
 from agentcore_rl_toolkit.backends.verl.data import JsonlRows
+from agentcore_rl_toolkit.backends.verl.figures import figures
 from agentcore_rl_toolkit.backends.verl.manager import AgentCoreManager
 from agentcore_rl_toolkit.backends.verl.overrides import translate
 from agentcore_rl_toolkit.errors import RolloutsStopped
@@ -213,6 +216,15 @@ def test_verl_says_how_to_sample(run: Run) -> None:
 def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
     kept = Counter(rollout.status.value for rollout in read_rollouts(folder / "rollouts" / "worker-0.jsonl"))
     assert kept == {"completed": 13, "agent_error": 4, "session_lost": 1}
+
+
+def test_every_group_is_counted(folder: Path, run: Run) -> None:
+    found = figures(VerlSettings(agent="rl_app.py", output=str(folder)), folder / "checkpoints")
+    assert (found["rollouts"], found["trained"]) == (16, 11)  # a, b, c, d with one that was run again, and g
+    assert found["failures"] == {"agent_error": 3, "session_lost": 1}
+    line = json.loads((folder / "metrics.jsonl").read_text())
+    assert (line["step"], line["groups/dropped"]) == (STEP, 1)
+    assert (found["steps"], found["after"], found["fidelity"]) == (STEP, 0.5, 1.0)
 
 
 def test_too_many_failures_end_the_run(run: Run, folder: Path) -> None:  # the last one: the worker takes no more

@@ -24,6 +24,20 @@ def test_a_runs_folder_stands_for_its_newest_whole_checkpoint(tmp_path: Path) ->
     assert resolve_model(str(tmp_path)) == str(tmp_path / "checkpoints" / "checkpoint-10")
 
 
+def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) -> None:
+    def weights(step: int) -> Path:
+        return tmp_path / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+
+    for step in (2, 10, 12):
+        made(weights(step), "config.json", "model.safetensors")
+    made(weights(11), "config.json")  # verl saves it without `hf_model` too
+    made(tmp_path / "checkpoints")
+    with pytest.raises(ConfigError, match="has no model"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("11")  # a kill cut off the twelfth
+    assert resolve_model(str(tmp_path)) == str(weights(10))
+
+
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
 def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(tmp_path: Path, file: str) -> None:
     folder = made(tmp_path / "model", file)

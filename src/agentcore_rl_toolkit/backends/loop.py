@@ -199,7 +199,7 @@ class Loop:
             )
 
     def _evaluated(self, step: int, rollouts: list[Rollout]) -> None:
-        mine = [_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
+        mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
         self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
         self._examples[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self.report.evaluated(step, self.evaluations[step])
@@ -224,7 +224,7 @@ def conversation(rollout: Rollout, decode: Callable[[list[int]], str]) -> dict[s
     }
 
 
-def _outcome(rollout: Rollout, failed_reward: float) -> Outcome:
+def held_out_outcome(rollout: Rollout, failed_reward: float) -> Outcome:
     """For the mean of held-out rows, where a failure of the agent's own counts as one: leaving it out would flatter."""
     status, reward = rollout.status, rollout.reward
     if status not in INFRASTRUCTURE and status is not Status.COMPLETED:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..evaluation import Summary
 from ..gateway.unbridged import MEANINGS, UNAVOIDABLE
-from .settings import LoopSettings
+from .settings import TrainSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left")
 
@@ -22,7 +22,7 @@ _UNBRIDGED = "fidelity/unbridged/"
 class Report:
     """Tells people, and a file, how a run is going. Everything goes to stderr."""
 
-    def __init__(self, settings: LoopSettings, *, quiet: bool = False) -> None:
+    def __init__(self, settings: TrainSettings, *, quiet: bool = False) -> None:
         self._settings, self._quiet = settings, quiet
         self._steps: list[dict[str, Any]] = []
         self._held_out: dict[int, float | None] = {}

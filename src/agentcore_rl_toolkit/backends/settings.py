@@ -2,7 +2,8 @@
 
     TrainSettings       what every backend takes
       RolloutSettings   … those that run rollouts with this package
-        LoopSettings    … those whose training loop runs in this process
+        SavingSettings  … those that save checkpoints and resume from them
+          LoopSettings  … those whose training loop runs in this process
 
 A backend has one of them, or one of its own with further fields.
 """
@@ -192,18 +193,24 @@ class RolloutSettings(TrainSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopSettings(RolloutSettings):
+class SavingSettings(RolloutSettings):
+    """What backends take that save checkpoints in `output` and resume from them."""
+
+    save_every: int = option(20, "a checkpoint every so many steps, and one at the end")
+    keep: int = option(2, "how many checkpoints are kept")
+    resume: bool = option(False, "go on from the latest checkpoint in output")
+
+    at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "save_every", "keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(SavingSettings):
     """What backends take whose training loop runs in this process."""
 
     learning_rate: float = option(1e-5, "of the optimizer")
     lora_rank: int = option(0, "train an adapter of this rank; 0 trains all weights")
     chat_template: str | None = option(None, "a Jinja file to use in place of the model's own template")
-    save_every: int = option(20, "a checkpoint every so many steps, and one at the end")
-    keep: int = option(2, "how many checkpoints are kept")
-    resume: bool = option(False, "go on from the latest checkpoint in output")
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; several with commas")
-
-    at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "save_every", "keep")
 
 
 def _number(value: Any) -> Any:

@@ -47,6 +47,7 @@ def test_our_settings_are_verls_where_it_has_them(settings: dict[str, Any], tmp_
     assert told["trainer.n_gpus_per_node"] == "2"
     assert told["actor_rollout_ref.rollout.temperature"] == "0.5"
     assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == ("3", "true")
+    assert (told["trainer.save_freq"], told["trainer.max_actor_ckpt_to_keep"]) == ("20", "2")
     ours = {name for name in told if ".custom.agentcore." in name}
     assert {name.rpartition(".")[2] for name in ours} == {"agent", "output"}
 
@@ -70,6 +71,38 @@ def test_without_rows_held_out_nothing_is_validated(settings: dict[str, Any]) ->
     told = overrides(settings)
     assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == ("-1", "false")
     assert told["data.val_files"] == told["data.train_files"] == settings["data"]
+
+
+def test_held_out_rows_run_before_and_after_at_the_temperature(settings: dict[str, Any]) -> None:
+    told = overrides(settings, steps=7, temperature=0.5, eval_data=settings["data"])
+    assert (told["trainer.test_freq"], told["trainer.val_before_train"]) == ("7", "true")
+    drawn = {name: told[f"actor_rollout_ref.rollout.val_kwargs.{name}"] for name in ("temperature", "top_p", "top_k")}
+    assert drawn == {"temperature": "0.5", "top_p": "1.0", "top_k": "-1"}
+    assert told["actor_rollout_ref.rollout.val_kwargs.do_sample"] == "true"
+
+
+def test_a_run_is_not_overwritten(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert overrides(settings, resume=True)["trainer.resume_mode"] == "auto"
+    assert overrides(settings)["trainer.resume_mode"] == "disable"
+    BACKEND.plan(VerlSettings(**settings))
+    saved = tmp_path / "runs" / "math" / "checkpoints"
+    saved.mkdir(parents=True)
+    (saved / "latest_checkpointed_iteration.txt").write_text("20")
+    with pytest.raises(ConfigError, match="has a run already"):
+        BACKEND.plan(VerlSettings(**settings))
+    BACKEND.plan(VerlSettings(**settings, resume=True))
+    BACKEND.plan(VerlSettings(**settings, options={"trainer.resume_mode": "auto"}))
+    assert VerlSettings(**settings, options={"trainer.resume_mode": "auto"}).resumes
+    elsewhere = {"trainer.default_local_dir": str(tmp_path / "other")}
+    BACKEND.plan(VerlSettings(**settings, options=elsewhere))
+
+
+def test_an_adapter_is_saved_in_verls_own_format(settings: dict[str, Any]) -> None:
+    key = "actor_rollout_ref.actor.checkpoint.save_contents"
+    assert overrides(settings)[key] == '["model","optimizer","extra","hf_model"]'
+    lora = {"actor_rollout_ref.model.lora_rank": 8}
+    assert overrides(settings, options=lora)[key] == '["model","optimizer","extra"]'
+    assert any("model_merger" in note for note in BACKEND.plan(VerlSettings(**settings, options=lora)).notes)
 
 
 def test_options_replace_ours(settings: dict[str, Any]) -> None:

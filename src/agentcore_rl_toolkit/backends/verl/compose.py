@@ -19,10 +19,14 @@ from omegaconf.errors import OmegaConfBaseException
 from ...errors import ConfigError
 from ..checks import on_aws
 from .backend import VERLS, VerlSettings
+from .environment import ATTENTION, has, trl_clash
 from .overrides import CUSTOM, NEEDED, ROLLOUT
 
 ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
 """Those that count a rollout of several rows once: verl's GRPO, and those without groups."""
+
+
+_SPLIT = "ulysses_sequence_parallel_size"
 
 
 def composed(overrides: Sequence[str]) -> Any:
@@ -53,7 +57,34 @@ def check(overrides: Sequence[str]) -> list[str]:
     notes = [f"verl {verl.__version__}: its configuration is composed and in order"]
     if config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean":
         notes.append("loss_agg_mode=seq-mean-token-mean: the rows of a rollout count as sequences of their own")
-    return notes
+    return [*notes, *_attention(config), *_correction(config), *filter(None, [trl_clash()])]
+
+
+def _attention(config: Any) -> list[str]:
+    """Without flash-attn, sdpa is the way out; verl splits sequences over GPUs (Ulysses) in flash-attn's code alone."""
+    chosen = OmegaConf.select(config, ATTENTION) or "flash_attention_2"
+    actor = config.actor_rollout_ref.actor
+    split = max(OmegaConf.select(actor, key) or 1 for key in (_SPLIT, f"fsdp_config.{_SPLIT}"))
+    if chosen == "sdpa" and split > 1:
+        hint = f"install flash-attn, or leave actor.{_SPLIT} at 1"
+        raise ConfigError(f"verl can't split sequences over {split} GPUs with attn_implementation=sdpa", hint=hint)
+    if has("flash_attn"):
+        return []
+    if chosen == "flash_attention_2":
+        return [f"warning: flash-attn is not installed here, and verl's model needs it: set +{ATTENTION}=sdpa"]
+    return [f"flash-attn is not installed here: the model's attention is attn_implementation={chosen}"]
+
+
+def _correction(config: Any) -> list[str]:
+    """Asynchronous modes sample with older weights than they train."""
+    mode, known = config.trainer.v1.trainer_mode, config.algorithm.rollout_correction
+    sampled = config.actor_rollout_ref.rollout.calculate_log_probs
+    if mode == "sync" or (sampled and (known.rollout_is or known.bypass_mode)):
+        return []
+    return [
+        f"warning: trainer_mode={mode} trains on rollouts of older weights without a correction: set "
+        f"algorithm.rollout_correction.rollout_is=token and {ROLLOUT}.calculate_log_probs=True"
+    ]
 
 
 @dataclass(frozen=True)

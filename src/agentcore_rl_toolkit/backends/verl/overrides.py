@@ -26,11 +26,16 @@ NEEDED = {
     "algorithm.adv_estimator": "grpo",
     "actor_rollout_ref.actor.shuffle": True,
     "trainer.v1.sampler.sync_refill_failed_groups": True,
+    f"{ROLLOUT}.calculate_log_probs": True,
+    "algorithm.rollout_correction.rollout_is": "token",
 }
 """What verl has to be told for agents' rollouts, unless somebody has told it otherwise.
 
 `shuffle`: rollouts of several rows make a batch of more rows than were asked for. verl fills it up with masked ones to
 a further update, which without it would be of the last few rows alone.
+
+`rollout_is`: the sampler's probabilities differ from the trainer's, by rounding, and in asynchronous modes by updates.
+verl weighs each token by their ratio, up to its `rollout_is_threshold`.
 """
 
 

@@ -27,6 +27,7 @@ from ...types import Status
 from .compose import Rollouts
 from .convert import measured, outputs, trained, validated
 from .engine import VerlEngine
+from .figures import GroupWriter
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         folder = settings.folder / "rollouts"
         folder.mkdir(parents=True, exist_ok=True)
         writer = stack.enter_context(RolloutWriter(folder / f"worker-{number}.jsonl"))
+        figures = GroupWriter(settings.folder, number, settings.failed_reward)
+        self._figures = stack.enter_context(closing(figures))
         options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
         self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options, on_rollout=writer.write)))
         self._groups = asyncio.Semaphore(max(1, settings.concurrency // (settings.n + settings.oversample)))
@@ -92,8 +95,12 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         try:
             async with self._groups:
                 group = await self._group(prompt, sampling_params, validate)
-            if await self._hand_over(group, prompt, validate):
-                status = "finished"
+            given = await self._hand_over(group, prompt, validate)
+            status = "finished" if given else status
+            if validate:
+                self._figures.validated(int(trajectory["step"]), group)
+            else:
+                self._figures.trained(int(trajectory["step"]), group, given)
         except Exception as error:
             logger.exception("the rollouts of %s ended the run", prompt["uid"])
             self._stopped = self._stopped or error
@@ -114,8 +121,8 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         known = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
         return known if self._settings.max_tokens is None else known | {"max_tokens": self._settings.max_tokens}
 
-    async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> bool:
-        """Give a group's outputs to verl; False if there are none."""
+    async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> list[Rollout]:
+        """Give a group's outputs to verl; gives the rollouts that it got."""
         routes = self._engine.route_shape or (0, 0) if self._routes else None
         chosen = measured(group) if validate else trained(group, routes)
         if not chosen:
@@ -125,7 +132,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             made = self._validated(rollout) if validate else outputs(rollout, routes=routes)
             given = [AgentLoopOutput(**fields) for fields in made]
             await super()._agent_loop_postprocess(given, validate, session_id=number, **stored)
-        return bool(chosen)
+        return chosen
 
     def _validated(self, rollout: Rollout) -> list[dict[str, Any]]:
         padding = self.tokenizer.pad_token_id or 0
