@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.cli import build_parser
+from agentcore_rl_toolkit.cli.runtime.serve import agent_sources
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.runtime.local import AgentSource, SessionPolicy
 from agentcore_rl_toolkit.runtime.local_agent import local_agent
@@ -126,6 +128,8 @@ def test_an_agent_that_can_not_be_imported_without_a_variable_says_which_flag_pa
     done = cli(agent, "eval", [{}], OF_THE_SHELL="x")
     assert "hint: the sandbox lacks this shell's variable OF_THE_SHELL: --env OF_THE_SHELL" in done.stderr
     assert cli(agent, "eval", [{}], "--env", "OF_THE_SHELL=y").returncode == 0
+    checked = cli(agent, "doctor", [{}], "--only", "agent", OF_THE_SHELL="x")
+    assert "lacks this shell's variable OF_THE_SHELL: --env OF_THE_SHELL" in checked.stdout
 
 
 @needs_sandbox
@@ -143,6 +147,14 @@ def test_a_client_takes_an_agent_with_what_its_sessions_get(agent: Path, tmp_pat
     with RolloutClient(source, tmp_path / "results", "e") as client:
         found = client.invoke({"names": ["MODE", "SERVICE_API_KEY"]}).result(timeout=120)["found"]
     assert found == {"MODE": "python", "SERVICE_API_KEY": None}
+
+
+def test_a_served_agent_gets_the_same(agent: Path) -> None:
+    flags = ["--env", "MODE=flag", "--allow", "10.0.0.5:5432", "--memory-mb", "512"]
+    args = build_parser().parse_args(["runtime", "serve", str(agent), *flags])
+    [source], _ = agent_sources(args)
+    assert source.env == {"SERVICE_API_KEY": "sk-from-the-file", "MODE": "flag"}
+    assert (source.policy.allow, source.policy.memory_mb) == (("10.0.0.5:5432",), 512)
 
 
 @pytest.mark.parametrize("given", [{"env": {"A": "b"}}, {"allow": ["a:1"]}, {"memory_mb": 512}])

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from ...runtime.local import LocalRuntime
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    sources, settings = _sources(args)
+    sources, settings = agent_sources(args)
     runtime = LocalRuntime(
         sources,
         host=args.host,
@@ -111,7 +111,8 @@ async def _serve(runtime: LocalRuntime) -> int:
     return 0
 
 
-def _sources(args: argparse.Namespace) -> tuple[list[AgentSource], dict[str, Any]]:
+def agent_sources(args: argparse.Namespace) -> tuple[list[AgentSource], dict[str, Any]]:
+    """The agents of a command line, and the further settings of its config file."""
     from ...runtime.local import AgentSource, SessionPolicy
 
     common = {name: getattr(args, name) for name in ("memory_mb", *_POLICY) if getattr(args, name) is not None}

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import AgentCoreRLError
+from ...errors import AgentCoreRLError, RuntimeFault
 from ...gateway.engine.base import SampleRequest
 from ...gateway.engine.scripted import ScriptedEngine
 from ...gateway.serve import Gateway
@@ -88,7 +88,12 @@ async def _follow(
     pings: list[str] = []
     async with LocalRuntime(agent, spares=1, max_sessions=2) as runtime:
         session_id = str(uuid.uuid4())
-        invocation = await runtime.invoke(session_id, json.dumps(payload).encode())
+        try:
+            invocation = await runtime.invoke(session_id, json.dumps(payload).encode())
+        except RuntimeFault as fault:  # it can't be imported, perhaps for want of a variable
+            if hint := refusal_hint(str(fault), agent, runtime.protections):
+                raise AgentCoreRLError(str(fault).strip(), hint=hint) from fault
+            raise
         body, answer = await _beginning(invocation.body), None
         with contextlib.suppress(ValueError, RecursionError):
             answer = json.loads(body)
