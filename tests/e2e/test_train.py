@@ -103,7 +103,7 @@ def options(given: TrlSettings) -> list[str]:
     changed = [
         (spec.name, getattr(given, spec.name))
         for spec in dataclasses.fields(given)
-        if spec.name not in ("agent", "failures", "options", "side_calls") and getattr(given, spec.name) != spec.default
+        if spec.name != "agent" and getattr(given, spec.name) not in ({}, spec.default)
     ]
     flags = [
         (f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", str(value))
