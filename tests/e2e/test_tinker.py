@@ -85,7 +85,7 @@ def settings(parts: Path, output: Path, fake: FakeTinker, **more: Any) -> Tinker
 
 def options(given: TinkerSettings) -> list[str]:
     """The settings as a command line has them."""
-    changed = {name: value for name, value in vars(given).items() if name != "agent" and value not in ({}, None)}
+    changed = {name: value for name, value in vars(given).items() if name != "agent" and value not in ({}, (), None)}
     flags: list[str] = []
     for name, value in changed.items():
         flag = name.replace("_", "-")

@@ -18,7 +18,8 @@ def main(folder: Path, losses: list[str]) -> None:
         trainer = stepped(groups, folder, loss_type=loss)
         if os.environ["RANK"] == "0":
             torch.save(trainer.gradient, folder / f"{loss}.pt")
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    os._exit(0)  # gloo's threads may abort a process that takes them down
 
 
 if __name__ == "__main__":
