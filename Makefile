@@ -85,7 +85,7 @@ bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/runtime.py
 
 tiny-model: $(VENV)/.dev  ## make the built-in policy anew (minutes on a CPU)
-	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/tiny/model
+	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/engine/tiny/model
 
 clean:  ## remove the virtual environment and build leftovers
 	rm -rf $(VENV) build dist site src/*.egg-info runs

@@ -24,7 +24,7 @@ from aiohttp import web
 from report import percentile, write
 from runtime import free_port
 
-from agentcore_rl_toolkit.cli.table import format_table
+from agentcore_rl_toolkit.cli.terminal.table import format_table
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
 
 AGENT = """
@@ -162,7 +162,7 @@ class ScriptedRuntime:
         self.throttled = 0
 
     def __enter__(self) -> ScriptedRuntime:
-        from agentcore_rl_toolkit.loop import PrivateLoop
+        from agentcore_rl_toolkit.common.private_loop import PrivateLoop
 
         self._loop = PrivateLoop("scripted")
         self._loop.run(self._start())

@@ -20,9 +20,9 @@ import torch
 from report import percentile, write
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from agentcore_rl_toolkit.cli.table import format_table
-from agentcore_rl_toolkit.gateway.engine import IDS, SampleRequest, Sampling
-from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.engine import IDS, SampleRequest, Sampling
+from agentcore_rl_toolkit.engine.transformers import TransformersEngine
 
 SIZES: dict[str, Any] = {
     "smollm2-135m": LlamaConfig(

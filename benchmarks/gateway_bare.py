@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 from xxhash import xxh3_128
 
-from agentcore_rl_toolkit.gateway.engine.http import HttpClient
+from agentcore_rl_toolkit.engine.remote.http_client import HttpClient
 
 IDS = b",".join(b"%d" % n for n in range(10_000, 100_000))
 ID_BYTES = 6  # with the comma

@@ -21,17 +21,17 @@ from urllib.error import HTTPError
 from sessions import CASES, SCRIPT, TOOLS, Agent, Call, Message, Row, exact, parse
 from template_folders import WRITTEN, shipped, write_folder
 
-from agentcore_rl_toolkit.cli.table import format_table
-from agentcore_rl_toolkit.gateway.abilities import Abilities, abilities
-from agentcore_rl_toolkit.gateway.chat import ChatCall
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.faults import RenderFault
-from agentcore_rl_toolkit.gateway.render import ChatRenderer
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.spoken import spoken
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, load_tokenizer
-from agentcore_rl_toolkit.gateway.unbridged import MEANINGS
+from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import RenderFault
+from agentcore_rl_toolkit.gateway.call.chat import ChatCall
+from agentcore_rl_toolkit.gateway.call.unbridged import MEANINGS
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, abilities
+from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
+from agentcore_rl_toolkit.gateway.render.template_reply import spoken
+from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
 
 _ASKED: Message = {"role": "user", "content": "When?"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcore_rl_toolkit import RolloutClient, open_store
-from agentcore_rl_toolkit.cli.results import results_table
+from agentcore_rl_toolkit.cli.rollouts.results import results_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 
 AGENT = Path(__file__).parent / "rl_app.py"

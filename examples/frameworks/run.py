@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcore_rl_toolkit import Gateway, RolloutClient, tiny
-from agentcore_rl_toolkit.cli.table import format_table
-from agentcore_rl_toolkit.gateway.engine.base import Engine, SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, load_tokenizer
+from agentcore_rl_toolkit import Gateway, RolloutClient
+from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.base import Engine, SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
 from agentcore_rl_toolkit.rollout import Rollout, run_rollouts
 
 WIRES = {
@@ -52,7 +53,7 @@ def engine(policy: str, tokenizer: Tokenizer) -> Engine:
     """What samples tokens: a script, or the built-in model."""
     if policy == "script":
         return ScriptedEngine(script(tokenizer), models=(policy,))
-    from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+    from agentcore_rl_toolkit.engine.transformers import TransformersEngine
 
     return TransformersEngine(tiny.path(), name=policy)
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from worlds.tasks import Task, tasks
 
-from agentcore_rl_toolkit import Gateway, RolloutClient, tiny
-from agentcore_rl_toolkit.cli.table import format_table
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer, load_tokenizer
+from agentcore_rl_toolkit import Gateway, RolloutClient
+from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
 from agentcore_rl_toolkit.rollout import Rollout, run_rollouts
 
 AGENT = Path(__file__).parent / "rl_app.py"

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcore_rl_toolkit import Gateway, RolloutClient, tiny
-from agentcore_rl_toolkit.cli.table import format_table
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.tokenizer import load_tokenizer
+from agentcore_rl_toolkit import Gateway, RolloutClient
+from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
 from agentcore_rl_toolkit.rollout import Rollout, run_rollouts
 
 Call = tuple[str, dict[str, Any]]

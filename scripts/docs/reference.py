@@ -22,7 +22,7 @@ from agentcore_rl_toolkit import rollout
 from agentcore_rl_toolkit.backends.base import find, names
 from agentcore_rl_toolkit.backends.settings import LoopSettings, TrainSettings
 from agentcore_rl_toolkit.cli import build_parser
-from agentcore_rl_toolkit.cli.train import parser_for
+from agentcore_rl_toolkit.cli.rollouts.train import parser_for
 
 ROOT = Path(__file__).parents[2]
 MADE = "<!-- made by scripts/docs/reference.py -->"

@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .app import AgentCoreRLApp
+    from .agent.app import AgentCoreRLApp
+    from .agent.result import Result
+    from .agent.reward import RewardFunction
+    from .agent.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
     from .client import AsyncBatchResult, BatchItem, BatchResult, RolloutClient, RolloutFuture
     from .config import AgentCoreConfig
     from .errors import AgentCoreRLError
-    from .frameworks.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
-    from .gateway.serve import Gateway
-    from .result import Result
-    from .reward import RewardFunction
+    from .gateway.gateway import Gateway
     from .store import Store, open_store
     from .types import Status
 
@@ -24,20 +24,20 @@ __version__ = "0.3.0"
 
 _HOMES = {
     "AgentCoreConfig": ".config",
-    "AgentCoreRLApp": ".app",
+    "AgentCoreRLApp": ".agent.app",
     "AgentCoreRLError": ".errors",
     "AsyncBatchResult": ".client",
     "BatchItem": ".client",
     "BatchResult": ".client",
-    "Gateway": ".gateway.serve",
-    "Result": ".result",
-    "RewardFunction": ".reward",
+    "Gateway": ".gateway.gateway",
+    "Result": ".agent.result",
+    "RewardFunction": ".agent.reward",
     "RolloutClient": ".client",
     "RolloutFuture": ".client",
     "Status": ".types",
     "Store": ".store",
-    "StrandsAgentCoreRLApp": ".frameworks.strands",
-    "StrandsRolloutCollector": ".frameworks.strands",
+    "StrandsAgentCoreRLApp": ".agent.strands",
+    "StrandsRolloutCollector": ".agent.strands",
     "open_store": ".store",
 }
 

@@ -13,6 +13,12 @@
     │   ├── StoreMisconfigured  no such bucket, wrong region, bad credentials  (also a ConfigError)
     │   └── StoreUnavailable    the store did not answer; trying again may help
     ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
+    │   └── TemplateGone        a template process ended before a session could be forked from it
+    ├── S3Error                 the local S3 server refuses a request
+    ├── GatewayFault            the gateway refuses a request; `status` and `code` reach the agent
+    ├── RenderFault             the chat template can't render these messages
+    ├── EngineError             an engine refused or failed; `status` reaches the agent
+    ├── AwsRefused              AWS refused a call of `deploy` or `doctor`     (also a ConfigError)
     ├── SessionLost             a session ended before its rollout did
     ├── RolloutCancelled        a rollout was given up before its result came
     ├── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
@@ -24,14 +30,19 @@ All of them survive pickling, so they cross process boundaries whole.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar, Literal
 
 __all__ = [
     "AgentCoreRLError",
+    "AwsRefused",
     "ConfigError",
+    "EngineError",
+    "GatewayFault",
     "KeyInvalid",
     "KeyNotFound",
     "NotSerializable",
+    "RenderFault",
     "ResultTooLarge",
     "ResultUnreadable",
     "RewardInvalid",
@@ -39,11 +50,13 @@ __all__ = [
     "RolloutFailed",
     "RolloutsStopped",
     "RuntimeFault",
+    "S3Error",
     "SessionLost",
     "StoreError",
     "StoreForbidden",
     "StoreMisconfigured",
     "StoreUnavailable",
+    "TemplateGone",
 ]
 
 
@@ -160,6 +173,93 @@ class RuntimeFault(AgentCoreRLError):
     def throttled(self) -> bool:
         """Whether slowing down would help."""
         return self.status == 429 and not self.full
+
+
+class TemplateGone(RuntimeFault):
+    """A template process ended before a session could be forked from it; the next template works."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, code="RetryableConflictException", hint=hint)
+
+
+class S3Error(AgentCoreRLError):
+    """The local S3 server refuses a request, in S3's terms."""
+
+    def __init__(
+        self, message: str, *, status: int = 500, code: str = "InternalError", hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.code = status, code
+
+
+class GatewayFault(AgentCoreRLError):
+    """The gateway can't serve a request: the HTTP status, a stable code, and what to do about it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 500,
+        code: str = "internal_error",
+        param: str | None = None,
+        hint: str | None = None,
+        retry_after: float | None = None,
+        allow: Collection[str] = (),
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.message = message if hint is None else f"{message} ({hint})"
+        self.param = param
+        self.retry_after = retry_after
+        self.allow = allow
+
+    @classmethod
+    def invalid(cls, message: str, *, param: str | None = None, code: str = "invalid_value") -> GatewayFault:
+        """A request that is wrong in itself."""
+        return cls(message, status=400, code=code, param=param)
+
+
+class RenderFault(AgentCoreRLError):
+    """The chat template can't render these messages; the agent's request is at fault."""
+
+
+class EngineError(AgentCoreRLError):
+    """An engine refused or failed. Raised by `sample`, before or between tokens.
+
+    `status` is the HTTP status an agent should see; `sampled_any` says whether tokens may have been sampled already,
+    in which case the request must not be tried again elsewhere.
+    """
+
+    ELSEWHERE: ClassVar[frozenset[int]] = frozenset({429, 500, 502, 503, 504})
+    """Statuses that another replica may not give; any other is the request's own fault."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 502,
+        sampled_any: bool = False,
+        retry_after: float | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.sampled_any = sampled_any
+        self.retry_after = retry_after
+
+    @property
+    def ill(self) -> bool:
+        """Whether the engine is in bad health: a refusal or a request to come back later is an answer."""
+        return self.status in self.ELSEWHERE and self.status != 429 and self.retry_after is None
+
+
+class AwsRefused(ConfigError):
+    """AWS refused a call; `code` is its word for why."""
+
+    def __init__(self, message: str, code: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class SessionLost(AgentCoreRLError):

@@ -1,5 +1,5 @@
 """The first toolkit's module for `RewardFunction`; it is `reward.py`'s."""
 
-from .reward import RewardFunction
+from .agent.reward import RewardFunction
 
 __all__ = ["RewardFunction"]

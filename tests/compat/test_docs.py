@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from agentcore_rl_toolkit.agent.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK
+from agentcore_rl_toolkit.agent.json_values import DEEPEST
+from agentcore_rl_toolkit.agent.result import RESERVED
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
-from agentcore_rl_toolkit.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK
-from agentcore_rl_toolkit.gateway.openapi import openapi
-from agentcore_rl_toolkit.jsonable import DEEPEST
-from agentcore_rl_toolkit.result import RESERVED
+from agentcore_rl_toolkit.gateway.http.openapi import openapi
 from agentcore_rl_toolkit.types import LARGEST_RESULT, Status
 from support.backends import adapter, adapters
 from support.docs import PAGES, ROOT

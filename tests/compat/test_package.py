@@ -31,15 +31,14 @@ MODULES = sorted(
 
 # Each layer may import the ones before it, and itself.
 LAYERS = [
-    {"describe", "env_file", "errors", "eventstream", "http_guard", "loop", "rows", "socket_owner", "tiny"},
-    {"types", "config", "redact", "checkpoints"},
-    {"reward", "jsonable", "failure"},
-    {"reward_function", "rewards", "result", "logs"},
+    {"common", "errors", "rows"},
+    {"config", "types"},
     {"store"},
-    {"run", "runtime", "evaluation", "gateway", "model_env"},
-    {"model_endpoint"},
-    {"app", "client"},
-    {"frameworks", "rollout"},
+    {"agent", "reward_function", "rewards"},
+    {"engine", "runtime"},
+    {"gateway"},
+    {"client"},
+    {"rollout"},
     {"backends", "deploy"},
     {"cli"},
 ]
@@ -75,7 +74,7 @@ def test_importing_the_package_is_cheap() -> None:
     assert out.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["template", "probe"])
+@pytest.mark.parametrize("module", ["template.template_process", "sandbox.probe"])
 def test_what_starts_with_every_runtime_needs_no_http_server(module: str) -> None:
     code = f"import sys, agentcore_rl_toolkit.runtime.local.{module}; print('aiohttp' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
@@ -115,36 +114,35 @@ def _imported(path: Path, depth: int) -> set[str]:
     return found
 
 
-TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "gateway/engine/transformers").glob("*.py")}
+TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/transformers").glob("*.py")}
 
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager", "worker")}
-REHEARSAL = "runtime/local/rehearsal.py"  # imports an SDK only where the agent has done so
+WARMUP = "runtime/local/template/sdk_warmup.py"  # imports an SDK only where the agent has done so
 
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
-        "aiohttp": {
-            f"runtime/local/{name}.py"
-            for name in ("app_connection", "http_log", "s3", "session", "store_proxy", "wire")
-        }
-        | {f"gateway/{name}.py" for name in ("app", "http_server", "listing", "sender", "serve", "shards")},
-        "boto3": {"store/s3.py", "runtime/agentcore.py", "runtime/control.py", "deploy/aws.py", REHEARSAL},
-        "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws.py", REHEARSAL}
-        | {f"runtime/{name}.py" for name in ("agentcore", "control")},
+        "aiohttp": {f"runtime/local/server/{name}.py" for name in ("aws_wire", "http_log", "local_s3")}
+        | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "session", "store_proxy")}
+        | {f"gateway/http/{name}.py" for name in ("app", "exports", "http_server", "stream_sender")}
+        | {"gateway/gateway.py", "gateway/workers.py"},
+        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP},
+        "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
+        | {f"runtime/{name}.py" for name in ("aws", "aws_control")},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
-        "openai": {REHEARSAL},
-        "anthropic": {REHEARSAL},
-        "httpx": {REHEARSAL},
-        "strands": {"frameworks/strands.py"},
+        "openai": {WARMUP},
+        "anthropic": {WARMUP},
+        "httpx": {WARMUP},
+        "strands": {"agent/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
         "torch": TRANSFORMERS | TRL | {"backends/verl/data.py"},
-        "transformers": TRANSFORMERS | TRL | {"gateway/tokenizer.py"},
-        "tinker": {"gateway/engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
+        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py"},
+        "tinker": {"engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
         "datasets": TRL,
-        "matplotlib": {"backends/report.py"},
+        "matplotlib": {"backends/loop/report.py"},
         "vllm": {"backends/trl/colocated.py"},
         "accelerate": TRL,
         "peft": TRL | TRANSFORMERS,
@@ -153,12 +151,12 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "omegaconf": VERL,
         "transfer_queue": VERL,
         "verl": VERL,
-        "renderers": {"gateway/families.py"},
-        "fastokens": {"gateway/tokenizer.py"},
-        "numpy": {f"gateway/{name}.py" for name in ("listing", "trajectory", "tree")}
-        | {"gateway/engine/payload.py", "rollout/files.py"}
+        "renderers": {"gateway/render/families.py"},
+        "fastokens": {"gateway/render/tokenizer.py"},
+        "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
+        | {"gateway/http/exports.py", "engine/remote/payload.py", "rollout/rollout_files.py"}
         | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
-        | {f"backends/verl/{name}.py" for name in ("convert", "engine")}
+        | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,
     }
     for path in PACKAGE.rglob("*.py"):

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from agentcore_rl_toolkit.gateway.trajectory import RouteTable
+from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
 from agentcore_rl_toolkit.types import Status
 from support.backends import Seen, adapter, adapters

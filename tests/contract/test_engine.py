@@ -21,18 +21,12 @@ from typing import Any, cast
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine import (
-    IDS,
-    Engine,
-    EngineError,
-    Sampled,
-    SampleRequest,
-    Sampling,
-)
-from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.engine.sglang import SglangEngine
-from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
+from agentcore_rl_toolkit.engine import IDS, Engine, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.engine.remote.sglang import SglangEngine
+from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
+from agentcore_rl_toolkit.engine.replicas import Replicas
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
 from support.fake_server import next_token
 from support.fake_sglang import FakeSglang
 from support.fake_vllm import FakeVllm
@@ -99,7 +93,7 @@ def transformers() -> Iterator[Subject]:
     torch = pytest.importorskip("torch", reason="needs the extra transformers")
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
+    from agentcore_rl_toolkit.engine.transformers import TransformersEngine
 
     torch.manual_seed(1)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
@@ -116,7 +110,7 @@ def transformers() -> Iterator[Subject]:
 @contextmanager
 def tinker() -> Iterator[Subject]:
     pytest.importorskip("tinker", reason="needs the extra tinker")
-    from agentcore_rl_toolkit.gateway.engine.tinker import TinkerEngine
+    from agentcore_rl_toolkit.engine.tinker import TinkerEngine
     from support.fake_tinker import MODEL, FakeTinker
 
     with FakeTinker().serving() as fake:

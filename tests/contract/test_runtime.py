@@ -14,7 +14,7 @@ import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime import CommandEvent, Runtime
-from agentcore_rl_toolkit.runtime.agentcore import AgentCoreRuntime
+from agentcore_rl_toolkit.runtime.aws import AgentCoreRuntime
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from agentcore_rl_toolkit.runtime.ray import RayRuntime
 from support.agent import PROLOGUE

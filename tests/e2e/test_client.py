@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.agent.result import Result
 from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault
-from agentcore_rl_toolkit.result import Result
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE

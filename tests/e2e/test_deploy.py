@@ -13,9 +13,9 @@ import boto3
 import pytest
 
 from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.deploy.aws.state import State
 from agentcore_rl_toolkit.deploy.image import add_toolkit, content_tag
-from agentcore_rl_toolkit.deploy.state import State
-from agentcore_rl_toolkit.runtime.control import RuntimeControl, RuntimeSpec
+from agentcore_rl_toolkit.runtime.aws_control import RuntimeControl, RuntimeSpec
 from agentcore_rl_toolkit.store import open_store
 from conftest import AwsServers
 from support.agent import AgentProcess, rollout

@@ -11,9 +11,9 @@ from typing import Any
 import boto3
 import pytest
 
-from agentcore_rl_toolkit import tiny
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.deploy.image import content_tag
+from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from conftest import AwsServers
 from support.container import write_engine

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import tomllib
 
-from agentcore_rl_toolkit import tiny
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.deploy.scaffold import FRAMEWORKS, side
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.tokenizer import load_tokenizer
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
 from support.gateway import call_text
 
 EXPRESSIONS = {"pears": "6*7", "marbles": "(12+15)*4", "train": "9*48-57", "stickers": "96/8-5"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.model_env import NOWHERE
+from agentcore_rl_toolkit.agent.model_env import NOWHERE
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.store import open_store
 from support.agent import AgentProcess, rollout, run_agent
 from support.gateway import MODEL, Control, gateway, ids

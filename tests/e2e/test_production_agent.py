@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime
 from support.example import MATH_AGENT
 from support.gateway import MODEL, call_text, gateway, ids, text_of

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
-from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped, RuntimeFault, StoreMisconfigured
-from agentcore_rl_toolkit.gateway.engine.base import EngineError, SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import ConfigError, EngineError, RolloutsStopped, RuntimeFault, StoreMisconfigured
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.rollout import (
     Action,
     Group,

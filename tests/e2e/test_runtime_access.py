@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
-from agentcore_rl_toolkit.runtime.agentcore import AgentCoreRuntime
+from agentcore_rl_toolkit.runtime.aws import AgentCoreRuntime
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from support.agent import rollout
 from support.process import clean_env, free_port

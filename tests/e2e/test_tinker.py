@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("tinker")
 
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
-from agentcore_rl_toolkit.backends.tinker.run import held_back
+from agentcore_rl_toolkit.backends.tinker.training import held_back
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.rollout import read_rollouts

@@ -19,11 +19,11 @@ from strands import Agent
 from strands.models.openai import OpenAIModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentcore_rl_toolkit import tiny
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.engine.transformers import TransformersEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.trajectory import Trajectories
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.transformers import TransformersEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.record.trajectory import Trajectories
 from support.example import example
 from support.process import clean_env
 

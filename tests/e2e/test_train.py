@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.report import Report
+from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import train
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import main
@@ -318,7 +318,7 @@ def test_an_adapter_is_trained_and_sampled_from(parts: Path, tmp_path: Path) -> 
     assert (adapted - sampled[0])[sampled[1]].abs().max() < 1e-4
     assert (without - sampled[0])[sampled[1]].abs().max() > 1e-3
 
-    from agentcore_rl_toolkit.gateway.engine.transformers.runner import load
+    from agentcore_rl_toolkit.engine.transformers.model_runner import load
 
     merged = logprobs(load(checkpoint.with_name("checkpoint-1"), "cpu", None), row.token_ids.tolist())
     assert (merged - adapted).abs().max() < 1e-4

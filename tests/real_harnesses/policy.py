@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.base import SampleRequest
 from real_harnesses.harness import TASK
 from support.tokenizers import QWEN3, QWEN3_PLAIN
 

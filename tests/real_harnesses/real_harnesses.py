@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.trajectory import Trajectories
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.record.trajectory import Trajectories
 from real_harnesses.harness import ANSWER, MODEL, Harness, Place, task
 from real_harnesses.policy import load_tokenizer, policy
 from real_harnesses.record import Recorder, recorded

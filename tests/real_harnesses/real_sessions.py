@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit import Gateway, RolloutClient, tiny
-from agentcore_rl_toolkit.gateway.engine.base import SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.tokenizer import load_tokenizer
+from agentcore_rl_toolkit import Gateway, RolloutClient
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
 from agentcore_rl_toolkit.rollout import run_rollouts
 from real_harnesses.harness import call
 

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
 from agentcore_rl_toolkit.backends.rllm.backend import BACKEND
-from agentcore_rl_toolkit.tiny import path as tiny_path
+from agentcore_rl_toolkit.engine.tiny import path as tiny_path
 from support.fake_tinker import FakeTinker
 from support.process import free_port
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit import tiny
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
-from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
-from agentcore_rl_toolkit.gateway.engine.tinker import TinkerEngine
+from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling, tiny
+from agentcore_rl_toolkit.engine.tinker import TinkerEngine
+from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.rollout import read_rollouts
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "strands_math_agent"

@@ -17,8 +17,8 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import composed
-from agentcore_rl_toolkit.checkpoints import resolve_model, verl_step
-from agentcore_rl_toolkit.tiny import path as tiny
+from agentcore_rl_toolkit.engine.checkpoints import resolve_model, verl_step
+from agentcore_rl_toolkit.engine.tiny import path as tiny
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import Rollouts, check, composed
 from agentcore_rl_toolkit.backends.verl.environment import ATTENTION, has
 from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, translate
+from agentcore_rl_toolkit.engine.tiny import path as tiny
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.tiny import path as tiny
 
 ROOT = Path(__file__).parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -26,9 +26,9 @@ from agentcore_rl_toolkit.backends.verl.data import JsonlRows
 from agentcore_rl_toolkit.backends.verl.figures import figures
 from agentcore_rl_toolkit.backends.verl.manager import AgentCoreManager
 from agentcore_rl_toolkit.backends.verl.overrides import translate
+from agentcore_rl_toolkit.engine.tiny import path as tiny
 from agentcore_rl_toolkit.errors import RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
-from agentcore_rl_toolkit.tiny import path as tiny
 from support.runtime import eventually
 
 pytestmark = pytest.mark.usefixtures("queue")

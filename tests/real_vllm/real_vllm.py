@@ -18,9 +18,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine import IDS, EngineError, Sampled, SampleRequest, Sampling
-from agentcore_rl_toolkit.gateway.engine.form import Form
-from agentcore_rl_toolkit.gateway.engine.vllm import VllmEngine
+from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
+from agentcore_rl_toolkit.engine.reply_form import Form
+from agentcore_rl_toolkit.errors import EngineError
 from support.loop import LoopThread, loop_thread
 
 URL = os.environ["AGENTCORE_RL_TEST_VLLM"]

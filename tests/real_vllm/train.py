@@ -48,10 +48,10 @@ def colocate(folder: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[dict[str, Any]]:
     """vLLM as TRL's documentation starts it, but for the way that tensors take (see transfer.py)."""
+    import agentcore_rl_toolkit.backends.trl.run as of_trl
     import transfer
 
-    import agentcore_rl_toolkit.backends.trl.run as of_trl
-    from agentcore_rl_toolkit import tiny
+    from agentcore_rl_toolkit.engine import tiny
     from support.process import clean_env, free_port, server
 
     plug_in = folder / "plug-in" / "transfer-0.dist-info"
@@ -107,7 +107,7 @@ def check(run: Path, closeness: float) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from agentcore_rl_toolkit import tiny
+    from agentcore_rl_toolkit.engine import tiny
     from agentcore_rl_toolkit.rollout import read_rollouts
 
     checkpoints = [tiny.path(), *(run / "checkpoints" / f"checkpoint-{step}" for step in (1, 2, 3))]

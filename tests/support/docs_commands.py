@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentcore_rl_toolkit.backends.base import find
 from agentcore_rl_toolkit.cli import build_parser
-from agentcore_rl_toolkit.cli.train import parser_for
+from agentcore_rl_toolkit.cli.rollouts.train import parser_for
 from support.docs import ROOT, Block
 
 OURS = ("benchmarks/", "docs/", "examples/", "scripts/", "src/", "tests/")

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import openai
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineInfo, Sampled, SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.tokenizer import Tokenizer
+from agentcore_rl_toolkit.engine.base import EngineInfo, Sampled, SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import make_tokenizer
 
 MODEL = "scripted"

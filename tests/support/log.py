@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentcore_rl_toolkit.gateway.chat import Reply
-from agentcore_rl_toolkit.gateway.engine.base import IDS, Routes
-from agentcore_rl_toolkit.gateway.log import Log
-from agentcore_rl_toolkit.gateway.session import Answer, Session, read_settings
-from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Turn
+from agentcore_rl_toolkit.engine.base import IDS, Routes
+from agentcore_rl_toolkit.gateway.call.chat import Reply
+from agentcore_rl_toolkit.gateway.record.log import Log
+from agentcore_rl_toolkit.gateway.record.session import Answer, Session, read_settings
+from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from agentcore_rl_toolkit.loop import PrivateLoop
+from agentcore_rl_toolkit.common.private_loop import PrivateLoop
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from agentcore_rl_toolkit.gateway.engine.base import IDS
-from agentcore_rl_toolkit.gateway.trajectory import Fidelity, RouteTable, Row, Span
+from agentcore_rl_toolkit.engine.base import IDS
+from agentcore_rl_toolkit.gateway.record.trajectory import Fidelity, RouteTable, Row, Span
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
 from agentcore_rl_toolkit.types import Status
 

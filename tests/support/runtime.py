@@ -16,8 +16,8 @@ import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
-from agentcore_rl_toolkit.runtime.local.probe import probe
-from agentcore_rl_toolkit.runtime.local.sandbox import KERNEL_PROTECTIONS
+from agentcore_rl_toolkit.runtime.local.sandbox.namespaces import KERNEL_PROTECTIONS
+from agentcore_rl_toolkit.runtime.local.sandbox.probe import probe
 from support.agent import PROLOGUE
 from support.loop import LoopThread, loop_thread
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from agentcore_rl_toolkit.gateway.chat import Reply
-from agentcore_rl_toolkit.gateway.engine.base import IDS
-from agentcore_rl_toolkit.gateway.session import Answer, Outcome, Session, SessionSettings
-from agentcore_rl_toolkit.gateway.turn import LOGPROBS, Tokens, Turn
+from agentcore_rl_toolkit.engine.base import IDS
+from agentcore_rl_toolkit.gateway.call.chat import Reply
+from agentcore_rl_toolkit.gateway.record.session import Answer, Outcome, Session, SessionSettings
+from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Tokens, Turn
 from agentcore_rl_toolkit.gateway.wire.base import Asked, Exchange
 
 NOTHING = Tokens((), (), ())

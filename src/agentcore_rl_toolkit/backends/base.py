@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Protocol, runtime_checkable
 
+from ..agent.redaction import HIDDEN
 from ..errors import ConfigError
-from ..redact import HIDDEN
 from .settings import TrainSettings
 
 GROUP = "agentcore_rl.backends"

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .interrupt import CODE, Interrupts
+from .terminal.interrupt import CODE, Interrupts
 
 if TYPE_CHECKING:
     import argparse

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from . import build, deploy, destroy, doctor, eval, gateway, init, rescore, results, rollout, runtime, train
+from . import gateway, runtime
+from .deploy import build, deploy, destroy, doctor, init
+from .rollouts import eval, rescore, results, rollout, train
 
 VERBS = (init, train, rollout, eval, rescore, runtime, gateway, results, build, deploy, destroy, doctor)

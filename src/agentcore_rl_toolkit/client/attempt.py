@@ -12,10 +12,10 @@ import logging
 import uuid
 from typing import Any
 
+from ..agent.result import Result
 from ..errors import RolloutCancelled
-from ..result import Result
 from ..types import INFRASTRUCTURE
-from .core import ClientCore, Flight
+from .in_flight import ClientCore, Flight
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..agent.read_result import read_result
+from ..agent.result import Result
+from ..common.private_loop import PrivateLoop
 from ..errors import (
     AgentCoreRLError,
     ConfigError,
@@ -29,12 +32,9 @@ from ..errors import (
     StoreForbidden,
     StoreMisconfigured,
 )
-from ..loop import PrivateLoop
-from ..result import Result
-from ..store.read import read_result
 from ..types import INFRASTRUCTURE, RolloutId, Status
 from .attempt import Attempt
-from .core import ClientCore
+from .in_flight import ClientCore
 
 logger = logging.getLogger(__name__)
 

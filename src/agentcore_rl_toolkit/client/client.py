@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..loop import PrivateLoop
+from ..common.private_loop import PrivateLoop
 from ..runtime import Runtime
 from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
-from .core import AWS_TPS, ClientCore
 from .future import RolloutFuture
+from .in_flight import AWS_TPS, ClientCore
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..agent.read_result import read_result
+from ..agent.result import Result
 from ..errors import KeyNotFound, ResultUnreadable, StoreError, StoreForbidden, StoreUnavailable
-from ..result import Result
 from ..store import Store
-from ..store.read import read_result
 
 logger = logging.getLogger(__name__)
 

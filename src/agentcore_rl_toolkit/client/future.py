@@ -8,11 +8,11 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from ..agent.result import Result
+from ..common.private_loop import PrivateLoop
 from ..errors import RolloutCancelled, RolloutFailed
-from ..loop import PrivateLoop
-from ..result import Result
 from ..types import Status
-from .core import ClientCore, Flight
+from .in_flight import ClientCore, Flight
 
 
 class CallableBool(int):

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigError, RuntimeFault
-from ..runtime.control import RuntimeControl, RuntimeSpec
-from .aws import Aws, Refused
-from .codebuild import build_on_aws
+from ..errors import AwsRefused, ConfigError, RuntimeFault
+from ..runtime.aws_control import RuntimeControl, RuntimeSpec
+from .aws.calls import Aws
+from .aws.codebuild import build_on_aws
+from .aws.policies import Place, runtime_policy, runtime_trust
+from .aws.resources import TAG, ensure_bucket, ensure_queue, ensure_repository, ensure_role, has_image, remove
+from .aws.state import State
+from .deploy_settings import DeploySettings
 from .image import ARM, Engine, add_toolkit, content_tag
-from .policies import Place, runtime_policy, runtime_trust
-from .resources import TAG, ensure_bucket, ensure_queue, ensure_repository, ensure_role, has_image, remove
-from .settings import DeploySettings
 from .snippets import Deployed
-from .state import State
 from .trial import try_rollout
 
 Say = Callable[[str], object]
@@ -234,7 +234,7 @@ def find_place(aws: Aws, settings: DeploySettings, *, dry_run: bool = False) -> 
         raise ConfigError("there is no region", hint="set AWS_REGION (in .env too), or give --region")
     try:
         account = str(aws.identity()["Account"])
-    except Refused:
+    except AwsRefused:
         if not dry_run or not settings.account:
             raise
         aws.offline = True

@@ -21,9 +21,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..errors import ConfigError
-from ..runtime.agent_files import agent_files
-from .policies import PUSH
-from .state import FILE
+from ..runtime.hosting.agent_files import agent_files
+from .aws.policies import PUSH
+from .aws.state import FILE
 
 ARM = "linux/arm64"
 """What AgentCore Runtime runs."""

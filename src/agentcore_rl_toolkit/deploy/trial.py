@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..agent.result import Result
 from ..client import RolloutClient
-from ..errors import AgentCoreRLError, ConfigError, RuntimeFault
-from ..result import Result
+from ..errors import AgentCoreRLError, AwsRefused, ConfigError, RuntimeFault
 from ..rows import read_rows
 from ..types import Status
-from .aws import Aws, Refused
+from .aws.calls import Aws
 
 NO_MODEL = "http://127.0.0.1:9/sessions/no.model/v1"
 """Port 9 refuses at once. It looks like a session of the gateway, so that clients of every protocol go there."""
@@ -83,7 +83,7 @@ def first_row(folder: Path) -> dict[str, Any]:
 def _remove(aws: Aws, document: dict[str, Any]) -> None:
     bucket, _, prefix = str(document["s3_bucket"]).removeprefix("s3://").partition("/")
     key = "/".join(filter(None, (prefix.strip("/"), str(document["result_key"]))))
-    with contextlib.suppress(Refused):  # it is a small file in a folder of its own
+    with contextlib.suppress(AwsRefused):  # it is a small file in a folder of its own
         aws.change("s3", "delete_object", Bucket=bucket, Key=key)
 
 

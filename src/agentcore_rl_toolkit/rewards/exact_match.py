@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..reward import RewardFunction
+from ..agent.reward import RewardFunction
 from ._tokens import alternatives, normalized_tokens
 
 

@@ -11,8 +11,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from ..agent.reward import RewardFunction
 from ..errors import ConfigError
-from ..reward import RewardFunction
 
 # A sign counts only where a number can begin: "10-3" ends in 3, not in -3. Longer digit strings are not answers.
 _NUMBER = re.compile(

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..agent.reward import RewardFunction
 from ..errors import ConfigError
-from ..reward import RewardFunction
 from ._fence import last_fenced
 
 

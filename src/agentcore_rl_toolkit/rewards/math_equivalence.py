@@ -15,7 +15,7 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from ..reward import RewardFunction
+from ..agent.reward import RewardFunction
 from ._process import passes
 
 MAX_CHARS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..reward import RewardFunction
+from ..agent.reward import RewardFunction
 from ._tokens import alternatives, normalized_tokens
 
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..agent.reward import RewardFunction
 from ..errors import ConfigError
-from ..reward import RewardFunction
 from ._fence import last_fenced
 from ._process import passes
 

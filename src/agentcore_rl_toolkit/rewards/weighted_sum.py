@@ -8,8 +8,8 @@ import numbers
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
+from ..agent.reward import RewardFunction, normalize_rewards
 from ..errors import ConfigError, RewardInvalid
-from ..reward import RewardFunction, normalize_rewards
 
 Component = Callable[..., Any]
 

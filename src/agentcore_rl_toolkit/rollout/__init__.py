@@ -13,14 +13,14 @@ files.py     rollouts on disk
 rescore.py   another reward for rollouts that were run already
 """
 
-from .causes import Causes
-from .files import RolloutWriter, read_rollouts
+from .failure_causes import Causes
+from .failure_table import FAILURES, Action, failure_table
 from .judge import Judge
-from .metrics import merge_metrics, step_metrics
 from .options import UNALTERED, RolloutOptions
-from .policy import FAILURES, Action, failure_table
 from .rollout import Group, Rollout
-from .run import RolloutRunner, run_rollouts
+from .rollout_files import RolloutWriter, read_rollouts
+from .runner import RolloutRunner, run_rollouts
+from .step_metrics import merge_metrics, step_metrics
 
 __all__ = [
     "FAILURES",

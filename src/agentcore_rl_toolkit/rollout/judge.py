@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError
 from ..types import Status
-from .policy import FAILURES, Action
+from .failure_table import FAILURES, Action
 from .rollout import Group, Rollout
 
 NO_REWARD = "no reward"

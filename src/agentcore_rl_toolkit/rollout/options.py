@@ -63,6 +63,6 @@ class RolloutOptions:
         if not self.outage_seconds > 0:
             raise ConfigError(f"outage_seconds must be more than 0, not {self.outage_seconds}")
         if self.side_calls is not None:
-            from ..gateway.side import read_rules
+            from ..gateway.call.side_calls import read_rules
 
             read_rules(self.side_calls)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..agent.reward import normalize_rewards
 from ..errors import ConfigError
-from ..reward import normalize_rewards
 from ..types import Status
 from .judge import NO_REWARD, Judge
 from .rollout import Rollout

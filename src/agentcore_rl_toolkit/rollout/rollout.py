@@ -6,9 +6,9 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..gateway.trajectory import Fidelity, Row
+from ..gateway.record.trajectory import Fidelity, Row
 from ..types import Status
-from .policy import Action
+from .failure_table import Action
 
 NOT_NEEDED = "no longer needed"
 """Why a rollout was given up of which there were enough without it."""

@@ -14,16 +14,15 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from ..agent.result import Result
 from ..client import RolloutClient
 from ..client.batch import status_of
 from ..client.future import RolloutFuture
-from ..errors import AgentCoreRLError, RewardInvalid, RuntimeFault, StoreMisconfigured
-from ..gateway.faults import Fault
-from ..gateway.serve import Gateway
-from ..result import Result
+from ..errors import AgentCoreRLError, GatewayFault, RewardInvalid, RuntimeFault, StoreMisconfigured
+from ..gateway.gateway import Gateway
 from ..types import Status
+from .failure_table import Action
 from .options import RolloutOptions
-from .policy import Action
 from .rollout import NOT_NEEDED, Rollout
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class Sample:
         self._since = time.monotonic()
         try:
             return await self._run()
-        except Fault as fault:  # the gateway's: of a setting, or of its own
+        except GatewayFault as fault:  # the gateway's: of a setting, or of its own
             refused = "open" not in self._seconds and fault.status < 500
             return self._ended(Status.AGENT_ERROR if refused else Status.ENGINE_ERROR, error=str(fault))
         except StoreMisconfigured:
@@ -62,7 +61,7 @@ class Sample:
             logger.exception("a rollout of %s failed in a way that nobody expected", self._input_id)
             return self._ended(Status.AGENT_ERROR, error="".join(traceback.format_exception_only(error)).strip())
         finally:
-            with contextlib.suppress(Fault):  # it was never opened, or is gone already
+            with contextlib.suppress(GatewayFault):  # it was never opened, or is gone already
                 await self._gateway.delete_session_async(self.id)
 
     async def _run(self) -> Rollout:

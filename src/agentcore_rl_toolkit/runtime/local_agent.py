@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..env_file import read_env
+from ..common.env_file import read_env
 from ..errors import ConfigError
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError, RuntimeFault
-from .accepted import AcceptedRollouts
-from .agent_code import find_agent
-from .agent_files import Fingerprint, fingerprint, pack_agent_folder
 from .base import CommandEvent, Invocation
-from .checks import check_command, check_payload, check_session_id, rollout_request
-from .command_events import read_events
+from .hosting.agent_code import find_agent
+from .hosting.agent_files import Fingerprint, fingerprint, pack_agent_folder
+from .hosting.command_events import read_events
+from .hosting.pending_rollouts import AcceptedRollouts
+from .hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
+from .hosting.session_app import COMMAND_PATH, SESSION_HEADER
 from .ray_actor import Plan, SessionActor
-from .session_app import COMMAND_PATH, SESSION_HEADER
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..logs import configure_logging
-from .agent_code import load_app
-from .agent_files import unpack_agent_folder
-from .session_app import STAND_IN_AWS, SessionApp
+from ..agent.logs import configure_logging
+from .hosting.agent_code import load_app
+from .hosting.agent_files import unpack_agent_folder
+from .hosting.session_app import STAND_IN_AWS, SessionApp
 
 logger = logging.getLogger(__name__)
 

@@ -107,8 +107,8 @@ _HINT = "give a bucket name, s3://bucket/prefix, file:///path or an absolute pat
 def _local(path: str, url: str) -> Store:
     if not os.path.isabs(path):
         raise ConfigError(f"store {url!r} is not an absolute path", hint=_HINT)
-    from .door import DOOR_VARIABLE, DoorStore
-    from .local import LocalStore
+    from .directory import LocalStore
+    from .session_store import DOOR_VARIABLE, DoorStore
 
     door = os.environ.get(DOOR_VARIABLE)
     return DoorStore(door, path) if door else LocalStore(path)

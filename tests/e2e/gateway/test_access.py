@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import gateway, ids
 from support.process import clean_env, free_port
 

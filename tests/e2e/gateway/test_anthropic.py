@@ -16,9 +16,9 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.call.core import Limits
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]

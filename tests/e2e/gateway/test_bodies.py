@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, gateway, ids
 
 HELLO = b'{"model": "%b", "messages": [{"role": "user", "content": "hi"}]}' % MODEL.encode()

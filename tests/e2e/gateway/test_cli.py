@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line
-from agentcore_rl_toolkit.gateway.segments import PLACE_BITS, Index
-from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY
+from agentcore_rl_toolkit.engine.scripted import Line
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY
+from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, Index
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer

@@ -14,10 +14,11 @@ import numpy as np
 import openai
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineError, EngineInfo
-from agentcore_rl_toolkit.gateway.engine.replicas import Replicas
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.base import EngineInfo
+from agentcore_rl_toolkit.engine.replicas import Replicas
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, Control, Gated, client, gateway, ids, in_thread, until
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
-from agentcore_rl_toolkit.gateway.trajectory import Trajectories
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.record.trajectory import Trajectories
 from support.gateway import WEATHER, call_text, gateway, ids
 from support.speakers import SPEAKERS, Setup, Speaker
 

@@ -14,10 +14,10 @@ from strands.agent.conversation_manager import NullConversationManager
 from strands.models import BedrockModel
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException, ModelThrottledException
 
-from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.bedrock import ARN, CLAUDE, STAND_INS, bedrock
 from support.fault_proxy import FaultProxy
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, gateway, ids, in_thread, until

@@ -16,10 +16,10 @@ import httpx
 import openai
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.segments import PLACE_BITS, Index
-from agentcore_rl_toolkit.gateway.serve import ADMIN_KEY, Gateway
-from agentcore_rl_toolkit.gateway.session import Session
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY, Gateway
+from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, Index
+from agentcore_rl_toolkit.gateway.record.session import Session
 from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm

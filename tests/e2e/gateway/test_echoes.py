@@ -12,8 +12,8 @@ from pydantic_ai import Agent
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
 
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.bedrock import CLAUDE, bedrock
 from support.gateway import MODEL, WEATHER, call_text, client, gateway, ids, text_of
 

@@ -19,12 +19,13 @@ import openai
 import pytest
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine.base import EngineError, Sampled, SampleRequest
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
-from agentcore_rl_toolkit.gateway.segments import Index
-from agentcore_rl_toolkit.gateway.sender import Progress
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.base import Sampled, SampleRequest
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.http.stream_sender import Progress
+from agentcore_rl_toolkit.gateway.record.segments import Index
 from support.fault_proxy import FaultProxy
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, text_of, until
 

@@ -11,9 +11,9 @@ from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_traci
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.gateway.engine.form import Form
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.reply_form import Form
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, call_text, client, gateway, ids, text_of
 from support.tokenizers import make_tokenizer
 

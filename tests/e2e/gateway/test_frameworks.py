@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids
 
 SCRIPT = [

@@ -14,9 +14,9 @@ from pydantic_ai import Agent
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.providers.google import GoogleProvider
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, Control, Gated, call_text, gateway, ids
 from support.speakers.google_contents import google
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from real_harnesses.harness import ANSWER, TASK
 from support.gateway import gateway, ids
 

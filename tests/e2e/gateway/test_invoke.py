@@ -12,8 +12,8 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.errors import EngineError
 from support.bedrock import ARN, CLAUDE, bedrock
 from support.gateway import MODEL, Gated, gateway, ids
 

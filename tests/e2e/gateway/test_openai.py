@@ -13,12 +13,12 @@ from typing import Any
 import openai
 import pytest
 
-from agentcore_rl_toolkit.gateway import choice as sampling
-from agentcore_rl_toolkit.gateway.chat import ChatCall
-from agentcore_rl_toolkit.gateway.core import Limits
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.call import choice as sampling
+from agentcore_rl_toolkit.gateway.call.chat import ChatCall
+from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, tokenizer
 from support.tokenizers import make_tokenizer
 

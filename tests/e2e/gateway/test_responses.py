@@ -13,9 +13,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.gateway.engine.base import EngineError
-from agentcore_rl_toolkit.gateway.engine.scripted import Line, ScriptedEngine, logprob_of
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.errors import EngineError
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids
 
 FLAT = {"type": "function", **WEATHER["function"]}

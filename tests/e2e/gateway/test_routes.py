@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from support.gateway import client, gateway, ids
 
 MODEL = "scripted"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from support.gateway import MODEL, WEATHER, client, gateway, ids
 
 USER = {"role": "user", "content": "how is the weather?"}

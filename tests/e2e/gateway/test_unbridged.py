@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.gateway.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.serve import Gateway
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.tokenizers import PLAIN_TEMPLATE, REWRITING_TEMPLATE, make_tokenizer
 
 FIRST = [{"role": "user", "content": "what is two plus two?"}]

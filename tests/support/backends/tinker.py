@@ -8,7 +8,7 @@ import numpy as np
 import tinker
 
 from agentcore_rl_toolkit.backends.tinker.convert import to_examples
-from agentcore_rl_toolkit.gateway.engine.tinker import close_service
+from agentcore_rl_toolkit.engine.tinker import close_service
 from agentcore_rl_toolkit.rollout import Group
 from support.backends import Seen
 from support.fake_tinker import MODEL, FakeTinker

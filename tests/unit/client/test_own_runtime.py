@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.agent.result import LARGEST_RESULT
 from agentcore_rl_toolkit.client import delivery
-from agentcore_rl_toolkit.result import LARGEST_RESULT
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
 from support.own_runtime import OwnRuntime, completed

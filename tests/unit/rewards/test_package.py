@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from agentcore_rl_toolkit import rewards
-from agentcore_rl_toolkit.reward import RewardFunction
+from agentcore_rl_toolkit.agent.reward import RewardFunction
 
 MODULES = [module.name for module in pkgutil.iter_modules(rewards.__path__)]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcore_rl_toolkit.agent.reward import RewardFunction
 from agentcore_rl_toolkit.errors import ConfigError, RewardInvalid
-from agentcore_rl_toolkit.reward import RewardFunction
 from agentcore_rl_toolkit.rewards import ExactMatch, TokenF1, WeightedSum
 
 

@@ -9,8 +9,8 @@ import pytest
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import Action, Judge, failure_table
 from agentcore_rl_toolkit.rollout.judge import reasons
-from agentcore_rl_toolkit.rollout.metrics import step_metrics
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
+from agentcore_rl_toolkit.rollout.step_metrics import step_metrics
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
 

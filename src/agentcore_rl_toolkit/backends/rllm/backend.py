@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from ...engine.tiny import NAME as TINY
 from ...errors import ConfigError
 from ...rows import read_rows
 from ...store import open_store
-from ...tiny import NAME as TINY
 from ...types import RolloutId
 from ..base import Plan
-from ..checks import check, on_aws
 from ..launch import run
+from ..preflight import check, on_aws
 from ..settings import TrainSettings, option, refuse_env
 from .check import INSTALL, check_overrides, is_installed
 from .data import check_ids, dataset_name
@@ -101,7 +101,7 @@ def _notes(settings: RllmSettings) -> list[str]:
 def _arn(settings: RllmSettings) -> str:
     """The agent's ARN, that of a path being the local runtime's."""
     if settings.agent.startswith("arn:"):
-        from ...runtime.agentcore import AgentCoreRuntime
+        from ...runtime.aws import AgentCoreRuntime
 
         return AgentCoreRuntime(settings.agent).arn
     from ...runtime.local import AgentSource

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...checkpoints import resolve_model
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from .sessions import LOGGED, PLACE
 

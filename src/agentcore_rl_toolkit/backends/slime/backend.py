@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 from ...errors import ConfigError
 from ...rows import read_rows
 from ..base import Plan, require
-from ..checks import check
 from ..launch import run
+from ..preflight import check
 from ..settings import RolloutSettings, option, refuse_env
 from .checkout import Checkout, check_model
 from .command import PLUGS, custom_config, flags, rendered
 from .data import write_rows
-from .names import OTHER_NAMES, understood
+from .setting_names import OTHER_NAMES, understood
 
 _MEGATRON = "/root/Megatron-LM"  # where slime's image has it
 

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...gateway.trajectory import Row
+from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...types import Status
 from .data import shown

@@ -14,7 +14,7 @@ from ...types import Status
 from .convert import to_nothing, to_rows
 from .data import payload_of
 from .plug import Plug, options_of
-from .theirs import dataset, eval_output
+from .slime_types import dataset, eval_output
 
 
 def evaluate(plug: Plug, args: Any, rollout_id: int) -> Any:

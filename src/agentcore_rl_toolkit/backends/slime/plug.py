@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...gateway.serve import Gateway
-from ...gateway.tokenizer import load_tokenizer
+from ...gateway.gateway import Gateway
+from ...gateway.render.tokenizer import load_tokenizer
 from ...rollout import UNALTERED, Rollout, RolloutRunner, RolloutWriter
 from .backend import SlimeSettings
 from .convert import Replay

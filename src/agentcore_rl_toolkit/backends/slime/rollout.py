@@ -20,7 +20,7 @@ from .evaluate import evaluate
 from .plug import Plug, options_of, plug_for
 from .rewards import restore_batch
 from .router import router_url, settle
-from .theirs import train_output
+from .slime_types import train_output
 
 _TRIES = 3
 """A step looks at most at so many times its rows."""

@@ -8,8 +8,9 @@ import time
 import urllib.request
 from typing import Any
 
-from ...gateway.engine.base import EngineError, EngineInfo
-from ...gateway.engine.sglang import SglangEngine
+from ...engine.base import EngineInfo
+from ...engine.remote.sglang import SglangEngine
+from ...errors import EngineError
 
 logger = logging.getLogger(__name__)
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment

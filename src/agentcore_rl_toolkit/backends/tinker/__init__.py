@@ -17,9 +17,9 @@ from ..base import lazily
 if TYPE_CHECKING:
     from .backend import TinkerSettings
     from .convert import Example, to_examples
-    from .run import train
+    from .training import train
 
 __all__ = ["Example", "TinkerSettings", "to_examples", "train"]
 
-_HOMES = {"Example": ".convert", "TinkerSettings": ".backend", "to_examples": ".convert", "train": ".run"}
+_HOMES = {"Example": ".convert", "TinkerSettings": ".backend", "to_examples": ".convert", "train": ".training"}
 __getattr__ = lazily(__name__, _HOMES, "tinker")

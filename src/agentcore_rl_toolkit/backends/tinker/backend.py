@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ..base import Plan, require
-from ..checks import check
+from ..preflight import check
 from ..settings import LoopSettings, option
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
@@ -77,7 +77,7 @@ class TinkerBackend:
         return Plan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
 
     def train(self, settings: TinkerSettings) -> dict[str, Any]:
-        module = require("agentcore_rl_toolkit.backends.tinker.run", self.extra, "training with Tinker")
+        module = require("agentcore_rl_toolkit.backends.tinker.training", self.extra, "training with Tinker")
         summary: dict[str, Any] = module.train(settings)
         return summary
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import tinker
 
-from ...gateway.trajectory import Row
+from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 
 PER = ("token", "rollout")

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import tinker
 
-from ...checkpoints import resolve_model
+from ...engine.checkpoints import resolve_model
+from ...engine.tinker import close_service, context_length
 from ...errors import AgentCoreRLError, ConfigError
-from ...gateway.engine.tinker import close_service, context_length
 from .backend import TinkerSettings
 from .convert import Example
 

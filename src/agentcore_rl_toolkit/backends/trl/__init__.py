@@ -20,12 +20,12 @@ from ..base import lazily
 
 if TYPE_CHECKING:
     from .backend import TrlSettings
-    from .run import train
     from .trainer import AgentGRPOTrainer
+    from .training import train
 
 __all__ = ["AgentGRPOTrainer", "TrlSettings", "train"]
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` may change; a test pins what we need of it
 
-_HOMES = {"AgentGRPOTrainer": ".trainer", "TrlSettings": ".backend", "train": ".run"}
+_HOMES = {"AgentGRPOTrainer": ".trainer", "TrlSettings": ".backend", "train": ".training"}
 __getattr__ = lazily(__name__, _HOMES, "trl")

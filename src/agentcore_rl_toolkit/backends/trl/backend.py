@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ..base import Plan, require
-from ..checks import check
+from ..preflight import check
 from ..settings import LoopSettings, option
 
 
@@ -48,7 +48,7 @@ class TrlBackend:
         return Plan(backend=self.name, settings=dataclasses.asdict(settings), notes=notes)
 
     def train(self, settings: TrlSettings) -> dict[str, Any]:
-        module = require("agentcore_rl_toolkit.backends.trl.run", self.extra, "training with TRL")
+        module = require("agentcore_rl_toolkit.backends.trl.training", self.extra, "training with TRL")
         summary: dict[str, Any] = module.train(settings)
         return summary
 

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...gateway.engine import EngineError, EngineInfo, Sampled, SampleRequest
-from ...gateway.engine.form import structural_tag
+from ...engine import EngineInfo, Sampled, SampleRequest
+from ...engine.reply_form import structural_tag
+from ...errors import EngineError
 
 _NAMES = (
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...gateway.trajectory import Row
+from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-from ...checkpoints import resolve_model
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from .backend import TrlSettings
 

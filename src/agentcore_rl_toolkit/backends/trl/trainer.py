@@ -19,7 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
-from ...gateway.trajectory import Row
+from ...gateway.record.trajectory import Row
 from ...rollout import Group
 from .config import ROW_MEANS, ROW_SUMS, check_config
 from .convert import Batch, split, to_batch

@@ -24,8 +24,8 @@ from ..base import lazily
 if TYPE_CHECKING:
     from .backend import VerlSettings
     from .data import JsonlRows
-    from .engine import VerlEngine
     from .manager import AgentCoreManager
+    from .verl_engine import VerlEngine
     from .worker import AgentCoreWorker
 
 __all__ = ["AgentCoreManager", "AgentCoreWorker", "JsonlRows", "VerlEngine", "VerlSettings"]
@@ -34,7 +34,7 @@ _HOMES = {
     "AgentCoreManager": ".manager",
     "AgentCoreWorker": ".worker",
     "JsonlRows": ".data",
-    "VerlEngine": ".engine",
+    "VerlEngine": ".verl_engine",
     "VerlSettings": ".backend",
 }
 __getattr__ = lazily(__name__, _HOMES, "verl")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...checkpoints import resolve_model, verl_step
+from ...engine.checkpoints import resolve_model, verl_step
 from ...errors import ConfigError
 from ..base import Plan, require
-from ..checks import check
 from ..launch import run
+from ..preflight import check
 from ..settings import SavingSettings, option, refuse_env
-from .agent import Image
+from .agent_arn import Image
 from .cpus import UNITS, here
 from .environment import attention
 from .figures import figures, prepare

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import ConfigError
-from ..checks import on_aws
+from ..preflight import on_aws
 from .backend import VERLS, VerlSettings
 from .environment import ATTENTION, has, trl_clash
 from .overrides import CUSTOM, NEEDED, ROLLOUT

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...gateway.trajectory import RouteTable, Row
+from ...gateway.record.trajectory import RouteTable, Row
 from ...rollout import Group, Rollout
 from ...types import INFRASTRUCTURE, Status
 

@@ -18,13 +18,13 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...checkpoints import resolve_model, verl_step
+from ...client.evaluation import Outcome, summarize
+from ...engine.checkpoints import resolve_model, verl_step
 from ...errors import ConfigError
-from ...evaluation import Outcome, summarize
 from ...rollout import Group, Rollout, merge_metrics, step_metrics
 from ...types import Status
-from ..loop import held_out_outcome
-from ..report import Report
+from ..loop.report import Report
+from ..loop.training_loop import held_out_outcome
 from ..settings import SavingSettings
 
 Line = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
-from .agent import deploy
+from .agent_arn import deploy
 from .compose import Rollouts
 from .worker import AgentCoreWorker
 

@@ -21,13 +21,13 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from ...client import RolloutClient
-from ...gateway.serve import Gateway
+from ...gateway.gateway import Gateway
 from ...rollout import UNALTERED, Group, Rollout, RolloutRunner, RolloutWriter
 from ...types import Status
 from .compose import Rollouts
 from .convert import measured, outputs, trained, validated
-from .engine import VerlEngine
 from .figures import GroupWriter
+from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 

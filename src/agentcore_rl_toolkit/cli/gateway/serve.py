@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..interrupt import stop_when_asked
+from ..terminal.interrupt import stop_when_asked
 
 _LISTENS = b"!"
 """What a worker says to the first one, over its standard input."""
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     _check(args)
     _check_port(args.host, args.port + args.worker)
-    from ...gateway.serve import ADMIN_KEY, new_loop
+    from ...gateway.gateway import ADMIN_KEY, new_loop
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
@@ -234,11 +234,11 @@ class _Worker:
 
 
 def _server(args: argparse.Namespace, admin_key: str) -> Any:
-    from ...gateway.core import Core, Limits
-    from ...gateway.engine import open_engine
-    from ...gateway.render import ChatRenderer
-    from ...gateway.serve import Server
-    from ...gateway.tokenizer import load_tokenizer
+    from ...engine import open_engine
+    from ...gateway.call.core import Core, Limits
+    from ...gateway.gateway import Server
+    from ...gateway.render.renderer import ChatRenderer
+    from ...gateway.render.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(args.tokenizer)
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
@@ -253,7 +253,7 @@ def _server(args: argparse.Namespace, admin_key: str) -> Any:
 
 def _log(args: argparse.Namespace) -> Any:
     """The log of this worker: the folder itself or, of several, one in it for each."""
-    from ...gateway.log import Log
+    from ...gateway.record.log import Log
 
     if not args.log:
         return None

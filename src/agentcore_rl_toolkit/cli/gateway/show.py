@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
-    from ...gateway.segments import Index
-    from ...gateway.session import Session
+    from ...gateway.record.segments import Index
+    from ...gateway.record.session import Session
 
 _GREEN = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
 _RED, _DIM, _BOLD, _END = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -35,8 +35,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from ...gateway.replay import build_session
-    from ...gateway.segments import Index
+    from ...gateway.record.replay import build_session
+    from ...gateway.record.segments import Index
 
     folder = Path(args.log)
     if not folder.is_dir():
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(indexes: list[Index]) -> int:
-    from ...gateway.replay import build_session
-    from ...gateway.trajectory import fold
-    from ..table import format_table
+    from ...gateway.record.replay import build_session
+    from ...gateway.record.trajectory import fold
+    from ..terminal.table import format_table
 
     rows = []
     for index, session_id in [(one, name) for one in indexes for name in one.places]:
@@ -128,8 +128,8 @@ def _safe(text: str) -> str:
 
 
 def _tokens(session: Session, tokenizer: str | None) -> int:
-    from ...gateway.tokenizer import load_tokenizer
-    from ...gateway.trajectory import fold
+    from ...gateway.record.trajectory import fold
+    from ...gateway.render.tokenizer import load_tokenizer
 
     if tokenizer is None:
         raise ConfigError("--tokens needs the tokenizer", hint="--tokenizer <a folder or a hub id>")
@@ -157,7 +157,7 @@ def _tokens(session: Session, tokenizer: str | None) -> int:
 
 
 def _fidelity(session: Session) -> None:
-    from ...gateway.trajectory import fold
+    from ...gateway.record.trajectory import fold
 
     known = fold(session.tree.turns, mask_truncated=session.settings.mask_truncated).fidelity
     masked = ", ".join(f"{count} {reason}" for reason, count in known.masked.items())

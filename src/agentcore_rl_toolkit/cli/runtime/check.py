@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..table import format_table
+from ..terminal.table import format_table
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,8 +17,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Print the table; exit with 1 if a protection is missing."""
     from ...runtime.local.policy import default_max_sessions
-    from ...runtime.local.probe import probe
-    from ...runtime.local.sandbox import PROTECTIONS
+    from ...runtime.local.sandbox.namespaces import PROTECTIONS
+    from ...runtime.local.sandbox.probe import probe
 
     found = probe()
     rows = [[name, "no" if found[name] else "yes", text, found[name] or ""] for name, text in PROTECTIONS.items()]

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..table import format_table
+from ..terminal.table import format_table
 from .ask import DEFAULT_URL, ask
 
 

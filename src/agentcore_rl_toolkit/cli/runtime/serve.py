@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 from ...runtime.base import TOKEN_VARIABLE
 from ...runtime.local_agent import session_env
-from ..interrupt import stop_when_asked
-from ..sandbox import add_sandbox_arguments, variables
+from ..terminal.interrupt import stop_when_asked
+from ..terminal.sandbox_arguments import add_sandbox_arguments, variables
 
 if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..chat import ChatCall, Message, TextCall, parse_arguments
-from ..faults import Fault, invalid
-from ..turn import Tokens
-from .body import DEEPEST, depth
+from ...errors import GatewayFault
+from ..call.chat import ChatCall, Message, TextCall, parse_arguments
+from ..record.turn import Tokens
+from .json_body import DEEPEST, depth
 
 if TYPE_CHECKING:
-    from ..session import Answer, Outcome, Session
+    from ..record.session import Answer, Outcome, Session
 
 SSE = "text/event-stream; charset=utf-8"
 
@@ -66,7 +66,7 @@ class Exchange(Protocol):
     def end(self, answer: Answer) -> bytes:
         """The stream's last bytes."""
 
-    def fail(self, fault: Fault) -> bytes:
+    def fail(self, fault: GatewayFault) -> bytes:
         """The stream's last bytes, when something goes wrong after it began."""
 
     def keep_alive(self) -> bytes:
@@ -78,7 +78,7 @@ class Wire:
     """One API that agents may speak."""
 
     read: Callable[[Asked], Exchange]
-    refuse: Callable[[Fault], Refusal]
+    refuse: Callable[[GatewayFault], Refusal]
     stream_type: str = SSE
     grows: bool = False
     """Whether its calls are chats, with one message for each of the body's `messages`, whatever comes before it."""
@@ -87,14 +87,14 @@ class Wire:
 def with_user_turn(messages: list[Message]) -> list[Message]:
     """Canonical messages, if there is something in them to reply to."""
     if not any(message["role"] in ("user", "tool") for message in messages):
-        raise invalid("messages has no user turn: there is nothing to reply to", param="messages")
+        raise GatewayFault.invalid("messages has no user turn: there is nothing to reply to", param="messages")
     return messages
 
 
 def without_prefill(messages: list[Message]) -> list[Message]:
     """Canonical messages, if they don't end with a reply that is begun."""
     if messages[-1]["role"] == "assistant":
-        raise invalid(
+        raise GatewayFault.invalid(
             "messages ends with the assistant: a reply that is begun (prefill) can't be continued here; "
             "end with a user message",
             param="messages",
@@ -105,11 +105,11 @@ def without_prefill(messages: list[Message]) -> list[Message]:
 def function_tool(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
     """A tool in canonical form."""
     if not isinstance(name, str) or not name:
-        raise invalid(f"{where} has no name", param=where)
+        raise GatewayFault.invalid(f"{where} has no name", param=where)
     if description is not None and not isinstance(description, str):
-        raise invalid(f"{where}'s description is not a text", param=where)
+        raise GatewayFault.invalid(f"{where}'s description is not a text", param=where)
     if schema is not None and not isinstance(schema, dict):
-        raise invalid(f"{where}'s schema is not a JSON schema", param=where)
+        raise GatewayFault.invalid(f"{where}'s schema is not a JSON schema", param=where)
     function: dict[str, Any] = {"name": name}
     if description:
         function["description"] = description
@@ -119,7 +119,7 @@ def function_tool(name: Any, description: Any, schema: Any, where: str) -> dict[
 def any_tool(tools: Sequence[dict[str, Any]], *, param: str = "tool_choice") -> str:
     """The canonical choice of some tool."""
     if not tools:
-        raise invalid(f"{param} asks for a tool, but there are no tools", param=param)
+        raise GatewayFault.invalid(f"{param} asks for a tool, but there are no tools", param=param)
     return "required"
 
 
@@ -127,7 +127,7 @@ def chosen_tool(name: Any, tools: Sequence[dict[str, Any]], *, param: str = "too
     """The canonical choice of one tool."""
     any_tool(tools, param=param)
     if name not in [tool["function"]["name"] for tool in tools]:
-        raise invalid(f"{param} {str(name)[:80]!r} names none of the tools", param=param)
+        raise GatewayFault.invalid(f"{param} {str(name)[:80]!r} names none of the tools", param=param)
     return f"={name}"
 
 

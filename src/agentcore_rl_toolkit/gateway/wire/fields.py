@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..faults import invalid
+from ...errors import GatewayFault
 
 
 def flag(body: dict[str, Any], name: str) -> bool:
@@ -13,7 +13,7 @@ def flag(body: dict[str, Any], name: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise invalid(f"{name} is {short(value)}, not true or false", param=name)
+        raise GatewayFault.invalid(f"{name} is {short(value)}, not true or false", param=name)
     return value
 
 
@@ -23,7 +23,9 @@ def whole(body: dict[str, Any], name: str, default: int, least: int, most: int) 
     if value is None:
         return default
     if type(value) is not int or not least <= value <= most:
-        raise invalid(f"{name} is {short(value)}; expected a whole number from {least} to {most}", param=name)
+        raise GatewayFault.invalid(
+            f"{name} is {short(value)}; expected a whole number from {least} to {most}", param=name
+        )
     return value
 
 
@@ -31,7 +33,7 @@ def text(body: dict[str, Any], name: str) -> str | None:
     """A text; empty is none."""
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise invalid(f"{name} is {short(value)}, not a text", param=name)
+        raise GatewayFault.invalid(f"{name} is {short(value)}, not a text", param=name)
     return value or None
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..chat import Message
+from ..call.chat import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,13 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote
 
-from . import anthropic, completions, converse, google, invoke, openai, responses
+from .anthropic import messages as anthropic
 from .base import Wire
+from .bedrock import converse
+from .bedrock import invoke_model as invoke
+from .google import generate as google
+from .openai import chat_completions as openai
+from .openai import completions, responses
 
 _BEDROCK = re.compile(r"(?:v1/)?model/.+/([^/]+)")  # a name with slashes comes encoded, unless a proxy has decoded it
 _GOOGLE = re.compile(

@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent import AgentSource
+    from .agent_templates import AgentSource
     from .policy import SessionPolicy
     from .runtime import LocalRuntime
 
-_HOMES = {"AgentSource": ".agent", "LocalRuntime": ".runtime", "SessionPolicy": ".policy"}
+_HOMES = {"AgentSource": ".agent_templates", "LocalRuntime": ".runtime", "SessionPolicy": ".policy"}
 
 __all__ = ["AgentSource", "LocalRuntime", "SessionPolicy"]
 

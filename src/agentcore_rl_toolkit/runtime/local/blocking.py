@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from ...loop import PrivateLoop
+from ...common.private_loop import PrivateLoop
 from ..base import CommandEvent
 
 if TYPE_CHECKING:

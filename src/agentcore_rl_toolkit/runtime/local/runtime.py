@@ -17,22 +17,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...common.http_guard import reachable_host
 from ...errors import ConfigError, RuntimeFault
-from ...http_guard import reachable_host
 from ..base import CommandEvent, Invocation
-from ..checks import check_command, check_payload, check_session_id, rollout_request
-from ..session_app import SESSION_HEADER
-from .access import Access, check_store, choose_token, store_folders
-from .agent import AgentSource, TemplateKeeper
+from ..hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
+from ..hosting.session_app import SESSION_HEADER
+from .agent_templates import AgentSource, TemplateKeeper
 from .blocking import BlockingRuntime
-from .cgroup import CgroupTree
 from .policy import default_max_sessions
-from .pool import SessionPool
-from .probe import probe
-from .s3 import LocalS3
-from .sandbox import PROTECTIONS
-from .session import LocalSession, Shared
-from .store_proxy import StoreProxy
+from .sandbox.cgroup import CgroupTree
+from .sandbox.namespaces import PROTECTIONS
+from .sandbox.probe import probe
+from .server.access import Access, check_store, choose_token, store_folders
+from .server.local_s3 import LocalS3
+from .sessions.pool import SessionPool
+from .sessions.session import LocalSession, Shared
+from .sessions.store_proxy import StoreProxy
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class LocalRuntime:
 
     async def start(self) -> None:
         """Find out what holds here, load the agents' templates, listen."""
-        from .wire import WireServer
+        from .server.aws_wire import WireServer
 
         cgroups = CgroupTree()
         found = await asyncio.to_thread(probe, cgroups)

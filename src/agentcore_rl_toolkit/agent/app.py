@@ -1,0 +1,291 @@
+"""`AgentCoreRLApp`: the agent's process, and the first station of the path.
+
+A drop-in for `BedrockAgentCoreApp`. A request that carries `_rollout` is a rollout: it is answered at once, runs in
+the background and leaves exactly one result in the store. If no store is named, by it or by the config, there is
+nothing to store: it is answered with what the function gives. So is any other request, a production request, as
+`@app.entrypoint` would. How a rollout runs and ends is `run.py`; this module refuses to know.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from bedrock_agentcore.runtime import BedrockAgentCoreApp, BedrockAgentCoreContext, RequestContext
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import Lifespan, Receive, Scope, Send
+
+from ..common.http_guard import RequestGuard, is_loopback
+from ..config import AgentCoreConfig
+from ..errors import AgentCoreRLError, ConfigError
+from ..store import Store, open_store
+from ..types import RolloutId
+from .background import RolloutRun, RolloutRunner
+from .logs import configure_logging, current_redactor
+from .model_endpoint import ModelEndpoint, find_model
+from .model_env import process_environment, read_base_url
+from .redaction import Redactor
+from .result import ResultBuilder, copy_of_request
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_REMEMBERED = 10_000
+_STORING = ("exp_id", "input_id", "s3_bucket")
+"""What storing a result takes; a rollout with none of them is not stored."""
+
+
+class AgentCoreRLApp(BedrockAgentCoreApp):
+    """`BedrockAgentCoreApp` with `@app.rollout_entrypoint`.
+
+    >>> app = AgentCoreRLApp()
+    >>> @app.rollout_entrypoint
+    ... def invoke_agent(payload: dict):
+    ...     return {"rewards": float(payload["prompt"] == "hello")}
+
+    Constructing it contacts nothing and leaves logging alone. `config` (default: `AgentCoreConfig.load()`) is the
+    only argument that `BedrockAgentCoreApp` doesn't have.
+    """
+
+    def __init__(
+        self,
+        debug: bool = False,
+        lifespan: Lifespan[Any] | None = None,
+        middleware: Sequence[Middleware] | None = None,
+        *,
+        config: AgentCoreConfig | None = None,
+    ) -> None:
+        self.config = AgentCoreConfig.load() if config is None else config
+        self._runner = RolloutRunner(self.config)
+        self._answers: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
+        self._stores: dict[tuple[str, str | None], Store] = {}
+        self._accepting = threading.Lock()
+        self._guard: RequestGuard | None = None
+        with _untouched(logging.getLogger("bedrock_agentcore.app")):
+            super().__init__(debug=debug, lifespan=self._with_shutdown(lifespan), middleware=middleware)
+
+    def rollout_entrypoint(self, func: F) -> F:
+        """Make `func` the entrypoint of rollouts and of production requests alike.
+
+        It may be sync or async, and takes `(payload)` or `(payload, context)`. For a rollout it returns a dict, usually
+        `{"rewards": …}` (see `normalize_rewards`); an exception is stored as a failed result. It is returned unchanged.
+        """
+        takes_context, is_async = _takes_context(func), _is_async(func)
+
+        def call(payload: Any, context: RequestContext) -> Any:
+            return func(payload, context) if takes_context else func(payload)
+
+        # The base class tells handlers apart by what they are, so ours is what `func` is: production requests,
+        # streams included, then take exactly the path that `@app.entrypoint` gives them.
+        if is_async:
+
+            async def serve_async(payload: Any, context: RequestContext) -> Any:
+                if self._is_stored(payload):
+                    return self._accept(call, payload, context, is_async)
+                with process_environment.serving(self._model_of(payload)) as answer:
+                    value = call(payload, context)
+                    return answer(await value if inspect.isawaitable(value) else value)
+
+            self.entrypoint(serve_async)
+        else:
+
+            def serve(payload: Any, context: RequestContext) -> Any:
+                if self._is_stored(payload):
+                    return self._accept(call, payload, context, is_async)
+                with process_environment.serving(self._model_of(payload)) as answer:
+                    return answer(call(payload, context))
+
+            self.entrypoint(serve)
+        return func
+
+    def model_endpoint(self, payload: Any) -> ModelEndpoint:
+        """Where the model for this request is, so that one container is trained and serves production.
+
+        A rollout's is the session it is recorded in (`_rollout.base_url`). A production request's is the one that
+        `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name.
+
+        >>> app = AgentCoreRLApp(config=AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="math-agent"))
+        >>> app.model_endpoint({"prompt": "hi"}).client_args
+        {'base_url': 'http://vllm:8000/v1', 'api_key': 'EMPTY'}
+        """
+        return find_model(payload, self.config)
+
+    def run(self, port: int = 8080, host: str | None = None, **kwargs: Any) -> None:
+        """Serve, with JSON logs on stderr unless the program has set up logging itself.
+
+        On loopback, web pages in the user's browser can't invoke it. In a container it listens on every address, and
+        who may reach it is the platform's affair.
+        """
+        if host is None:  # as the base class decides
+            in_container = os.path.exists("/.dockerenv") or os.environ.get("DOCKER_CONTAINER")
+            host = "0.0.0.0" if in_container else "127.0.0.1"
+        self._guard = RequestGuard([]) if is_loopback(host) else None
+        configure_logging(logging.DEBUG if self.debug else logging.INFO)
+        kwargs.setdefault("log_config", None)  # uvicorn's lines become JSON too
+        kwargs.setdefault("timeout_graceful_shutdown", 5)  # an open stream must not keep results from being stored
+        super().run(port, host, **kwargs)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        refusal = None
+        if self._guard is not None and scope["type"] in ("http", "websocket"):
+            refusal = self._guard.refusal(Headers(scope=scope))
+        if refusal is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await JSONResponse({"error": refusal.message}, status_code=403)(scope, receive, send)
+
+    def _is_stored(self, payload: Any) -> bool:
+        """Whether the request is a rollout whose result is stored, or would be if nothing were missing."""
+        settings = payload.get("_rollout") if isinstance(payload, dict) else None
+        if settings is None:
+            return False
+        named = not isinstance(settings, dict) or any(settings.get(name) is not None for name in _STORING)
+        return named or self.config.s3_bucket is not None
+
+    def _model_of(self, payload: Any) -> str | None:
+        """Where a rollout that is not stored finds its model; None for a production request."""
+        settings = payload.get("_rollout") if isinstance(payload, dict) else None
+        if settings is None:
+            return None
+        current_redactor.set(self._redactor(payload))
+        try:
+            return read_base_url(settings.get("base_url"))
+        except AgentCoreRLError as error:
+            raise HTTPException(400, f"_rollout: {error}") from error
+
+    def _redactor(self, payload: Any) -> Redactor:
+        """Hides the secrets of a request, and those of this process's variables."""
+        return Redactor.of([payload, dict(os.environ)], self.config.secret_keys)
+
+    def _accept(
+        self, call: Callable[..., Any], payload: dict[str, Any], context: RequestContext, is_async: bool
+    ) -> dict[str, str]:
+        """Start the rollout that `payload` asks for, or find it started already; answer the same either way."""
+        try:
+            id = _rollout_id(payload["_rollout"], context.session_id)
+            base_url = read_base_url(payload["_rollout"].get("base_url"))
+            store_name, store = self._store(payload["_rollout"])
+            redact = self._redactor(payload)
+            copy = copy_of_request(payload, redact)
+        except AgentCoreRLError as error:
+            raise HTTPException(400, f"_rollout: {error}") from error
+        with self._accepting:
+            answer = self._answers.get((store_name, id.result_key))
+            if answer is not None:
+                return answer
+            answer = {"status": "processing", "s3_bucket": store_name, "result_key": id.result_key}
+            self._answers[store_name, id.result_key] = answer
+            if len(self._answers) > _REMEMBERED:
+                self._answers.popitem(last=False)
+        current_redactor.set(redact)
+        task = self.add_async_task(f"rollout {id.result_key}")
+        request_id = BedrockAgentCoreContext.get_request_id()
+        run = RolloutRun(
+            call=lambda: call(payload, context),
+            result=ResultBuilder(id, store_name, copy, redact, request_id, time.time()),
+            store=store,
+            on_stored=lambda: self.complete_async_task(task),
+            on_ended=lambda: process_environment.leave(base_url),
+        )
+        process_environment.enter(base_url)
+        try:
+            self._runner.start(run, is_async=is_async)
+        except RuntimeError as error:
+            process_environment.leave(base_url)
+            self.complete_async_task(task)
+            with self._accepting:
+                self._answers.pop((store_name, id.result_key), None)  # so that it can be sent again
+            raise HTTPException(503, f"the rollout could not be started: {error}") from error
+        return answer
+
+    def _store(self, settings: Mapping[str, Any]) -> tuple[str, Store]:
+        name = settings.get("s3_bucket") or self.config.s3_bucket
+        if not name:
+            raise ConfigError("s3_bucket is missing", hint="name a bucket, s3://bucket/prefix or a directory")
+        queue = settings.get("sqs_url") or self.config.sqs_url
+        if queue is not None and not isinstance(queue, str):
+            raise ConfigError(f"sqs_url must be a string, not {type(queue).__name__}")
+        with self._accepting:
+            if (name, queue) not in self._stores:
+                store = open_store(name, sqs_url=queue)
+                _check_allowed(store, self.config.allowed_stores)
+                self._stores[name, queue] = store
+            return name, self._stores[name, queue]
+
+    def _with_shutdown(self, lifespan: Lifespan[Any] | None) -> Lifespan[Any]:
+        """The user's lifespan, and after it the results of what is still running."""
+
+        @asynccontextmanager
+        async def combined(app: Any) -> AsyncIterator[Any]:
+            try:
+                if lifespan is None:
+                    yield
+                else:
+                    async with lifespan(app) as state:
+                        yield state
+            finally:
+                await self._runner.shutdown()
+                for store in self._stores.values():
+                    store.close()
+
+        return combined
+
+
+def _rollout_id(settings: Any, session_id: str | None) -> RolloutId:
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"must be an object, not {type(settings).__name__}")
+    ids = {"session_id": session_id or settings.get("session_id") or str(uuid.uuid4())}
+    for name in ("exp_id", "input_id"):
+        value = settings.get(name)
+        if value is None:
+            raise ConfigError(f"{name} is missing", hint='send {"exp_id": …, "input_id": …, "s3_bucket": …}')
+        ids[name] = str(value) if type(value) is int else value
+    return RolloutId(**ids)
+
+
+def _check_allowed(store: Store, allowed: tuple[str, ...]) -> None:
+    homes = [open_store(name).url for name in allowed]
+    if homes and not any(store.url == home or store.url.startswith(home + "/") for home in homes):
+        raise ConfigError(f"{store.url} is not among the allowed stores", hint=f"allowed: {', '.join(allowed)}")
+
+
+def _is_async(func: Any) -> bool:
+    """Whether calling `func` gives a coroutine or an async generator; partials and callable objects included."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    targets = (func, type(func).__call__)
+    return any(inspect.iscoroutinefunction(t) or inspect.isasyncgenfunction(t) for t in targets)
+
+
+def _takes_context(func: Callable[..., Any]) -> bool:
+    """The base class's rule: the context goes to a second parameter of that name."""
+    try:
+        parameters = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):
+        return False
+    return len(parameters) >= 2 and parameters[1] == "context"
+
+
+class _untouched:
+    """Keeps the base class's constructor from configuring `logger`: it does so only where no handler is."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger, self._placeholder = logger, logging.NullHandler()
+
+    def __enter__(self) -> None:
+        self._logger.addHandler(self._placeholder)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self._placeholder)

@@ -1,0 +1,96 @@
+"""The first-generation Strands names: an app that makes the model, and a hook that collects the conversation.
+
+New agents need neither: they build their model from `payload["_rollout"]`, and the gateway records what was sampled.
+Needs the extra `strands`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ..config import AgentCoreConfig
+from ..errors import ConfigError
+from .app import AgentCoreRLApp
+
+try:
+    from strands.hooks import (
+        AfterInvocationEvent,
+        AfterModelCallEvent,
+        BeforeInvocationEvent,
+        BeforeModelCallEvent,
+        HookProvider,
+        HookRegistry,
+    )
+    from strands.models.openai import OpenAIModel
+except ImportError as error:
+    raise ImportError(
+        f"{error}\nhint: pip install 'agentcore-rl-toolkit[strands]'", name=error.name, path=error.path
+    ) from error
+
+
+class StrandsAgentCoreRLApp(AgentCoreRLApp):
+    """`AgentCoreRLApp` that also makes the Strands model pointing at the policy."""
+
+    def create_openai_compatible_model(self, **kwargs: Any) -> OpenAIModel:
+        """An `OpenAIModel` for the endpoint `BASE_URL` and the model `MODEL_ID`.
+
+        Keyword arguments go to `OpenAIModel` and win over the environment.
+        """
+        config = AgentCoreConfig.load()
+        model_id = kwargs.pop("model_id", None) or self.config.model_id or config.model_id
+        client_args = {"api_key": "EMPTY", "base_url": self.config.base_url or config.base_url}
+        client_args.update(kwargs.pop("client_args", None) or {})
+        missing = [n for n, v in (("BASE_URL", client_args["base_url"]), ("MODEL_ID", model_id)) if not v]
+        if missing:
+            raise ConfigError(
+                f"{' and '.join(missing)} must be set to create the model",
+                hint="set BASE_URL to the policy's OpenAI-compatible endpoint and MODEL_ID to its model name",
+            )
+        return OpenAIModel(client_args=client_args, model_id=str(model_id), **kwargs)
+
+
+class StrandsRolloutCollector(HookProvider):
+    """A Strands hook that keeps each model call of an invocation: the messages sent, and the reply.
+
+    It starts fresh for each invocation; agents called as tools by the agent it watches add to the same one.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[dict[str, Any]] = []
+        self._sent: dict[int, list[Any]] = {}
+        self._depth = 0
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Called by Strands."""
+        registry.add_callback(BeforeInvocationEvent, self._before_invocation)
+        registry.add_callback(AfterInvocationEvent, self._after_invocation)
+        registry.add_callback(BeforeModelCallEvent, self._before_model_call)
+        registry.add_callback(AfterModelCallEvent, self._after_model_call)
+
+    def get_rollout_data(self) -> list[dict[str, Any]]:
+        """One entry per model call: `messages` as they were sent, `response` as it came, `stop_reason`."""
+        return copy.deepcopy(self._calls)
+
+    def _before_invocation(self, event: BeforeInvocationEvent) -> None:
+        if self._depth == 0:
+            self._calls, self._sent = [], {}
+        self._depth += 1
+
+    def _after_invocation(self, event: AfterInvocationEvent) -> None:
+        self._depth = max(0, self._depth - 1)
+
+    def _before_model_call(self, event: BeforeModelCallEvent) -> None:
+        self._sent[id(event.agent)] = [_sent(message) for message in event.agent.messages]
+
+    def _after_model_call(self, event: AfterModelCallEvent) -> None:
+        messages = self._sent.pop(id(event.agent), [])
+        if event.stop_response is None:  # the call failed: nothing was said
+            return
+        reply = _sent(event.stop_response.message)
+        self._calls.append({"messages": messages, "response": reply, "stop_reason": event.stop_response.stop_reason})
+
+
+def _sent(message: Any) -> dict[str, Any]:
+    """The part of a Strands message that goes over the wire; the rest is the framework's own bookkeeping."""
+    return {"role": message["role"], "content": copy.deepcopy(message["content"])}

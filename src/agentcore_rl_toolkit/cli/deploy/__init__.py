@@ -1,0 +1,1 @@
+"""Verbs from a folder to a runtime on AWS: init, build, deploy, destroy, doctor."""

@@ -1,0 +1,1 @@
+"""Verbs that run or read rollouts: rollout, eval, train, rescore, results."""

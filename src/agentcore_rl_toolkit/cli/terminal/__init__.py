@@ -1,0 +1,1 @@
+"""What verbs share: tables, progress, Ctrl-C, and the flags that several of them take."""

@@ -1,0 +1,34 @@
+"""`.env`: the variables that a user keeps in a file beside the agent, or in the current folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import ConfigError
+
+
+def read_env(folder: Path) -> dict[str, str]:
+    """The variables of `.env` in the agent's folder, else in the working directory."""
+    for path in (folder / ".env", Path(".env")):
+        if path.is_file():
+            try:
+                return parse_env(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path} can't be read: {error}", hint="it holds NAME=VALUE, one a line") from None
+    return {}
+
+
+def parse_env(text: str) -> dict[str, str]:
+    """NAME=VALUE, one a line, as a shell would read them.
+
+    >>> parse_env("# mine\\nexport AWS_REGION='us-west-2'\\nAWS_ACCOUNT=123456789012 # prod\\n\\n")
+    {'AWS_REGION': 'us-west-2', 'AWS_ACCOUNT': '123456789012'}
+    """
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().removeprefix("export ").partition("=")
+        if separator and name.isidentifier():
+            quoted = re.match(r"\s*(['\"])(.*?)\1", value)
+            found[name] = quoted[2] if quoted else value.split(" #")[0].strip()
+    return found

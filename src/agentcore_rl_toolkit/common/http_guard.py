@@ -1,0 +1,120 @@
+"""Which requests a port of ours refuses by their headers alone, before a body is read: those a web page has made.
+
+A page can have its visitor's browser send requests to a port of the visitor's machine, in two ways:
+
+- DNS rebinding: the page's own name leads to 127.0.0.1, and the browser takes us for the page's server. The `Host`
+  header, which every browser sends, then has that name, so only names that are known to be ours are served.
+- Cross-site requests: a form, a script or a link leads here. Browsers then say so (`Sec-Fetch-Site`, `Origin`).
+
+Headers say nothing of other programs, which can send any: those are told apart by their user (`socket_owner.py`) and by
+secrets. Nothing here does I/O, and a check costs about a microsecond.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..errors import ConfigError
+
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(?::(\d{0,5}))?")
+_ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+class Refusal(NamedTuple):
+    """Why a request is not served, and what to do about it."""
+
+    message: str
+    hint: str
+
+
+class RequestGuard:
+    """The rules of one port.
+
+    >>> guard = RequestGuard(["gateway.internal"])
+    >>> guard.refusal({"Host": "gateway.internal:9000"}), guard.refusal({"Host": "localhost:9000"})
+    (None, None)
+    >>> guard.refusal({"Host": "evil.example"}).message
+    "the Host header is 'evil.example', which is not a name of this server"
+    >>> guard.refusal({"Host": "localhost", "Origin": "https://evil.example"}).message
+    "a web page of 'https://evil.example' made this request"
+    """
+
+    def __init__(self, hosts: Iterable[str] | None) -> None:
+        """`hosts` are its names beside those of loopback; None serves requests under any name."""
+        self._hosts = None if hosts is None else frozenset(map(_configured, hosts))
+        self._is_ours = functools.lru_cache(256)(self._names_us)
+
+    def refusal(self, headers: Mapping[str, str], arrived_at: str | None = None) -> Refusal | None:
+        """Why a request with these headers is refused, None if it is not; `arrived_at` is our end's address."""
+        host = headers.get("Host")
+        if self._hosts is not None and host is not None and not self._is_ours(host, arrived_at):
+            return Refusal(
+                f"the Host header is {host!r}, which is not a name of this server",
+                "start it with --allow-host NAME to serve it under another name",
+            )
+        site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+        if site is None and origin is None:
+            return None
+        if site not in (None, "none", "same-origin") or (origin is not None and not _same_origin(origin, host or "")):
+            return Refusal(
+                f"a web page of {origin or 'another site'!r} made this request",
+                "pages of other sites may not use this server; call it from a program, not from a browser",
+            )
+        return None
+
+    def _names_us(self, host: str, arrived_at: str | None) -> bool:
+        name = host_name(host)
+        return bool(name) and (is_loopback(name) or name in (self._hosts or ()) or name == arrived_at)
+
+
+def host_name(authority: str) -> str:
+    """The host of `host:port`, in lower case and without brackets; empty if it is none.
+
+    >>> host_name("LocalHost:8800"), host_name("[::1]:8800"), host_name("gateway.internal."), host_name("a:b")
+    ('localhost', '::1', 'gateway.internal', '')
+    """
+    match = _AUTHORITY.fullmatch(authority)
+    return match[1].strip("[]").lower().removesuffix(".") if match else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a port that listens there.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def reachable_host(host: str) -> str:
+    """An address that a server listens on, as programs of this machine write it in a URL.
+
+    >>> reachable_host("0.0.0.0"), reachable_host("::1"), reachable_host("gateway.internal")
+    ('127.0.0.1', '[::1]', 'gateway.internal')
+    """
+    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return f"[{host}]" if ":" in host else host
+
+
+def _configured(host: str) -> str:
+    name = host_name(f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host)
+    if not name:
+        raise ConfigError(f"{host!r} is not the name of a host", hint="write it like gateway.internal or 10.0.0.5")
+    return name
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    """Whether a page from `origin` came from the server that is called `host`."""
+    match = _ORIGIN.fullmatch(origin)
+    if match is None:
+        return False
+    port = f":{_DEFAULT_PORTS[match[1].lower()]}"
+    return match[2].lower().removesuffix(port) == host.lower().removesuffix(port)

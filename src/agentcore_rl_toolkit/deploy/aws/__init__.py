@@ -1,0 +1,1 @@
+"""AWS as a deployment uses it: calls, resources, policies, builds, and the record of what was made."""

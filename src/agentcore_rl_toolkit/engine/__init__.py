@@ -1,0 +1,73 @@
+"""Engines: what samples tokens. The only seam to an inference server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ConfigError, EngineError
+from .base import IDS, Engine, EngineInfo, Routes, Sampled, SampleRequest, Sampling
+from .checkpoints import resolve_model
+
+__all__ = [
+    "IDS",
+    "Engine",
+    "EngineError",
+    "EngineInfo",
+    "Routes",
+    "SampleRequest",
+    "Sampled",
+    "Sampling",
+    "open_engine",
+]
+
+KINDS = ("vllm", "vllm-generate", "sglang", "tinker", "transformers")
+
+
+def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None) -> Engine:
+    """The engine that `spec` describes; several, as a list or with commas between them, are replicas.
+
+    `tokenizer` is one of Transformers', for an engine in this process: for JSON schemas, and to end at stop strings.
+
+    >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
+    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-generate, sglang, tinker, ...
+    """
+    parts = [part.strip() for one in ([spec] if isinstance(spec, str) else spec) for part in one.split(",")]
+    kind = ""
+    engines: list[tuple[str, Engine]] = []
+    for part in parts:
+        named, equals, place = part.partition("=")
+        if not equals or "://" in named:
+            named, place = kind, part  # of the same kind as the one before
+        if named not in KINDS or not place:
+            raise ConfigError(
+                f"not an engine: {part!r}",
+                hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}",
+            )
+        kind = named
+        engines.append((kind, _open(kind, place, api_key, tokenizer)))
+    if len(engines) == 1:
+        return engines[0][1]
+    from .replicas import Replicas
+
+    return Replicas([engine for _, engine in engines])
+
+
+def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
+    if kind == "transformers":
+        from .transformers import TransformersEngine
+
+        return TransformersEngine(resolve_model(place), name=place, tokenizer=tokenizer)
+    if kind == "tinker":
+        from .tinker import TinkerEngine
+
+        return TinkerEngine(place, api_key=api_key)
+    if kind == "sglang":
+        from .remote.sglang import SglangEngine
+
+        return SglangEngine(place, api_key=api_key)
+    from .remote.vllm import VllmEngine
+
+    return VllmEngine(place, mode="generate" if kind == "vllm-generate" else "tokens", api_key=api_key)

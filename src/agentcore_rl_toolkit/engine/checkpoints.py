@@ -1,0 +1,78 @@
+"""Where the weights are that a name stands for. It looks at folders and loads nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import ConfigError
+from . import tiny
+
+_WEIGHTS = ("config.json", "adapter_config.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+def resolve_model(model: str) -> str:
+    """The folder of a model: `tiny`, a folder with one, or the newest checkpoint of a run; a hub id as it is.
+
+    >>> resolve_model("Qwen/Qwen3-0.6B")
+    'Qwen/Qwen3-0.6B'
+    >>> resolve_model("tiny") == str(tiny.path())
+    True
+    """
+    if model == tiny.NAME:
+        return str(tiny.path())
+    folder = Path(model)
+    if not folder.is_dir() or _has_weights(folder):
+        return model
+    checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
+    checkpoints = checkpoints or list(_verls(folder / "checkpoints"))
+    if checkpoints:
+        return str(max(checkpoints, key=_step))
+    found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
+    raise ConfigError(
+        f"{model} has no model: there is {found}",
+        hint="give a folder with config.json or adapter_config.json, or the output folder of a run",
+    )
+
+
+def resolve_tokenizer(model: str) -> str:
+    """The folder of a tokenizer: one with its files, be there weights or not; otherwise that of the model."""
+    return model if _has(Path(model), _TOKENIZER) else resolve_model(model)
+
+
+def is_adapter(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder has an adapter (LoRA) instead of whole weights."""
+    return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+
+
+def verl_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint that verl wrote to its end, in its checkpoint folder: verl notes it last."""
+    try:
+        return int((folder / "latest_checkpointed_iteration.txt").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _verls(folder: Path) -> Iterator[Path]:
+    """verl's checkpoints in Transformers' format. verl puts config.json there even if it saves no weights beside it."""
+    latest = verl_step(folder)
+    for path in folder.glob("global_step_*/actor/huggingface"):
+        whole = latest is not None and _step(path) <= latest
+        if whole and _has_weights(path) and any(path.glob("*.safetensors")):
+            yield path
+
+
+def _has_weights(folder: Path) -> bool:
+    return _has(folder, _WEIGHTS)
+
+
+def _has(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).is_file() for name in names)
+
+
+def _step(path: Path) -> int:
+    found = re.search(r"(?:checkpoint-|global_step_)(\d+)(?:/actor/huggingface)?$", path.as_posix())
+    return int(found[1]) if found else -1

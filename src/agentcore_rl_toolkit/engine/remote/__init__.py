@@ -1,0 +1,1 @@
+"""Engines behind HTTP: vLLM and SGLang, and the HTTP client they share."""

@@ -1,0 +1,347 @@
+"""HTTP/1.1 between an engine and its inference server: keep-alive connections, whole answers, server-sent events.
+
+It does what two known servers need and is several times cheaper than a general client. It refuses redirects, proxies,
+compression and pipelining. Every failure is an `EngineError`; a connection that is not read to its end is closed, which
+is how a request is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import ssl as ssl_module
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...errors import ConfigError, EngineError
+from .framing import Body
+
+T = TypeVar("T", bytes, list[bytes])
+
+MAX_HEAD = 65_536
+HIGH_WATER = 4 << 20
+"""Bytes waiting to be read at which a server is asked to wait."""
+AS_IS = frozenset({400, 404, 408, 413, 429, 503, 504})
+"""Statuses an agent should see as they are; others say more about the gateway's engine than about its request."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection; it carries one exchange at a time."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.lost = False
+        self.answered = False
+        """Whether a byte of the current answer has arrived."""
+        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[bool] | None = None
+        self._paused = False
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self.answered = True
+        self.buffer += data
+        if len(self.buffer) > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._set_timer(math.inf)
+        self._wake(True)
+
+    def _wake(self, arrived: bool) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(arrived)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write them all, without joining them first where the loop can do that."""
+        self.answered = False
+        if not self._transport.is_closing():  # asyncio's own would fail; that it is lost is seen while reading
+            self._transport.writelines(parts)
+
+    async def more(self, seconds: float) -> bool:
+        """Wait until bytes arrive or the connection is lost; False if neither happens in time."""
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        self._deadline = self._loop.time() + seconds
+        if self._deadline < self._timer_at:
+            self._set_timer(self._deadline)
+        self._waiter = self._loop.create_future()
+        try:
+            return await self._waiter
+        finally:
+            self._waiter = None
+
+    def _set_timer(self, at: float) -> None:
+        """One timer serves many waits: it is set anew when it fires too early, not whenever bytes arrive."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._on_timer) if at < math.inf else None
+        self._timer_at = at
+
+    def _on_timer(self) -> None:
+        self._timer_at = math.inf
+        if self._waiter is not None and self._loop.time() < self._deadline:
+            self._set_timer(self._deadline)
+        elif self._waiter is not None:
+            self._wake(False)
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+class Answer:
+    """A server's answer. Leaving its `with` block keeps the connection if all was read, and closes it otherwise."""
+
+    def __init__(self, client: HttpClient, connection: Connection, status: int, headers: dict[bytes, bytes]) -> None:
+        self.status = status
+        self.headers = headers
+        self._client = client
+        self._connection = connection
+        self._body = Body(headers)
+        self._body.done |= status in (204, 304)
+        self._streamed = headers.get(b"content-type", b"text/event-stream").lower().startswith(b"text/event-stream")
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stays = self._body.done and self.headers.get(b"connection", b"").lower() != b"close"
+        self._client.give_back(self._connection, keep=stays)
+
+    async def piece(self) -> bytes:
+        """What has arrived since the last call, waiting for at least one byte; nothing at the end of the answer."""
+        return await self._take(self._body.take) or b""
+
+    async def events(self) -> list[bytes]:
+        """The events that have arrived since the last call, waiting for at least one; none at the end of the answer."""
+        if not self._streamed:
+            raise self._client.error(f"answered without a stream: {message(await self.read())}")
+        return await self._take(self._body.take_events) or []
+
+    async def _take(self, take: Callable[[bytearray], T]) -> T | None:
+        body, connection = self._body, self._connection
+        while not body.done:
+            try:
+                taken = take(connection.buffer)
+            except ValueError as e:
+                raise self._client.error(f"answered with broken chunks: {e}", sampled_any=True) from e
+            if taken:
+                return taken
+            if body.done:
+                break
+            if connection.lost:
+                if body.sized:
+                    raise self._client.error("closed the connection in the middle of an answer", sampled_any=True)
+                body.done = True
+            elif not await connection.more(self._client.timeout):
+                raise self._client.error("fell silent in the middle of an answer", status=504, sampled_any=True)
+        return None
+
+    async def read(self) -> bytes:
+        """All of it."""
+        whole = await self.piece()
+        while data := await self.piece():
+            whole += data
+        return whole
+
+    async def whole(self) -> list[bytes]:
+        """All of it as one event; none if nothing is left."""
+        data = await self.read()
+        return [data] if data else []
+
+    async def skip(self, seconds: float = 1.0) -> None:
+        """Read what is left and drop it, so that the connection can be kept; a server that dawdles loses it."""
+        with contextlib.suppress(ValueError):
+            while not self._body.done:
+                self._body.take(self._connection.buffer)
+                if not self._body.done and (self._connection.lost or not await self._connection.more(seconds)):
+                    return
+
+
+class HttpClient:
+    """Exchanges with one server."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        connect_timeout: float = 10.0,
+        max_idle: int = 1024,
+        ssl: ssl_module.SSLContext | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"not the URL of a server: {url!r}", hint="write it like http://localhost:8000")
+        if "@" in parts.netloc:  # it would be told to agents, in every error
+            raise ConfigError("the URL of a server can't have a password in it", hint="give it as the API key")
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+        """Seconds without a byte after which an exchange is given up."""
+        self._host = parts.hostname
+        self._ssl = (ssl or ssl_module.create_default_context()) if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._ssl else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._headers = f" HTTP/1.1\r\nhost: {parts.netloc}\r\n".encode()
+        if api_key:
+            self._headers += f"authorization: Bearer {api_key.strip()}\r\n".encode()
+        self._connect_timeout = connect_timeout
+        self._max_idle = max_idle
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    def error(
+        self, what: str, *, status: int = 502, sampled_any: bool = False, retry_after: float | None = None
+    ) -> EngineError:
+        return EngineError(
+            f"the engine at {self.url} {what}", status=status, sampled_any=sampled_any, retry_after=retry_after
+        )
+
+    async def send(self, method: str, path: str, *body: bytes) -> Answer:
+        """One request, its body in as many parts as you like; the answer's head has arrived, whatever its status."""
+        head = f"{method} {self._prefix}{path}".encode() + self._headers
+        if body:
+            head += b"content-type: application/json\r\n"
+        request = (b"%bcontent-length: %d\r\n\r\n" % (head, sum(map(len, body))), *body)
+        connection = self._idle_connection()
+        if connection is not None:
+            answer = await self._exchange(connection, request)
+            if answer is not None:
+                return answer
+            # The server had closed an idle connection and never read the request.
+        answer = await self._exchange(await self._connect(), request)
+        if answer is None:
+            raise self.error("closed the connection without an answer")
+        return answer
+
+    async def post(self, path: str, *body: bytes) -> Answer:
+        """The answer to a request that was accepted; raises what the server said otherwise."""
+        return await self.accepted(await self.send("POST", path, *body))
+
+    async def get(self, path: str) -> bytes:
+        with await self.accepted(await self.send("GET", path)) as answer:
+            return await answer.read()
+
+    async def tell(self, path: str, *body: bytes, if_there: bool = False) -> None:
+        """A request whose answer says nothing; with `if_there`, a server that doesn't know the path is left alone."""
+        answer = await self.send("POST", path, *body)
+        if if_there and answer.status in (404, 405):
+            with answer:
+                await answer.read()
+            return
+        with await self.accepted(answer):
+            await answer.read()
+
+    async def accepted(self, answer: Answer) -> Answer:
+        if answer.status < 300:
+            return answer
+        with answer:
+            said = message(await answer.read())
+        status = 400 if answer.status == 422 else answer.status
+        raise self.error(
+            f"answered {answer.status}: {said}",
+            status=status if status in AS_IS else 502,
+            retry_after=seconds(answer.headers.get(b"retry-after")),
+        )
+
+    async def _exchange(self, connection: Connection, request: Sequence[bytes]) -> Answer | None:
+        """The answer, or None if the connection was lost before a byte of it arrived."""
+        try:
+            connection.write(request)
+            while True:
+                end = connection.buffer.find(b"\r\n\r\n")
+                if end >= 0:
+                    status, headers = self._head(bytes(connection.buffer[:end]))
+                    del connection.buffer[: end + 4]
+                    if status >= 200:
+                        return Answer(self, connection, status, headers)
+                elif connection.lost and not connection.answered:
+                    return None
+                elif connection.lost or len(connection.buffer) > MAX_HEAD:
+                    raise self.error("answered with something that is not HTTP", sampled_any=True)
+                elif not await connection.more(self.timeout):
+                    raise self.error(f"did not answer within {self.timeout:g} s", status=504, sampled_any=True)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _head(self, head: bytes) -> tuple[int, dict[bytes, bytes]]:
+        first, *lines = head.split(b"\r\n")
+        if not first.startswith(b"HTTP/1.") or not first[9:12].isdigit():
+            raise self.error("answered with something that is not HTTP")
+        pairs = (line.partition(b":") for line in lines)
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        if not headers.get(b"content-length", b"0").isdigit():
+            raise self.error("answered with something that is not HTTP")
+        if first.startswith(b"HTTP/1.0"):
+            headers.setdefault(b"connection", b"close")
+        return int(first[9:12]), headers
+
+    def _idle_connection(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.lost and not connection.buffer:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._ssl)
+        except TimeoutError as e:
+            raise self.error(f"could not be reached within {self._connect_timeout:g} s", status=503) from e
+        except OSError as e:
+            raise self.error(f"could not be reached: {e}", status=503) from e
+        return connection
+
+    def give_back(self, connection: Connection, *, keep: bool) -> None:
+        if keep and not connection.lost and not self._closed and len(self._idle) < self._max_idle:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        await asyncio.sleep(0)  # lets the transports go
+
+
+def message(body: bytes) -> str:
+    """What a server's error says, in whichever shape it says it."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        said = body.decode("utf-8", "replace").strip()
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
+    return str(said)[:2000] or "(nothing)"
+
+
+def seconds(value: bytes | None) -> float | None:
+    """A `Retry-After` in seconds; its other form, a date, is not read."""
+    try:
+        return max(0.0, float(value)) if value is not None else None
+    except ValueError:
+        return None

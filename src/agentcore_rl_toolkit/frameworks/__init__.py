@@ -1,1 +1,0 @@
-"""What single agent frameworks need beyond the app. Each file imports its framework and sits behind an extra."""

@@ -1,0 +1,294 @@
+"""Running a gateway: one launcher for the command line, for async trainers and for synchronous ones.
+
+    with Gateway("vllm=http://127.0.0.1:8000", tokenizer="Qwen/Qwen3-8B") as gateway:
+        session = gateway.open_session(input_id="row-1")
+        …                                       # an agent calls session["base_url"]
+        rows = gateway.trajectories(session["session_id"]).rows
+
+It runs on an event loop and a thread of its own, so that a trainer that computes for minutes holds up no agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from ..common.http_guard import RequestGuard, is_loopback, reachable_host
+from ..common.private_loop import PrivateLoop
+from ..engine import open_engine
+from ..engine.base import Engine
+from ..errors import ConfigError, EngineError, GatewayFault
+from .call.core import Core, Limits
+from .http.app import App, refusal
+from .http.http_server import http_server
+from .record.log import Log
+from .record.session import read_settings
+from .record.trajectory import Trajectories
+from .render.capabilities import Abilities
+from .render.families import History
+from .render.renderer import ChatRenderer
+from .render.tokenizer import Tokenizer, load_tokenizer
+from .workers import Shards
+
+logger = logging.getLogger(__name__)
+
+ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
+
+
+class Server:
+    """A gateway's HTTP server on the running loop."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        admin_key: str,
+        host: str,
+        port: int,
+        public_url: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        worker: int = 0,
+        workers: int = 1,
+    ) -> None:
+        """Worker `worker` of `workers`, which listen on `port` and the ports after it.
+
+        On loopback, requests must be made under a name of loopback, of `public_url` or in `allow_hosts`.
+        """
+        self.core = core
+        here_only = is_loopback(host)
+        self.app = App(core, admin_key=admin_key, url=lambda: self.url, trusts_own_user=here_only)
+        public_name = urlsplit(public_url).hostname if public_url else None
+        names = [*allow_hosts, *([public_name] if public_name else [])]
+        self._guard = RequestGuard(names if here_only else None)
+        self._host, self._port = host, port + worker
+        urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
+        mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
+        shards = Shards(
+            self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
+        )
+        self._shards = shards if workers > 1 else None
+        self._announces = not worker
+        self._public_url = public_url.rstrip("/") if public_url else None
+        self._server: web.Server | None = None
+        self._listening: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._public_url or f"http://{reachable_host(self._host)}:{self._port}"
+
+    async def start(self) -> None:
+        if self._announces:
+            self.core.abilities.say()
+        before = await self._shards.ask_first() if self._shards is not None else None
+        if before is not None:
+            self.core.begin_with(before)
+        told = self.core.told
+        await self.core.start()
+        limits = self.core.limits
+        self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
+        try:
+            self._listening = await asyncio.get_running_loop().create_server(
+                self._server, self._host, self._port, backlog=4096
+            )
+        except OSError as error:
+            await self.core.close()
+            raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
+        self._port = self._listening.sockets[0].getsockname()[1]
+        await self._catch_up(told)
+        self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def _catch_up(self, told: int) -> None:
+        """Now that it listens, nothing is missed any more: do what was said since it asked, unless told already."""
+        now = await self._shards.ask_first() if self._shards is not None else None
+        if now is not None and self.core.told == told:
+            with contextlib.suppress(EngineError):
+                await self.core.catch_up(now)
+
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Take no new connections, give calls in flight `seconds` to end, and end the rest."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.core.ended(), seconds)
+            await self._server.shutdown(0.1)
+        if self._shards is not None:
+            await self._shards.close()
+        await self.core.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        refused = self._guard.refusal(request.headers)
+        if refused is not None:
+            self.core.faults["forbidden"] += 1
+            return refusal(request, GatewayFault(refused.message, status=403, code="forbidden", hint=refused.hint))
+        return await (self._shards or self.app).handle(request)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.core.limits.sweep_seconds)
+            try:
+                self.core.sessions.sweep()
+            except Exception:
+                logger.exception("expired sessions could not be removed; it is tried again")
+
+
+class Gateway:
+    """A gateway in this process, on a thread of its own. Use it in `with` or `async with`."""
+
+    def __init__(
+        self,
+        engine: Engine | str,
+        *,
+        tokenizer: Any = None,
+        renderer: str = "auto",
+        history: History = "exact",
+        template: dict[str, Any] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public_url: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        admin_key: str | None = None,
+        log: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        routes: bool = False,
+        side_calls: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded.
+
+        `side_calls` says which calls are not trained on, in sessions that don't say: `{"model": "*haiku*"}`.
+        """
+        loaded = _tokenizer(tokenizer)
+        self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
+        self._renderer = ChatRenderer(loaded, renderer=renderer, history=history, template=template)
+        self._log = log
+        self._settings: dict[str, Any] = {"limits": limits, "routes": routes, "side_calls": side_calls}
+        self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url, "allow_hosts": allow_hosts}
+        self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
+        self._loop = PrivateLoop("gateway", new_loop)
+        self._server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return self._running.url
+
+    @property
+    def core(self) -> Core:
+        """The gateway without HTTP; its loop is not the caller's."""
+        return self._running.core
+
+    @property
+    def abilities(self) -> Abilities:
+        """Which renderer was chosen for the tokenizer, and what it can bridge."""
+        return self.core.abilities
+
+    def open_session(self, **settings: Any) -> dict[str, Any]:
+        """Open a session; gives its id and URLs, as `POST /sessions` does."""
+        return self._loop.run(self._open(settings))
+
+    async def open_session_async(self, **settings: Any) -> dict[str, Any]:
+        return await self._loop.run_async(self._open(settings))
+
+    @property
+    def model(self) -> str | None:
+        """The engine's first model; None if it has not said which it has."""
+        return next(iter(self.core.info.models), None)
+
+    def trajectories(self, session_id: str) -> Trajectories:
+        """A session's turns so far, folded into training rows."""
+        return self._loop.run(self._fold(session_id))
+
+    async def trajectories_async(self, session_id: str) -> Trajectories:
+        return await self._loop.run_async(self._fold(session_id))
+
+    def delete_session(self, session_id: str) -> None:
+        """Close a session and forget its turns."""
+        self._loop.run(self._delete(session_id))
+
+    async def delete_session_async(self, session_id: str) -> None:
+        await self._loop.run_async(self._delete(session_id))
+
+    def pause(self) -> None:
+        """Let no new call sample; agents wait."""
+        self._loop.run(self.core.pause())
+
+    def drain(self) -> None:
+        """Wait until nothing is being sampled; `pause` first."""
+        self._loop.run(self.core.drain())
+
+    def resume(self, weight_version: str | None = None) -> None:
+        """Go on, with a new weight version where one is given."""
+        if weight_version is not None:
+            self.core.name_weights(weight_version)
+        self._loop.run(self.core.resume())
+
+    def __enter__(self) -> Gateway:
+        try:
+            self._loop.run(self._start())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._loop.run(self._running.close())
+        finally:
+            self._loop.close()
+
+    async def __aenter__(self) -> Gateway:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    @property
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the gateway is not running; use it in a `with` block")
+        return self._server
+
+    async def _start(self) -> None:
+        log = Log(self._log) if self._log is not None else None
+        core = Core(self._engine, self._renderer, log=log, **self._settings)
+        server = Server(core, admin_key=self.admin_key, **self._where)
+        await server.start()
+        self._server = server
+
+    async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return self._running.app.urls(self.core.sessions.open(read_settings(settings)))
+
+    async def _fold(self, session_id: str) -> Trajectories:
+        return self.core.trajectories(self.core.sessions.get(session_id))
+
+    async def _delete(self, session_id: str) -> None:
+        self.core.sessions.delete(session_id)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The fastest event loop there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _tokenizer(tokenizer: Any) -> Tokenizer:
+    if tokenizer is None:
+        raise ConfigError("the gateway needs the model's tokenizer", hint="tokenizer=<a folder or a hub id>")
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    return load_tokenizer(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else Tokenizer(tokenizer)

@@ -1,0 +1,1 @@
+"""Bedrock's Converse and InvokeModel. Pure translations."""

@@ -1,0 +1,1 @@
+"""Google's generateContent. Pure translations."""

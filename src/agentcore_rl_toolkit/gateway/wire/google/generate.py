@@ -1,0 +1,225 @@
+"""Google's generateContent and streamGenerateContent: what is said over them. Pure.
+
+A stream is server-sent events, or one JSON array, as the query asks. Thoughts are told where the call asks for them;
+a signature carries them in any case, on the first function call or on the last text, where Google has it. API keys
+are not looked at: the key in the URL is what counts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from ....errors import GatewayFault
+from ...call.chat import ChatCall, Reply, TextCall, ToolCall
+from ...record.turn import Tokens
+from ..base import Asked, Refusal, Wire, call_input
+from ..json_body import dump, one_line
+from ..openai.chat_completions import number
+from .contents import sign
+from .generate_request import read_generate
+from .google_types import members, names_in_camel_case
+
+if TYPE_CHECKING:
+    from ...record.session import Answer, Outcome
+
+_JSON = "application/json"
+Part = dict[str, Any]
+
+
+def model_name(path: str) -> str | None:
+    """The model in a path. Vertex's clients split a name at its slash: what comes before is the publisher.
+
+    >>> model_name("v1beta/models/gemini-2.5-pro:generateContent")
+    'gemini-2.5-pro'
+    >>> model_name("v1/projects/p/locations/l/publishers/Qwen/models/Qwen3-8B:generateContent")
+    'Qwen/Qwen3-8B'
+    """
+    before, _, rest = unquote(path).partition("odels/")
+    name = rest.rpartition(":")[0]
+    publisher = before.partition("publishers/")[2].partition("/")[0] or "google"
+    return (name if publisher == "google" else f"{publisher}/{name}") or None
+
+
+def usage(prompt: int, kept: int, sampled: int) -> dict[str, int]:
+    """The tokens that an answer took; thoughts are among those of the candidates."""
+    return {
+        "promptTokenCount": prompt,
+        "candidatesTokenCount": sampled,
+        "totalTokenCount": prompt + sampled,
+        "cachedContentTokenCount": kept,
+    }
+
+
+def function_call(call: ToolCall) -> Part:
+    return {"functionCall": {"id": call.id, "name": call.name, "args": call_input(call.arguments or "{}")}}
+
+
+class GenerateExchange:
+    """One request to `generateContent`, or to `streamGenerateContent` as events."""
+
+    def __init__(self, asked: Asked, *, stream: bool = False) -> None:
+        self.call: ChatCall | TextCall = read_generate(asked.body, model_name(asked.path))
+        self.stream = stream
+        config = members(names_in_camel_case(asked.body), "generationConfig")
+        self._tells_thoughts = members(config, "thinkingConfig").get("includeThoughts") is True
+        self._decode = asked.decode
+        self._about: dict[str, Any] = {}
+        self._untold: dict[int, list[Tokens]] = {}
+        """Tokens whose logprobs go with the next chunk of their choice."""
+        self._sampled = 0
+
+    def whole(self, answer: Answer) -> bytes:
+        candidates = []
+        for place, outcome in enumerate(answer.outcomes):
+            self._note(place, outcome.tokens)
+            reply = outcome.reply
+            thought = [_thought(reply.reasoning)] if reply.reasoning and self._tells_thoughts else []
+            said = [{"text": reply.content}] if reply.content else []
+            candidates.append(self._candidate(place, thought + _signed(said, reply), _finish_reason(outcome)))
+        turns = [outcome.turn for outcome in answer.outcomes]
+        used = usage(turns[0].prompt_length, turns[0].keep, sum(len(turn.sampled) for turn in turns))
+        return dump({"candidates": candidates, "usageMetadata": used, **_about(answer)})
+
+    def begin(self, answer: Answer) -> None:
+        self._about = _about(answer)
+
+    def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
+        self._note(choice, tokens)
+        parts: list[Part] = [_thought(reasoning)] if reasoning and self._tells_thoughts else []
+        if content:
+            parts.append({"text": content})
+        return self._chunk({"candidates": [self._candidate(choice, parts)]}) if parts else b""
+
+    def finish(self, choice: int, outcome: Outcome) -> bytes:
+        turn = outcome.turn
+        self._sampled += len(turn.sampled)
+        candidate = self._candidate(choice, _signed([], outcome.reply), _finish_reason(outcome))
+        used = usage(turn.prompt_length, turn.keep, self._sampled)
+        return self._chunk({"candidates": [candidate], "usageMetadata": used})
+
+    def end(self, answer: Answer) -> bytes:
+        return b""
+
+    def fail(self, fault: GatewayFault) -> bytes:
+        """As plain JSON: clients look for an error there, and take an event for a chunk that says nothing."""
+        return one_line(dump(error(fault))) + b"\n\n"
+
+    def keep_alive(self) -> bytes:
+        """Nothing but white space: Google's clients read no comments."""
+        return b"\n\n"
+
+    def _chunk(self, said: dict[str, Any]) -> bytes:
+        return b"data: " + one_line(dump(said | self._about)) + b"\n\n"
+
+    def _note(self, choice: int, tokens: Tokens) -> None:
+        if self.call.logprobs and tokens is not None and tokens.ids:
+            self._untold.setdefault(choice, []).append(tokens)
+
+    def _candidate(self, choice: int, parts: list[Part], reason: str | None = None) -> dict[str, Any]:
+        candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": choice}
+        if reason is not None:
+            candidate["finishReason"] = reason
+        untold = self._untold.pop(choice, [])
+        if untold:
+            candidate["logprobsResult"] = self._logprobs(untold)
+        return candidate
+
+    def _logprobs(self, untold: list[Tokens]) -> dict[str, Any]:
+        chosen = [self._token(*pair) for tokens in untold for pair in zip(tokens.ids, tokens.logprobs, strict=True)]
+        tops = [
+            {"candidates": [self._token(*pair) for pair in top.items()]} for tokens in untold for top in tokens.tops
+        ]
+        return {"chosenCandidates": chosen, "topCandidates": tops}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        return {"token": self._decode([token]), "tokenId": token, "logProbability": number(logprob)}
+
+
+class ArrayExchange(GenerateExchange):
+    """One request to `streamGenerateContent` that wants one JSON array, an element at a time."""
+
+    _begun = False
+
+    def _chunk(self, said: dict[str, Any]) -> bytes:
+        return self._element(dump(said | self._about))
+
+    def end(self, answer: Answer) -> bytes:
+        return b"]"
+
+    def fail(self, fault: GatewayFault) -> bytes:
+        return self._element(dump(error(fault))) + b"]"
+
+    def _element(self, data: bytes) -> bytes:
+        before = b",\n" if self._begun else b"["
+        self._begun = True
+        return before + data
+
+
+def _about(answer: Answer) -> dict[str, Any]:
+    return {"modelVersion": answer.model, "responseId": answer.uid}
+
+
+def _thought(text: str) -> Part:
+    return {"text": text, "thought": True}
+
+
+def _signed(said: list[Part], reply: Reply) -> list[Part]:
+    """Parts of a reply with its calls, and with its thought in a signature. There is a part, be it empty."""
+    calls = [function_call(call) for call in reply.tool_calls]
+    if not calls and not said:
+        said = [{"text": ""}]
+    if reply.reasoning:
+        (calls or said)[0]["thoughtSignature"] = sign(reply.reasoning)
+    return said + calls
+
+
+def _finish_reason(outcome: Outcome) -> str:
+    return "MAX_TOKENS" if outcome.turn.finish == "length" else "STOP"
+
+
+def counted(tokens: int) -> bytes:
+    """The answer of `countTokens`."""
+    return dump({"totalTokens": tokens})
+
+
+# Refusals
+
+_STATUSES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    409: "ALREADY_EXISTS",
+    410: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_TYPE = "type.googleapis.com/google.rpc."
+
+
+def error(fault: GatewayFault) -> dict[str, Any]:
+    """An error in Google's shape."""
+    message = fault.message
+    if fault.code == "context_length_exceeded":  # agents look for these words
+        message = f"The input token count exceeds the maximum number of tokens allowed: {message}"
+    about = {"field": fault.param} if fault.param else {}
+    info = {"reason": fault.code.upper(), "domain": "agentcore-rl-toolkit", "metadata": about}
+    details: list[dict[str, Any]] = [{"@type": f"{_TYPE}ErrorInfo", **info}]
+    if fault.retry_after is not None:
+        details.append({"@type": f"{_TYPE}RetryInfo", "retryDelay": f"{max(1, round(fault.retry_after))}s"})
+    status = _STATUSES.get(fault.status, "INVALID_ARGUMENT" if fault.status < 500 else "INTERNAL")
+    return {"error": {"code": fault.status, "message": message, "status": status, "details": details}}
+
+
+def refuse(fault: GatewayFault) -> Refusal:
+    return Refusal(fault.status, dump(error(fault)))
+
+
+GENERATE = Wire(GenerateExchange, refuse)
+EVENTS = Wire(partial(GenerateExchange, stream=True), refuse)
+ARRAY = Wire(partial(ArrayExchange, stream=True), refuse, _JSON)

@@ -1,0 +1,1 @@
+"""OpenAI's wires: chat completions, completions and Responses. Pure translations."""

@@ -1,0 +1,76 @@
+"""An agent's code: where it is, and how its app is loaded from it. Which files belong to it is `agent_files.py`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError
+
+
+def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple[str, str, str]:
+    """The name, the folder and the entry (`file.py` in it, or `module:app`) of what a user calls an agent.
+
+    A folder means the `rl_app.py` in it.
+
+    >>> find_agent("my.agents:app")[0]
+    'agents'
+    """
+    text = os.fspath(target)
+    if text.endswith(".py") or os.sep in text or os.path.isfile(os.path.join(text, "rl_app.py")):
+        path = Path(text).resolve()
+        if path.is_dir():
+            path = path / "rl_app.py"
+        if not path.is_file():
+            raise ConfigError(f"there is no agent at {path}", hint="name a Python file, or module:app")
+        default = path.parent.name if path.stem in ("rl_app", "app", "main", "basic_app") else path.stem
+        folder, entry = str(path.parent), path.name
+    else:
+        folder, entry, default = os.getcwd(), text, text.partition(":")[0].split(".")[-1]
+    fit = "".join(c if c.isalnum() or c == "_" else "_" for c in (name or default))[:48] or "agent"
+    return fit, folder, entry
+
+
+def load_app(folder: str, entry: str) -> Any:
+    """Import the agent, with its folder as the working directory, and find its app."""
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    module_name, _, attribute = entry.partition(":")
+    if module_name.endswith(".py"):
+        name = os.path.basename(module_name).removesuffix(".py")
+        loader = importlib.util.spec_from_file_location(name, os.path.join(folder, module_name))
+        if loader is None or loader.loader is None:
+            raise ImportError(f"{module_name} can't be imported")
+        module = importlib.util.module_from_spec(loader)
+        sys.modules[name] = module
+        loader.loader.exec_module(module)
+    else:
+        module = importlib.import_module(module_name)
+    return _find_app(module, attribute)
+
+
+def import_traceback(error: BaseException, folder: str) -> str:
+    """Where importing an agent failed, from its own first line on: what loads it is no help to its author."""
+    own = error.__traceback__
+    while own is not None and not own.tb_frame.f_code.co_filename.startswith(folder.rstrip("/") + "/"):
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(error), error, own))
+
+
+def _find_app(module: Any, attribute: str) -> Any:
+    from bedrock_agentcore.runtime import BedrockAgentCoreApp
+
+    if attribute:
+        if not hasattr(module, attribute):
+            raise ImportError(f"{module.__name__} has no {attribute!r}")
+        return getattr(module, attribute)
+    apps = [(name, value) for name, value in vars(module).items() if isinstance(value, BedrockAgentCoreApp)]
+    for name, value in apps:
+        if name == "app" or len(apps) == 1:
+            return value
+    raise ImportError(f"{module.__name__} has no app: `app = AgentCoreRLApp()` at the top level is what is looked for")

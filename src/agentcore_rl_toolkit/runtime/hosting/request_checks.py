@@ -1,0 +1,95 @@
+"""What is checked of a request before any session sees it, for the runtimes that are our own: AWS's rules, and that no
+text in it could break what handles it. Whatever is wrong is the caller's fault, a `ValidationException`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...errors import ConfigError, RuntimeFault
+from ...store.base import directory_of
+
+_LARGEST_PAYLOAD = 100_000_000
+_TEXTS = ("s3_bucket", "sqs_url", "base_url", "model_id")
+_IDS = ("exp_id", "input_id")
+
+
+def check_session_id(session_id: str) -> None:
+    """Whether AWS would take it."""
+    if not 33 <= len(session_id) <= 256:
+        raise _invalid(f"runtimeSessionId must have 33 to 256 characters, not {len(session_id)}")
+    if not (session_id.isascii() and session_id.isprintable()):
+        raise _invalid("runtimeSessionId must be printable ASCII", hint="use a UUID")
+
+
+def check_payload(payload: bytes) -> None:
+    """Whether it is small enough."""
+    if len(payload) > _LARGEST_PAYLOAD:
+        raise _invalid(f"the payload is over {_LARGEST_PAYLOAD:,} bytes")
+
+
+def check_command(command: str, timeout: int) -> None:
+    """Whether AWS would run it, and a shell can."""
+    if not 1 <= len(command) <= 65536:
+        raise _invalid("command must have 1 to 65536 characters")
+    if not 1 <= timeout <= 3600:
+        raise _invalid("timeout must be 1 to 3600 seconds")
+    _check_text(command, "command")
+
+
+def rollout_request(payload: bytes) -> dict[str, Any]:
+    """The payload as far as a runtime is concerned: itself if it has a `_rollout`, else nothing.
+
+    >>> rollout_request(b'{"prompt": "hi"}')
+    {}
+    >>> rollout_request(b'{"_rollout": {"s3_bucket": []}}')
+    Traceback (most recent call last):
+        ...
+    agentcore_rl_toolkit.errors.RuntimeFault: _rollout.s3_bucket must be a string, not list
+    """
+    # The name may be escaped ("\u005frollout"), or in UTF-16: what the app would read, this has to read too.
+    if b"_rollout" not in payload and b"\\u" not in payload and b"\0" not in payload:
+        return {}
+    try:
+        value = json.loads(payload)
+    except RecursionError:
+        raise _invalid("the payload is nested too deeply") from None
+    except ValueError:
+        return {}  # the app's to refuse
+    settings = value.get("_rollout") if isinstance(value, dict) else None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise _invalid(f"_rollout must be an object, not {type(settings).__name__}")
+    _check_settings(settings)
+    return dict(value)
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    for name in (*_TEXTS, *_IDS):
+        value = settings.get(name)
+        if value is None or (name in _IDS and type(value) is int):
+            continue
+        if not isinstance(value, str):
+            raise _invalid(f"_rollout.{name} must be a string, not {type(value).__name__}")
+        _check_text(value, f"_rollout.{name}")
+    try:
+        for name in ("sqs_url", "base_url"):
+            _ = urlsplit(settings.get(name) or "").port
+        directory_of(settings.get("s3_bucket") or "")
+    except (ConfigError, ValueError) as error:
+        raise _invalid(f"_rollout: {error}") from None
+
+
+def _check_text(text: str, name: str) -> None:
+    if "\0" in text:
+        raise _invalid(f"{name} contains a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _invalid(f"{name} is not valid Unicode: it contains half of a surrogate pair") from None
+
+
+def _invalid(message: str, *, hint: str | None = None) -> RuntimeFault:
+    return RuntimeFault(message, code="ValidationException", hint=hint)

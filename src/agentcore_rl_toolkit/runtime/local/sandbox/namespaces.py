@@ -1,0 +1,116 @@
+"""The sandbox: what a session sees of the machine, built from Linux namespaces.
+
+Built in two steps, because the second one is paid for by every session. The template's process enters a root of its
+own once (`root.py`): a small read-only tree with the system's programs, Python, and a copy of the agent's folder at
+`/app`. Each session forked from it then adds what is its own (`enter_session`): writable `/app` and `/tmp`, process,
+network, IPC and host names, no capabilities, and no way to get any. None of the agent's code runs before that.
+
+Each protection has a name, can be missing on a machine (`probe.py`), and is then left out, openly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+
+from ..template.agent_view import show_large
+from . import syscalls as linux
+from .root_filesystem import EMPTY_FILE, Root, RootSpec
+from .seccomp import build_filter
+
+PROTECTIONS = {
+    "filesystem": "own root: system read-only, private /app and /tmp, nothing else of the host",
+    "processes": "own process ids; nothing outlives the session",
+    "network": "own network: only the addresses its policy allows",
+    "ipc": "own shared memory and message queues",
+    "hostname": "own host name",
+    "user": "an unprivileged user",
+    "capabilities": "no capabilities, and no way to gain privileges",
+    "seccomp": "no system calls that could undo the sandbox",
+    "memory": "memory limit",
+    "cpu": "CPU limit",
+    "pids": "limit on processes and threads",
+}
+KERNEL_PROTECTIONS = tuple(PROTECTIONS)[:8]
+SESSION_UID = 65534
+HOSTS = "/.session/hosts"
+"""What is shown as `/etc/hosts`."""
+_FILES_PER_MEGABYTE = 128
+
+
+def enter_session(root: Root, hostname: str) -> None:
+    """Turn this process, freshly forked from a template, into a session's."""
+    spec = root.spec
+    on = set(spec.protections)
+    flags = 0
+    for name, flag in (
+        ("filesystem", linux.CLONE_NEWNS),
+        ("network", linux.CLONE_NEWNET),
+        ("ipc", linux.CLONE_NEWIPC),
+        ("hostname", linux.CLONE_NEWUTS),
+    ):
+        flags |= flag if name in on else 0
+    if flags:
+        linux.unshare(flags)
+    if "hostname" in on:
+        linux.set_hostname(hostname)
+    if "network" in on:
+        linux.loopback_up()
+        linux.make_all_addresses_local()
+    if "filesystem" in on:
+        _mount_session(root)
+    if "network" in on:
+        with contextlib.suppress(OSError):  # without it, only addresses with ports below 1024 fail
+            Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if "memory" not in on:  # better than nothing: a limit on each process
+        limit = spec.memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if "capabilities" in on:
+        linux.drop_bounding_set()
+    if "user" in on and os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(spec.gid, spec.gid, spec.gid)
+        os.setresuid(spec.uid, spec.uid, spec.uid)
+    if "capabilities" in on:
+        linux.drop_capabilities()
+        linux.no_new_privileges()
+    if "seccomp" in on:
+        program = build_filter()
+        assert program is not None
+        linux.install_seccomp(program)
+
+
+def _mount_session(root: Root) -> None:
+    spec, safe = root.spec, linux.MS_NOSUID | linux.MS_NODEV
+    options = f"mode=755,size={spec.disk_mb}m,nr_inodes={spec.disk_mb * _FILES_PER_MEGABYTE}"
+    linux.mount("tmpfs", "/.session", "tmpfs", safe, options)
+    upper, work = _own_folder(spec, "upper"), _own_folder(spec, "work")
+    linux.mount("overlay", "/app", "overlay", safe, f"lowerdir=/.agent,upperdir={upper},workdir={work}")
+    for number, item in enumerate(root.large):
+        upper, work = (_own_folder(spec, f"{name}-{number}") for name in ("upper", "work"))
+        show_large(item, upper, work, EMPTY_FILE)
+    for name in ("tmp", "shm"):
+        _own_folder(spec, name, 0o1777)
+    linux.mount("/.session/tmp", "/tmp", None, linux.MS_BIND)
+    linux.mount("/.session/tmp", "/var/tmp", None, linux.MS_BIND)
+    linux.mount("/.session/shm", "/dev/shm", None, linux.MS_BIND)
+    Path(HOSTS).write_text("127.0.0.1 localhost\n::1 localhost\n")
+    if os.geteuid() == 0:
+        os.chown(HOSTS, spec.uid, spec.gid)
+    linux.mount(HOSTS, "/etc/hosts", None, linux.MS_BIND)
+    root.show_moved()
+    if "processes" in spec.protections:
+        linux.mount("proc", "/proc", "proc", safe | linux.MS_NOEXEC)
+
+
+def _own_folder(spec: RootSpec, name: str, mode: int = 0o755) -> str:
+    """A new folder of the session's user, in what is writable."""
+    path = f"/.session/{name}"
+    os.mkdir(path)
+    os.chmod(path, mode)
+    if os.geteuid() == 0:
+        os.chown(path, spec.uid, spec.gid)
+    return path

@@ -1,0 +1,209 @@
+"""The store in a directory, for one machine: `put_if_absent` by hard link, announcements in a watched directory.
+
+    <root>/<exp_id>/<input_id>/<session_id>.json     the documents
+    <root>/.new/                                     documents on their way in; a crash leaves them here, unread
+    <root>/.announced/<exp_id, quoted>/<time>-<id>   one small file per announcement; reading removes it
+
+Safe with many processes: a document appears whole or not at all, and only one writer of a key wins. A symbolic link
+that leads out of the root is never followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+from urllib.parse import quote
+
+from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
+from ..types import RolloutId, check_key, check_prefix
+from .directory_watch import DirectoryWatch
+
+_PASSING = frozenset(
+    {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE}
+)
+
+_LONGEST_KEY = 4096
+
+
+class LocalStore:
+    """Documents in one directory. Open it with `open_store`."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root).resolve()
+        self._new = self._root / ".new"
+        self._watches: dict[str, DirectoryWatch] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return str(self._root)
+
+    @property
+    def announces(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        """Nothing takes time here."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        path = self._path(key)
+        try:
+            return self._write_once(path, data)
+        except OSError as error:
+            self._fail(error, f"could not store {key!r}")
+
+    def get(self, key: str, *, limit: int | None = None) -> bytes:
+        try:
+            with _open_file(self._path(key)) as file:
+                size = os.fstat(file.fileno()).st_size
+                if limit is not None and size > limit:
+                    raise ResultUnreadable(f"{key!r} in {self.url} is {size:,} bytes long; {limit:,} are read")
+                return file.read(-1 if limit is None else limit)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
+        except OSError as error:
+            self._fail(error, f"could not read {key!r}")
+
+    def exists(self, key: str) -> bool:
+        return self._path(key).is_file()
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        folder = check_prefix(prefix).rpartition("/")[0]
+        if not self._holds(self._root / folder):
+            return
+        try:
+            for key in self._walk(self._root / folder, f"{folder}/" if folder else ""):
+                if key.startswith(prefix):
+                    yield key
+        except OSError as error:
+            self._fail(error, f"could not list {prefix!r}")
+
+    def announce(self, key: str) -> None:
+        folder = self._announced(RolloutId.from_key(key).exp_id)
+        try:
+            self._write_once(folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}", key.encode(), durable=False)
+        except OSError as error:
+            self._fail(error, f"could not announce {key!r}")
+
+    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+        folder = self._announced(exp_id)
+        try:
+            with self._lock:
+                watch = self._watches.get(exp_id)
+                if watch is None:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    watch = self._watches[exp_id] = DirectoryWatch(folder)
+            deadline = time.monotonic() + wait_seconds
+            while True:
+                keys = list(self._take(folder))
+                left = deadline - time.monotonic()
+                if keys or left <= 0:
+                    return keys
+                watch.wait(left)
+        except OSError as error:
+            self._fail(error, f"could not read announcements of {exp_id!r}")
+
+    def close(self) -> None:
+        with self._lock:
+            while self._watches:
+                self._watches.popitem()[1].close()
+
+    def _take(self, folder: Path) -> Iterator[str]:
+        """Announcements that were ours to remove, oldest first."""
+        for name in sorted(os.listdir(folder)):
+            path = folder / name
+            try:
+                with _open_file(path) as file:
+                    key = file.read(_LONGEST_KEY).decode(errors="replace")
+                path.unlink()
+            except (FileNotFoundError, IsADirectoryError, PermissionError, ResultUnreadable):
+                continue  # another reader was first, or it is none of ours
+            yield key
+
+    def _write_once(self, path: Path, data: bytes, *, durable: bool = True) -> bool:
+        """Write `path` whole, and only if it isn't there. True if it wasn't."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._new.mkdir(exist_ok=True)
+        draft = self._new / uuid.uuid4().hex
+        try:
+            with open(draft, "xb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                if path.is_dir():
+                    raise StoreError(f"{path} is a folder, with other keys below it") from None
+                return False
+        finally:
+            draft.unlink(missing_ok=True)
+        if durable:
+            _sync_directory(path.parent)
+        return True
+
+    def _walk(self, folder: Path, base: str) -> Iterator[str]:
+        """Keys under `folder`, in the order of the whole keys (so `a.json` comes before `a/b.json`)."""
+        try:
+            with os.scandir(folder) as entries:
+                visible = [entry for entry in entries if self._lists(entry)]
+                names = [e.name + "/" if e.is_dir(follow_symlinks=False) else e.name for e in visible]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in sorted(names):
+            if name.endswith("/"):
+                yield from self._walk(folder / name, base + name)
+            else:
+                yield base + name
+
+    def _lists(self, entry: os.DirEntry[str]) -> bool:
+        if entry.name.startswith("."):
+            return False
+        return not entry.is_symlink() or (os.path.isfile(entry.path) and self._holds(entry.path))
+
+    def _announced(self, exp_id: str) -> Path:
+        return self._inside(self._root / ".announced" / quote(exp_id, safe=""))
+
+    def _path(self, key: str) -> Path:
+        return self._inside(self._root / check_key(key))
+
+    def _inside(self, path: Path) -> Path:
+        if not self._holds(path):
+            raise KeyInvalid(f"{path} leaves the store {self.url} through a symbolic link")
+        return path
+
+    def _holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether `path` is still in the store when every symbolic link is followed."""
+        return Path(os.path.realpath(path)).is_relative_to(self._root)
+
+    def _fail(self, error: OSError, what: str) -> NoReturn:
+        kind = StoreUnavailable if error.errno in _PASSING else StoreError
+        hint = None
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and not isinstance(error, FileNotFoundError):
+            hint = "the directory must allow writing and hard links; some network and FAT file systems don't"
+        raise kind(f"{what} in {self.url}: {error}", hint=hint) from error
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open a file to read; anything else (a pipe, whose reader would wait for ever) is refused."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ResultUnreadable(f"{path} is not a file")
+    return file
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,113 @@
+"""Sampling with vLLM: what is refused before anything is loaded, and what a server is held back from."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from accelerate import PartialState
+
+from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.trl import TrlSettings, train
+from agentcore_rl_toolkit.backends.trl.config import trl_config
+from agentcore_rl_toolkit.backends.trl.training import _Run
+from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were installed; nothing here imports it."""
+    real = importlib.util.find_spec
+
+    def find_spec(name: str, *args: Any) -> Any:
+        return importlib.machinery.ModuleSpec(name, None) if name == "vllm" else real(name, *args)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+def test_where_it_may_be() -> None:
+    for place in ("colocate", "http://127.0.0.1:8000", "https://vllm.example.com"):
+        assert TrlSettings(vllm=place).vllm == place
+    with pytest.raises(ConfigError, match="vllm is `colocate` or the URL of a server, not 'server'"):
+        TrlSettings(vllm="server")
+
+
+def test_it_has_to_be_installed() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        with pytest.raises(ConfigError, match="sampling with vLLM needs it installed here\nhint: pip install vllm"):
+            trl_config(TrlSettings(vllm="colocate", device="cpu"))
+
+
+def test_what_trl_is_told(vllm: None) -> None:
+    config = trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_max_model_length": 99}))
+    assert (config.use_vllm, config.vllm_mode, config.vllm_max_model_length) == (True, "colocate", 99)
+    assert not config.vllm_importance_sampling_correction  # the ratio is to the sampler's logprobs already
+    config = trl_config(TrlSettings(vllm="http://h:1", device="cpu"))
+    assert (config.vllm_mode, config.vllm_server_base_url) == ("server", "http://h:1")
+    with pytest.raises(ConfigError, match=r"options\.vllm_mode can't be given"):
+        trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_mode": "server"}))
+    with pytest.raises(ConfigError, match="would correct for the sampler twice"):
+        trl_config(TrlSettings(vllm="colocate", device="cpu", options={"vllm_importance_sampling_correction": True}))
+    assert not trl_config(TrlSettings(device="cpu")).use_vllm
+
+
+def test_a_server_gets_its_weights_from_a_gpu(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n" * 8)
+    settings = TrlSettings(
+        agent="a.py", data=str(rows), output=str(tmp_path / "run"), vllm="http://127.0.0.1:1", device="cpu"
+    )
+    with pytest.raises(ConfigError, match="from a GPU, and there is none here"):
+        train(settings, report=Report(settings, quiet=True))
+
+
+def with_server(temperature: float, logprobs_mode: str, said: list[str] | None = None) -> _Run:
+    """A run that samples from a server which returns logprobs in that mode."""
+    run = object.__new__(_Run)
+    run.settings = TrlSettings(vllm="http://127.0.0.1:1", temperature=temperature)
+    run.state = PartialState(cpu=True)
+    run.report = SimpleNamespace(say=(said if said is not None else []).append)  # type: ignore[assignment]
+    info = {"model_config": {"logprobs_mode": logprobs_mode}}
+    generation = SimpleNamespace(vllm_client=SimpleNamespace(get_server_info=lambda: info))
+    run.trainer = SimpleNamespace(  # type: ignore[assignment]
+        sampler_held=None,
+        state=SimpleNamespace(global_step=7),
+        at_temperature=temperature == 1.0,
+        vllm_generation=generation,
+    )
+    assert isinstance(run._open_engine(None), VllmEngine)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode", "usable"),
+    [(1.0, "raw_logprobs", True), (0.7, "processed_logprobs", True), (0.7, "raw_logprobs", False)],
+)
+def test_a_servers_logprobs_are_used_if_they_are_at_the_temperature(
+    temperature: float, mode: str, usable: bool
+) -> None:
+    said: list[str] = []
+    assert with_server(temperature, mode, said).trainer.at_temperature is usable
+    assert [line.startswith("warning: the vLLM server returns raw_logprobs") for line in said] == [True] * (not usable)
+
+
+def test_nobody_samples_while_a_server_gets_weights() -> None:
+    run = with_server(1.0, "processed_logprobs")
+    with Gateway(ScriptedEngine([]), tokenizer=load_tokenizer("tiny")) as run.gateway:
+        core = run.gateway.core
+        with contextlib.suppress(OSError), run.trainer.sampler_held():
+            assert core.paused
+            raise OSError("lost on the way")
+        assert (core.paused, core.weight_version) == (False, "7")

@@ -1,0 +1,170 @@
+"""The command line of `train`: its options are the settings, and it needs TRL only to train."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
+from agentcore_rl_toolkit.cli import build_parser, main
+from agentcore_rl_toolkit.cli.rollouts.train import read
+from agentcore_rl_toolkit.errors import ConfigError
+from support.process import clean_env
+
+WITHOUT = """\
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("trl", "torch", "transformers", "datasets"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+from agentcore_rl_toolkit.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_trl(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, *args]
+    return subprocess.run(command, capture_output=True, text=True, env=clean_env(COLUMNS="100"))
+
+
+def settings(*args: str) -> TrlSettings:
+    args_, rest = build_parser().parse_known_args(["train", *args])
+    _, settings, _ = read(args_.backend, args_.config, rest)
+    assert isinstance(settings, TrlSettings)
+    return settings
+
+
+def test_help_needs_no_trl_and_has_every_setting() -> None:
+    shown = without_trl("train", "--help")
+    assert shown.returncode == 0, shown.stderr
+    for spec in dataclasses.fields(TrlSettings):
+        if spec.name != "agent":
+            assert f"--{spec.name.replace('_', '-')}" in shown.stdout
+    assert "(default: 1e-05)" in shown.stdout
+
+
+def test_training_without_trl_says_what_to_install() -> None:
+    done = without_trl("train", "rl_app.py", "--data", "rows.jsonl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "error: training with TRL needs torch, which is not installed",
+        "hint: pip install 'agentcore-rl-toolkit[trl]'",
+    ]
+
+
+def test_options_have_the_kinds_of_their_settings() -> None:
+    given = settings(
+        *("rl_app.py", "--data", "rows.jsonl", "--n", "4", "--learning-rate", "1e-3", "--max-tokens", "9"),
+        *("--timeout", "2.5", "--gradient-checkpointing", "--no-resume", "--eval-data", "held.jsonl"),
+    )
+    assert given == TrlSettings(
+        agent="rl_app.py",
+        data="rows.jsonl",
+        n=4,
+        learning_rate=1e-3,
+        max_tokens=9,
+        timeout=2.5,
+        gradient_checkpointing=True,
+        eval_data="held.jsonl",
+    )
+
+
+def test_a_file_of_settings_and_the_command_line_wins(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    table = '[failures]\ntimeout = "mask"\ncancelled = "stop"\n'
+    config.write_text('agent = "a.py"\ndata = "d.jsonl"\nsteps = 7\nn = 3\nresume = true\n' + table)
+    given = settings("--config", str(config), "--steps", "9", "--no-resume", "--failures", "timeout=train")
+    assert (given.agent, given.steps, given.n, given.resume) == ("a.py", 9, 3, False)
+    assert given.failures == {"timeout": "train", "cancelled": "stop"}
+    assert settings("--config", str(config)).failures == {"timeout": "mask", "cancelled": "stop"}
+    assert settings("b.py", "--config", str(config)).agent == "b.py"
+
+
+def test_variables_and_addresses_may_be_given_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_SHELL", "here")
+    told = ["--env", "PORT=3", "--env", "OF_THE_SHELL", "--allow", "a:1", "--allow", "b:2", "--memory-mb", "512"]
+    _, settings, _ = read("trl", None, ["a.py", "--data", "d", *told])
+    assert settings.env == {"PORT": "3", "OF_THE_SHELL": "here"}
+    assert (settings.allow, settings.memory_mb) == (("a:1", "b:2"), 512)
+
+
+def test_failures_may_be_given_several_times() -> None:
+    given = settings("a.py", "--data", "d", "--failures", "timeout=train", "--failures", "agent_error=stop")
+    assert given.failures == {"timeout": "train", "agent_error": "stop"}
+    with pytest.raises(ConfigError, match="--failures timeout: no value") as caught:
+        settings("a.py", "--data", "d", "--failures", "timeout")
+    assert "hint: write it like timeout=train" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("stepz = 3", "unknown setting 'stepz'"), ("steps = ", "is no TOML"), (None, "can't be read: No such file")],
+)
+def test_a_file_that_is_wrong_is_refused(
+    tmp_path: Path, text: str | None, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "run.toml"
+    if text is not None:
+        config.write_text(text)
+    assert main(["train", "a.py", "--data", "d", "--config", str(config)]) == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", "rows.jsonl"]) == 1
+    assert "error: agent is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
+    assert main(["train", "rl_app.py"]) == 1
+    assert "error: --data is missing, and rl_app.py brings no data\nhint: name a JSONL" in capsys.readouterr().err
+    assert main(["train", str(tmp_path)]) == 1
+    assert f"--data is missing, and there is no {tmp_path}/rows.jsonl" in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    assert settings(str(tmp_path)).data == str(tmp_path / "rows.jsonl")
+
+
+def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("backend: trl\nagent_runtime_arn: a.py\ndata_path: d.jsonl\nsteps: 7\noptions:\n  beta: 0.5\n")
+    given = settings(
+        "--config", str(config), "--options", "warmup_steps=3", "--options", "optim=sgd", "--data", "e.jsonl"
+    )
+    assert (given.agent, given.data, given.steps) == ("a.py", "e.jsonl", 7)
+    assert given.options == {"beta": 0.5, "warmup_steps": 3, "optim": "sgd"}
+    config.write_text("- a\n")
+    with pytest.raises(ConfigError, match="has no settings: it holds a list"):
+        settings("--config", str(config))
+    config.write_text("a: [")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        settings("--config", str(config))
+
+
+def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rl_app.py").write_text("raise SystemExit('started')")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    args = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--dry-run"]
+    given = [*args, "--rows-per-step", "1", "--output", str(tmp_path / "out"), "--options", "warmup_steps=3"]
+    assert main(given) == 0
+    shown = capsys.readouterr().out
+    assert "# data: 1 rows in" in shown
+    config = tmp_path / "shown.toml"
+    config.write_text(shown)  # what is shown is a file of settings, and means the same
+    assert settings("--config", str(config)) == settings(*(word for word in given[1:] if word != "--dry-run"))
+    assert not (tmp_path / "out").exists()
+    assert main([*args, "--rows-per-step", "2"]) == 1
+    assert "has 1 rows, and a step takes 2" in capsys.readouterr().err
+    assert main([*args, "--rows-per-step", "1", "--options", "nonsense=1"]) == 1
+    assert "TRL refuses its settings" in capsys.readouterr().err
+
+
+def test_other_verbs_still_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["results", "list", "--nonsense"], ["train", "a.py", "--data", "d", "--nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            main(args)
+        assert caught.value.code == 2
+        assert "unrecognized arguments: --nonsense" in capsys.readouterr().err

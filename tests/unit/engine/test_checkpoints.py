@@ -1,0 +1,51 @@
+"""Which weights a name stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.engine.checkpoints import is_adapter, resolve_model
+from agentcore_rl_toolkit.errors import ConfigError
+
+
+def made(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_a_runs_folder_stands_for_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    for step in (2, 10):
+        made(tmp_path / "checkpoints" / f"checkpoint-{step}", "config.json")
+    made(tmp_path / "checkpoints" / "checkpoint-11", "optimizer.pt")  # cut off by a kill
+    assert resolve_model(str(tmp_path)) == str(tmp_path / "checkpoints" / "checkpoint-10")
+
+
+def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) -> None:
+    def weights(step: int) -> Path:
+        return tmp_path / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+
+    for step in (2, 10, 12):
+        made(weights(step), "config.json", "model.safetensors")
+    made(weights(11), "config.json")  # verl saves it without `hf_model` too
+    made(tmp_path / "checkpoints")
+    with pytest.raises(ConfigError, match="has no model"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("11")  # a kill cut off the twelfth
+    assert resolve_model(str(tmp_path)) == str(weights(10))
+
+
+@pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
+def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(tmp_path: Path, file: str) -> None:
+    folder = made(tmp_path / "model", file)
+    assert resolve_model(str(folder)) == str(folder)
+    assert is_adapter(folder) is (file == "adapter_config.json")
+
+
+def test_a_folder_without_a_model_says_what_it_has(tmp_path: Path) -> None:
+    made(tmp_path, "rows.jsonl")
+    with pytest.raises(ConfigError, match=r"has no model: there is rows\.jsonl\nhint: give a folder with config\.json"):
+        resolve_model(str(tmp_path))

@@ -1,0 +1,64 @@
+"""Control groups of version 2, which few test machines have for themselves: the same files, in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.runtime.local.policy import SessionPolicy
+from agentcore_rl_toolkit.runtime.local.sandbox import cgroup
+
+
+def make_group(folder: Path, controllers: str, enabled: str = "") -> Path:
+    folder.mkdir()
+    (folder / "cgroup.controllers").write_text(controllers)
+    (folder / "cgroup.subtree_control").write_text(enabled)
+    return folder
+
+
+def test_version_2_limits(tmp_path: Path) -> None:
+    home = make_group(tmp_path / "home", "cpu memory pids", "cpu memory pids")
+    tree = cgroup.CgroupTree(hierarchies=({}, home))
+    assert tree.controllers == ("memory", "cpu", "pids")
+    folder = home / tree.name / "s1"
+    folder.mkdir()
+    for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max"):  # the kernel would make them
+        (folder / name).write_text("")
+    for controller in tree.controllers:
+        for file, value in tree._limits(controller, SessionPolicy(memory_mb=64, cpus=0.5, processes=9)).items():
+            cgroup._write(folder / file, value)
+    read = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max")}
+    assert read == {"memory.max": str(64 << 20), "memory.swap.max": "0", "cpu.max": "50000 100000", "pids.max": "9"}
+
+
+def test_a_controller_that_is_not_there_is_named(tmp_path: Path) -> None:
+    home = make_group(tmp_path / "home", "cpu", "cpu")
+    tree = cgroup.CgroupTree(hierarchies=({}, home))
+    assert tree.controllers == ("cpu",)
+    assert set(tree.reasons) == {"memory", "pids"}
+    assert "memory is not available" in tree.reasons["memory"]
+
+
+def test_no_hierarchy_at_all() -> None:
+    tree = cgroup.CgroupTree(hierarchies=({}, None))
+    assert tree.controllers == ()
+    assert all("no control group hierarchy has" in reason for reason in tree.reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("events", "killed"), [("oom 1\noom_kill 1\n", True), ("oom 1\noom_kill 0\n", False), ("", False)]
+)
+def test_running_out_of_memory_is_read_off(tmp_path: Path, events: str, killed: bool) -> None:
+    (tmp_path / "memory.events").write_text(events)
+    (tmp_path / "memory.current").write_text("123\n")
+    group = cgroup.Cgroup({"memory": tmp_path})
+    assert group.ran_out_of_memory() is killed
+    assert group.memory_bytes() == 123
+
+
+def test_the_memory_of_ended_groups(tmp_path: Path) -> None:
+    group = cgroup.Cgroup({"memory": tmp_path / "gone"})
+    assert group.memory_bytes() is None
+    assert group.ran_out_of_memory() is False
+    assert group.remove() is True
