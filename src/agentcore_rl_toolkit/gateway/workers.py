@@ -65,9 +65,9 @@ class Shards:
         """`handle` serves what is this worker's own; `urls` are those of all workers, `index` says which is this.
 
         `mark` is a secret of the workers: a request that carries it was passed on by one, and is not passed on again.
-        `paused` says whether this worker is. `admit` raises a `GatewayFault` for a request without the admin key; nothing
-        that concerns all workers is read before it. `ask_seconds` is what the others have to say how they are; what they are
-        told to do takes as long as it does.
+        `paused` says whether this worker is. `admit` raises a `GatewayFault` for a request without the admin key; a
+        request that concerns all workers is not read before it. `ask_seconds` limits how long the others may take to
+        report their state; an order may take as long as it needs.
         """
         self._handle_own = handle
         self._index = index

@@ -93,7 +93,7 @@ async def _read(request: GatewayRequest) -> bytes:
 
 
 async def arriving(content: StreamReader, seconds: float) -> AsyncIterator[bytes]:
-    """A body's bytes as they arrive; raises `GatewayFault` after `seconds` without one. The whole body may take longer."""
+    """Yield a body's bytes as they arrive; raise `GatewayFault` after `seconds` without a byte."""
     while True:
         try:
             async with asyncio.timeout(seconds):

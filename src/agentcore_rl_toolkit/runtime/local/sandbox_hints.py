@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .agent_files import left_out
+from ..hosting.agent_files import left_out
 
 if TYPE_CHECKING:
     from . import AgentSource
