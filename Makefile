@@ -49,7 +49,7 @@ test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's AP
 	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
 
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
-	$(BIN)/python -m pytest tests/e2e/test_appworld_agent.py
+	$(BIN)/python -m pytest tests/examples/test_appworld_sessions.py
 
 # Each harness is installed in a place of its own (3 GB in all), where sandboxed sessions can see it.
 test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)

@@ -1,6 +1,6 @@
 """A stand-in for the package `appworld`, with the signatures and the manners of what the worker uses of it.
 
-`tests/e2e/test_appworld_agent.py` holds its signatures against the real package where that is installed.
+`tests/examples/test_appworld_sessions.py` holds its signatures against the real package where that is installed.
 """
 
 from __future__ import annotations
