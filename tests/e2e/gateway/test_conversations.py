@@ -222,22 +222,6 @@ def test_the_same_rows_on_every_wire(name: str, wire: str, stream: bool):
     assert row.weight == same.weight == 1
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_conversation_that_grows_is_read_from_where_it_was(stream: bool):
-    """One that was read whole again would be forgotten with every other request."""
-    with gateway([ids(f"answer {n}") for n in range(5)]) as running:
-        session = running.open_session()
-        speaker = SPEAKERS["openai"](session, Setup(system="Be short.", tools=TOOLS), stream=stream)
-        try:
-            for n in range(5):
-                assert speaker.say(f"question {n}").text == f"answer {n}"
-        finally:
-            speaker.close()
-        beginning = running.core.sessions.get(session["session_id"]).beginning
-    assert beginning is not None
-    assert beginning.count == 10  # the system's, five questions, four answers
-
-
 @pytest.fixture
 def mixed() -> Iterator[Gateway]:
     said = [ids(f"answer {n}") for n in range(len(SPEAKERS))]

@@ -15,18 +15,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from xxhash import xxh3_64, xxh3_128
 
 from ...engine.base import Sampling
-
-if TYPE_CHECKING:
-    from ..record.turn import Turn
 
 Message = dict[str, Any]
 Known = Callable[[bytes, Message], bool]
@@ -40,7 +37,7 @@ _THOUGHT = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 class ChatCall:
     """What an agent asks for, with nothing left of the wire it asked over."""
 
-    messages: Sequence[Message]
+    messages: list[Message]
     tools: list[dict[str, Any]] = field(default_factory=list)
     """What the prompt begins with."""
     tool_choice: str = "auto"
@@ -53,10 +50,6 @@ class ChatCall:
     """Settings of the chat template, e.g. `enable_thinking`."""
     remember: int | None = None
     """Keep the conversation for calls that go on from it by id, without so many messages at its start."""
-    request: bytes = b""
-    """A print of the request it came with, where the next may begin with the same bytes."""
-    follows: bytes = b""
-    """The print of a request whose messages, to the byte, it begins with."""
     loaded: list[dict[str, Any]] = field(default_factory=list)
     """Tools that a message brought in: their definitions are part of its text, and the prompt's beginning stays."""
     omitted: tuple[str, ...] = ()
@@ -66,42 +59,6 @@ class ChatCall:
     def known_tools(self) -> list[dict[str, Any]]:
         """All tools that the model may call."""
         return [*self.tools, *self.loaded] if self.loaded else self.tools
-
-
-class Grown(Sequence[Message]):
-    """Messages the first of which are read when somebody looks at them: mostly nobody does."""
-
-    def __init__(self, count: int, new: list[Message], read: Callable[[], list[Message]]) -> None:
-        """`read` gives all of them, `new` are those after the first `count`."""
-        self._count = count
-        self._new = new
-        self._read = read
-        self._all: list[Message] | None = None
-        self._at: Callable[[list[Message]], None] | None = None
-
-    def look(self, at: Callable[[list[Message]], None]) -> None:
-        """Let `at` go over the new ones now, and over the others once they are read."""
-        at(self._new)
-        self._at = at
-
-    def __len__(self) -> int:
-        return self._count + len(self._new)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
-            if start >= self._count and step == 1:
-                return self._new[start - self._count : max(start, stop) - self._count]
-        elif place >= self._count:
-            return self._new[place - self._count]
-        if self._all is None:
-            self._all = self._read()
-            if self._at is not None:
-                self._at(self._all)
-        return self._all[place]
-
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self[:])
 
 
 @dataclass(slots=True)
@@ -200,44 +157,20 @@ class Prints:
     """A hash that can be carried on: `after(whole, reply)`."""
     echoes: list[Echo]
     """The assistant's messages."""
-    start: Turn | None = None
-    """The turn that the messages before the first echo go on from, where they were not read again."""
     appended: str = ""
     """What the client has put after the last reply that was found; it was not sampled."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """A conversation that has its prints, to know it again as the beginning of a longer one."""
-
-    count: int
-    """How many messages it has."""
-    about: bytes
-    """As `about` gives it."""
-    letters: Any
-    """As `spelled` gives it."""
-    whole: Any
-    """As in `Prints`."""
-    turn: Turn | None
-    """The turn it goes on from."""
-    request: bytes
-    """As in `ChatCall`."""
-
-
-def fingerprint(call: ChatCall, seen: Seen | None = None, known: Known | None = None) -> Prints:
+def fingerprint(call: ChatCall, known: Known | None = None) -> Prints:
     """The prints of a call's conversation; tools and template settings are part of it.
 
-    If it is known to begin with one that was `seen`, only what comes after that is read, and has echoes. Text beside
-    tool calls counts where it is not `known` to be that of a reply with these calls.
+    Text beside tool calls counts where it is not `known` to be that of a reply with these calls.
     """
-    if seen is not None:
-        running, start = seen.whole.copy(), seen.count
-    else:
-        running, start = xxh3_128(), 0
-        if call.tools or call.template:
-            running.update(_sorted([call.tools, call.template]))
+    running = xxh3_128()
+    if call.tools or call.template:
+        running.update(_sorted([call.tools, call.template]))
     echoes = []
-    for place, message in enumerate(call.messages[start:], start=start + 1):
+    for place, message in enumerate(call.messages, start=1):
         if message["role"] != "assistant":
             running.update(_loose(message))
             continue
@@ -248,21 +181,7 @@ def fingerprint(call: ChatCall, seen: Seen | None = None, known: Known | None = 
             running.update(_sized("beside", tight(_without_thought(message["content"]))))
             end = running.digest()
         echoes.append(Echo(place, end, message, before))
-    return Prints(running, echoes, seen.turn if seen is not None else None)
-
-
-def about(call: ChatCall) -> bytes:
-    """A print of what a conversation has besides its messages: tools and template settings."""
-    return bytes(xxh3_128(_dumped([call.tools, call.template], 0)).digest())
-
-
-def spelled(messages: Sequence[Message], before: Any = None) -> Any:
-    """A print of messages to the letter, and of those `before` them: a hash that can be carried on, quick to make."""
-    running = before.copy() if before is not None else xxh3_128()
-    if messages:
-        running.update(b",")
-        running.update(memoryview(_dumped(messages, 0))[1:-1])
-    return running
+    return Prints(running, echoes)
 
 
 def render_key(call: ChatCall) -> bytes:
@@ -270,7 +189,7 @@ def render_key(call: ChatCall) -> bytes:
 
     Sessions share what was rendered, so that here no agent must be able to make two that are the same.
     """
-    rendered = [list(call.messages), call.tools, call.template]
+    rendered = [call.messages, call.tools, call.template]
     data = _dumped(rendered, 0)
     if b"null" in data:  # which is also what NaN and infinity become, but not what they are rendered as
         data = json.dumps(rendered).encode()
@@ -362,5 +281,5 @@ def split_thought(content: str) -> tuple[str, str]:
     return (found[1], content[found.end() :]) if found is not None else ("", content)
 
 
-def has_assistant(messages: Sequence[Message]) -> bool:
+def has_assistant(messages: list[Message]) -> bool:
     return any(message["role"] == "assistant" for message in messages)

@@ -21,7 +21,7 @@ from ..record.session import Session
 from ..record.turn import Turn
 from ..render.renderer import ChatRenderer
 from . import unbridged
-from .chat import ChatCall, Grown, Message, Prints, Reply, TextCall, render_key
+from .chat import ChatCall, Message, Prints, Reply, TextCall, render_key
 from .constraint import reply_form
 from .reply_stream import ReplyStream, streams
 
@@ -54,7 +54,7 @@ class Plan:
 
     def new_messages(self) -> list[Message]:
         """Those that the turns before have not seen."""
-        return list(self.call.messages[self.used :]) if isinstance(self.call, ChatCall) else []
+        return self.call.messages[self.used :] if isinstance(self.call, ChatCall) else []
 
     def omitted(self) -> dict[str, int]:
         """What is new in the prompt and not shown to the model, by kind: parts of messages, and the API's own tools."""
@@ -112,7 +112,7 @@ class Planner:
 
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> Plan:
         tree = session.tree
-        _restore(session, call)
+        session.made_calls.restore(call.messages)
         turn, used, prints = tree.find(call)
         bridged = self._renderer.bridge(turn, call, used, prints.appended) if turn is not None else unbridged.CHANGED
         if turn is not None and not isinstance(bridged, str):
@@ -230,14 +230,6 @@ class Planner:
         except Exception as error:  # whatever the model says is data
             logger.warning("a reply could not be parsed: %s", type(error).__name__)
             return Reply(content=tokenizer.decode(ids), parse_failures=1)
-
-
-def _restore(session: Session, call: ChatCall) -> None:
-    """Take calls that the client echoes as the model made them."""
-    if isinstance(call.messages, Grown):
-        call.messages.look(session.made_calls.restore)
-    else:
-        session.made_calls.restore(call.messages)
 
 
 def text_print(text: str) -> bytes:

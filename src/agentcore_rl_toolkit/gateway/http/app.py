@@ -34,9 +34,8 @@ from ..call.choice import engine_fault
 from ..call.core import Core
 from ..record.session import Session, read_settings
 from ..record.trajectory import Trajectories
-from ..wire.base import Asked, Exchange, Wire
+from ..wire.base import Asked, Wire
 from ..wire.json_body import dump, read_json
-from ..wire.openai.beginning import read_grown
 from ..wire.routes import route, wire_at, wire_near
 from .exports import row_fields, send_list, turn_fields, wants_packed
 from .http_server import Handler, read_body
@@ -173,7 +172,8 @@ class App:
     async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, rest: str) -> web.StreamResponse:
         """A model call, over any wire."""
         raw = await read_body(request)
-        exchange, known = self._read(raw, session, wire, rest)
+        asked = Asked(read_json(raw), session, self.core.renderer.tokenizer.decode, rest)
+        exchange, known = wire.read(asked), xxh3_128(raw)
         own = request.headers.get("Idempotency-Key", "")
         known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
         digest, retried = known.digest(), bool(own) or _is_retry(request)
@@ -189,16 +189,6 @@ class App:
             raise
         self.core.delivered(session, answer)
         return response
-
-    def _read(self, raw: bytes, session: Session, wire: Wire, rest: str) -> tuple[Exchange, Any]:
-        """The exchange that a request begins, and a running print of its bytes."""
-
-        def ask(body: dict[str, Any]) -> Asked:
-            return Asked(body, session, self.core.renderer.tokenizer.decode, rest)
-
-        if not wire.grows:
-            return wire.read(ask(read_json(raw))), xxh3_128(raw)
-        return read_grown(raw, wire, ask, session)
 
     async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         return _json(await self._inquiries.models(session, _of_session(request)[1], request.headers))

@@ -16,7 +16,6 @@ from ..call.chat import Reply
 from ..call.history import Kept
 from ..call.made_calls import MadeCalls
 from ..call.side_calls import SideCalls
-from ..wire.openai.beginning import Beginning
 from ..wire.openai.sampling import SAMPLING, read_sampling
 from .tree import Tree
 from .turn import Tokens, Turn
@@ -161,8 +160,6 @@ class Session:
         self.damaged = False
         """Some of its turns could not be read from the log: these are not all."""
         self.in_flight = 0
-        self.beginning: Beginning | None = None
-        """What the last request was, to know it again as the beginning of the next."""
         self.answers: OrderedDict[bytes, Answer] = OrderedDict()
         self.texts: list[tuple[int, bytes, int, Turn]] = []
         """Plain completions: length and print of the whole text, prompt and reply; the reply's length; its turn."""

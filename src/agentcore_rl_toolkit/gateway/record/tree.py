@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..call.chat import ChatCall, Echo, Message, Prints, Reply, Seen, about, fingerprint, has_assistant, spelled
+from ..call.chat import ChatCall, Echo, Message, Prints, Reply, fingerprint
 from ..call.echo import Said, known
 from .turn import Turn
 
@@ -29,7 +29,6 @@ class Tree:
         """Replies by the print of their conversation, themselves included …"""
         self._asked: dict[bytes, list[Said]] = {}
         """… and by that of the conversation before them."""
-        self._seen: Seen | None = None
 
     def add(self, turn: Turn, end: bytes = b"", asked: bytes = b"", reply: Reply | None = None) -> None:
         """Take in a turn; `end` is the print of its conversation with its reply, `asked` the one without.
@@ -43,36 +42,13 @@ class Tree:
             self._asked.setdefault(asked, []).append(said)
 
     def find(self, call: ChatCall) -> tuple[Turn | None, int, Prints]:
-        """The turn that a call goes on from, how many messages that one has seen, and the prints of the call.
+        """The turn that a call goes on from, how many messages that one has seen, and the prints of the call."""
+        prints = self.fingerprint(call)
+        return *self.match(prints), prints
 
-        Agents send all of a growing conversation again and again: what the last call had is compared, not read.
-        """
-        seen, own = self._seen, about(call)
-        if seen is not None and seen.about != own:
-            seen = None
-        if seen is not None and seen.request and seen.request == call.follows:  # that the bytes are the same is known
-            count, letters = seen.count, seen.letters
-        elif not has_assistant(call.messages):
-            return None, 0, self.fingerprint(call)
-        else:
-            count = seen.count if seen is not None else 0
-            letters = spelled(call.messages[:count])
-            if seen is not None and seen.letters.digest() != letters.digest():
-                seen = None
-        turn, used = None, 0
-        if seen is not None:
-            prints = self.fingerprint(call, seen)
-            turn, used = self.match(prints)
-        if turn is None:  # not with a reply since then: maybe with an older one
-            prints = self.fingerprint(call)
-            turn, used = self.match(prints)
-        letters = spelled(call.messages[count:], letters)
-        self._seen = Seen(len(call.messages), own, letters, prints.whole, turn, call.request)
-        return turn, used, prints
-
-    def fingerprint(self, call: ChatCall, seen: Seen | None = None) -> Prints:
+    def fingerprint(self, call: ChatCall) -> Prints:
         """The prints of a call. An edit of the text beside tool calls is an edit."""
-        return fingerprint(call, seen, self._known)
+        return fingerprint(call, self._known)
 
     def _known(self, end: bytes, message: Message) -> bool:
         return known(self._ends.get(end), message)
@@ -90,7 +66,7 @@ class Tree:
 
     def _before(self, prints: Prints, number: int) -> Turn | None:
         """The turn that the messages before an echo go on from."""
-        turn = prints.start
+        turn: Turn | None = None
         for echo in prints.echoes[:number]:
             echoed = self._echoed(echo)
             turn = _branch(echoed, turn).turn if echoed else turn

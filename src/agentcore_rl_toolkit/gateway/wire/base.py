@@ -80,8 +80,6 @@ class Wire:
     read: Callable[[Asked], Exchange]
     refuse: Callable[[GatewayFault], Refusal]
     stream_type: str = SSE
-    grows: bool = False
-    """Whether its calls are chats, with one message for each of the body's `messages`, whatever comes before it."""
 
 
 def with_user_turn(messages: list[Message]) -> list[Message]:

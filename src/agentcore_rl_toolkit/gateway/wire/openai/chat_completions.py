@@ -393,7 +393,7 @@ def refuse(fault: GatewayFault) -> Refusal:
     return Refusal(fault.status, error(fault))
 
 
-CHAT = Wire(ChatExchange, refuse, grows=True)
+CHAT = Wire(ChatExchange, refuse)
 
 
 def number(value: float) -> float | None:
