@@ -72,7 +72,7 @@ def configured(before: str) -> tuple[str, str]:
     """stdout and stderr of a program that sets up logging by `before`, and then with ours."""
     code = f"""if True:
         import logging, sys
-        from agentcore_rl_toolkit.logs import configure_logging
+        from agentcore_rl_toolkit.agent.logs import configure_logging
         {before}
         configure_logging(logging.INFO)
         configure_logging(logging.INFO)

@@ -125,7 +125,7 @@ def test_results_and_errors_are_the_callers(loop: PrivateLoop) -> None:
 def test_a_program_that_is_interrupted_has_cleaned_up_when_it_ends() -> None:
     code = """
         import asyncio, os, signal
-        from agentcore_rl_toolkit.loop import PrivateLoop
+        from agentcore_rl_toolkit.common.private_loop import PrivateLoop
         loop = PrivateLoop("test")
         async def work():
             try:

@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 from agentcore_rl_toolkit.backends.report import Report
 from agentcore_rl_toolkit.backends.settings import LoopSettings
-from agentcore_rl_toolkit.evaluation import Outcome, summarize
+from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.types import Status
 
 report = Report(LoopSettings(agent="rl_app.py", model="tiny", output=sys.argv[1], steps=3))
