@@ -48,7 +48,7 @@ def colocate(folder: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[dict[str, Any]]:
     """vLLM as TRL's documentation starts it, but for the way that tensors take (see transfer.py)."""
-    import agentcore_rl_toolkit.backends.trl.run as of_trl
+    import agentcore_rl_toolkit.backends.trl.training as of_trl
     import transfer
 
     from agentcore_rl_toolkit.engine import tiny

@@ -14,7 +14,7 @@ from support.process import clean_env
 
 SCRIPT = """
 import sys
-from agentcore_rl_toolkit.backends.report import Report
+from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.types import Status

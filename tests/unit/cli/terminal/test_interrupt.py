@@ -198,7 +198,7 @@ def test_a_background_job_of_a_shell_goes_on_ignoring_it() -> None:
 
 
 SERVING = """
-    from agentcore_rl_toolkit.cli.interrupt import stop_when_asked
+    from agentcore_rl_toolkit.cli.terminal.interrupt import stop_when_asked
     async def serve():
         stop = asyncio.Event()
         stop_when_asked(stop)

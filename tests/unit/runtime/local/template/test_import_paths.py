@@ -12,7 +12,7 @@ from support.process import clean_env
 SHOWN = """
 import json, sys
 sys.path += sys.argv[2:]
-from agentcore_rl_toolkit.runtime.local.import_paths import shown_paths, trusted_folders
+from agentcore_rl_toolkit.runtime.local.template.import_paths import shown_paths, trusted_folders
 print(json.dumps([*shown_paths(sys.argv[1:2]), trusted_folders(), sys.prefix]))
 """
 

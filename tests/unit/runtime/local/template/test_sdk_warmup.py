@@ -14,7 +14,7 @@ from support.process import clean_env
 REHEARSED_FIRST = """
 import asyncio, json, sys
 import {sdk}
-from agentcore_rl_toolkit.runtime.local.rehearsal import rehearse_sdks
+from agentcore_rl_toolkit.runtime.local.template.sdk_warmup import rehearse_sdks
 before = set(sys.modules)
 asyncio.run(rehearse_sdks())
 print(json.dumps(sorted(set(sys.modules) - before)))
