@@ -1,20 +1,21 @@
-"""One try of one rollout of a batch: its session, a duplicate if it takes long, and its time limit.
+"""One session of a batch's rollout, with a duplicate if it takes long and a time limit; and what failures amount to.
 
-The first good result counts. A duplicate is only ever a help: if it can't be started, or fails where the original
-might not, the original goes on; and the other way round. Time is counted from when the runtime has taken the rollout
-on, so waiting for a session of a full runtime uses none of it up.
+The first good result counts. A duplicate can only help: if it can't start, or is lost, the original still counts, and
+the other way round. The time limit starts when the runtime has accepted the rollout, so waiting for a full runtime
+uses none of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 import uuid
 from typing import Any
 
 from ..agent.result import Result
-from ..errors import RolloutCancelled
-from ..types import INFRASTRUCTURE
+from ..errors import AgentCoreRLError, RolloutCancelled, RuntimeFault, StoreMisconfigured
+from ..types import INFRASTRUCTURE, Status
 from .in_flight import ClientCore, Flight
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,28 @@ logger = logging.getLogger(__name__)
 _Racer = asyncio.Task[tuple[dict[str, Any], str]]
 
 
+def failure_of(error: Exception, input_id: str) -> tuple[Status, str]:
+    """The status and message of a rollout that raised `error`. A misconfigured store is raised again: every other
+    rollout would fail as well.
+
+    >>> failure_of(RuntimeFault("busy", code="ThrottlingException"), "row-1")
+    (<Status.SESSION_LOST: 'session_lost'>, 'busy')
+    """
+    if isinstance(error, StoreMisconfigured):
+        raise error
+    if isinstance(error, asyncio.TimeoutError):
+        return Status.TIMEOUT, str(error)
+    if isinstance(error, RuntimeFault):
+        own = error.status in (400, 401, 403, 404) or error.reason == "agent"
+        return Status.AGENT_ERROR if own else Status.SESSION_LOST, str(error)
+    if isinstance(error, AgentCoreRLError):
+        return Status.AGENT_ERROR, str(error)
+    logger.error("a rollout of %s failed unexpectedly", input_id, exc_info=error)
+    return Status.AGENT_ERROR, "".join(traceback.format_exception_only(error)).strip()
+
+
 class Attempt:
-    """One try; `run` it once."""
+    """One attempt; `run` it once."""
 
     def __init__(
         self,
@@ -40,14 +61,17 @@ class Attempt:
 
     @property
     def session_id(self) -> str | None:
-        """The session it runs in; None if none was started."""
+        """The original's session; None if it could not start."""
         return self._flights[0].id.session_id if self._flights else None
 
     async def run(self) -> tuple[dict[str, Any], str]:
-        """The result and the session it is of; raises what went wrong, `asyncio.TimeoutError` if it took too long."""
+        """The result and its session. Raises what went wrong, `asyncio.TimeoutError` after the time limit."""
         try:
             original = await self._start()
-            return await asyncio.wait_for(self._race(original), self._timeout)
+            try:
+                return await asyncio.wait_for(self._race(original), self._timeout)
+            except asyncio.TimeoutError:
+                raise asyncio.TimeoutError(f"no result after {self._timeout:g} s; the session was stopped") from None
         finally:
             for flight in self._flights:
                 if not flight.outcome.done():
@@ -61,10 +85,10 @@ class Attempt:
     async def _race(self, original: Flight) -> tuple[dict[str, Any], str]:
         racers: list[_Racer] = [asyncio.ensure_future(_result(original))]
         try:
-            done, _ = await asyncio.wait(racers, timeout=self._hedge_after)
+            done, waiting = await asyncio.wait(racers, timeout=self._hedge_after)
             if not done:
                 racers.append(asyncio.ensure_future(self._duplicate()))
-            waiting = set(racers)
+                waiting = set(racers)
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for racer in done:
@@ -80,19 +104,19 @@ class Attempt:
         try:
             flight = await self._start()
         except Exception as error:
-            logger.warning("a duplicate of a slow rollout could not be started, and the original goes on: %s", error)
+            logger.warning("a slow rollout's duplicate could not start; the original still runs: %s", error)
             raise
         return await _result(flight)
 
 
 async def _result(flight: Flight) -> tuple[dict[str, Any], str]:
     outcome = asyncio.wrap_future(flight.outcome)
-    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the loser of a race is not missed
+    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the loser's error is not missed
     return await asyncio.shield(outcome), flight.id.session_id
 
 
 def _is_good(racer: _Racer) -> bool:
-    """Whether it has a result that the other could not better."""
+    """Whether it has a result that the other session could not better."""
     if racer.cancelled() or racer.exception() is not None:
         return False
     return Result(racer.result()[0]).status not in INFRASTRUCTURE

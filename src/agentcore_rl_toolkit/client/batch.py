@@ -1,20 +1,16 @@
-"""Batches: many rollouts, a bounded number at a time, each with its own time limit, retries and outcome.
+"""Batches: many rollouts, so many at a time, each with its own time limit, retries and outcome.
 
-One bad rollout is one `BatchItem` that says so; nothing it does reaches the others. Leaving the loop early, an
-exception, Ctrl-C and `close()` all stop every session that is still running. The work is done by `BatchRun` on the
-client's loop; `BatchResult` and `AsyncBatchResult` hand its items out.
+One bad rollout is one failed `BatchItem`, and no other item notices. Leaving the loop early, an exception, Ctrl-C and
+`close()` all stop every session that still runs. `BatchRun` gives the client's loop its rows; `BatchResult` and
+`AsyncBatchResult` hand its items out.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
-import logging
-import random
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,23 +19,14 @@ from typing import Any
 from ..agent.read_result import read_result
 from ..agent.result import Result
 from ..common.private_loop import PrivateLoop
-from ..errors import (
-    AgentCoreRLError,
-    ConfigError,
-    RolloutCancelled,
-    RuntimeFault,
-    StoreError,
-    StoreForbidden,
-    StoreMisconfigured,
-)
+from ..errors import AgentCoreRLError, ConfigError, StoreError, StoreForbidden
 from ..types import INFRASTRUCTURE, RolloutId, Status
-from .attempt import Attempt
+from .attempt import Attempt, failure_of
 from .in_flight import ClientCore
+from .scheduler import JobGroup, RolloutLoop
 
-logger = logging.getLogger(__name__)
-
-_PAUSE_SECONDS = 2.0
-
+_Kept = defaultdict[str, list[tuple[str, dict[str, Any]]]]
+"""Keys and documents by input."""
 Progress = Callable[["BatchItem", int, int], object]
 """Called with each item, how many are done, and how many there are."""
 
@@ -94,152 +81,134 @@ class BatchOptions:
 @dataclass(frozen=True)
 class _Sample:
     index: int
-    sample: int
+    number: int
     input_id: str
     payload: dict[str, Any]
+
+    def item(self, status: Status, attempts: int, elapsed: float, **fields: Any) -> BatchItem:
+        return BatchItem(
+            **{"success": status is Status.COMPLETED, "result": None, "error": None} | fields,
+            index=self.index,
+            elapsed=elapsed,
+            input_id=self.input_id,
+            sample=self.number,
+            status=status,
+            attempts=attempts,
+        )
+
+    def item_of(self, document: dict[str, Any], attempts: int, elapsed: float, **fields: Any) -> BatchItem:
+        result = Result(document)
+        return self.item(result.status, attempts, elapsed, result=document, error=result.failure, **fields)
+
+
+class _Job:
+    """One attempt at a sample."""
+
+    def __init__(self, batch: BatchRun, sample: _Sample, number: int = 1, since: float | None = None) -> None:
+        self._batch, self.sample, self.number, self.since = batch, sample, number, since
+
+    async def run(self) -> BatchItem:
+        options, sample = self._batch.options, self.sample
+        self.since = time.monotonic() if self.since is None else self.since
+        attempt = Attempt(
+            self._batch.core, sample.payload, sample.input_id, timeout=options.timeout, hedge_after=options.hedge_after
+        )
+        try:
+            document, session_id = await attempt.run()
+        except Exception as error:
+            status, text = failure_of(error, sample.input_id)
+            return sample.item(status, self.number, self._elapsed(), error=text, session_id=attempt.session_id)
+        return sample.item_of(document, self.number, self._elapsed(), session_id=session_id)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - (self.since or 0.0)
+
+
+class _Row(JobGroup[_Job, BatchItem]):
+    """The samples of a row, each tried again until it has an outcome of its own or no retries are left."""
+
+    def __init__(self, batch: BatchRun, samples: list[_Sample]) -> None:
+        super().__init__(samples[0].input_id)
+        self._batch = batch
+        self.pending.extend(_Job(batch, sample) for sample in samples)
+
+    def ended(self, job: _Job, outcome: BatchItem, *, counts: bool) -> None:
+        if outcome.status in INFRASTRUCTURE and job.number <= self._batch.options.max_retries:
+            self.pending.append(_Job(self._batch, job.sample, job.number + 1, job.since))
+        else:
+            self._batch.loop.hand_out(outcome)
 
 
 class BatchRun:
     """A batch at work, on the client's loop."""
 
     def __init__(self, core: ClientCore, payloads: Iterable[dict[str, Any]], options: BatchOptions) -> None:
-        self._core, self._options = core, options
-        rows = list(payloads)
-        ids = [input_id_of(row, index) for index, row in enumerate(rows)]
-        self._samples = [
-            _Sample(index, sample, ids[index], row) for index, row in enumerate(rows) for sample in range(options.n)
+        self.core, self.options = core, options
+        self._rows = [
+            [_Sample(index, number, input_id_of(row, index), row) for number in range(options.n)]
+            for index, row in enumerate(payloads)
         ]
-        self.total = len(self._samples)
-        self._items: asyncio.Queue[BatchItem | BaseException | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
+        self.total = len(self._rows) * options.n
+        self._next_row = 0
         self._done = 0
-        self._closed = False
+        self.loop = RolloutLoop[BatchItem, BatchItem](
+            options.max_concurrent_sessions, self._open_row, prepare=self._prepare
+        )
 
     async def next(self) -> BatchItem | None:
         """The next item in order of completion; None after the last."""
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        if self._task is None or (self._task.done() and self._items.empty()):
-            return None
-        item = await self._items.get()
-        if isinstance(item, BaseException):
-            raise item
+        item = await self.loop.next()
         if item is not None:
             self._done += 1
-            if self._options.progress is not None:
-                self._options.progress(item, self._done, self.total)
+            if self.options.progress is not None:
+                self.options.progress(item, self._done, self.total)
         return item
 
     async def close(self) -> None:
         """Stop every session that is still running."""
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        await self._core.settled()
+        await self.loop.close()
+        await self.core.settled()
 
-    async def _run(self) -> None:
-        """Run all samples. However that ends, whoever waits for an item hears of it."""
-        ending: BaseException | None = RolloutCancelled("the batch was ended before its rollouts were")
-        try:
-            await self._run_all()
-            ending = None
-        except Exception as error:
-            ending = error
-        finally:
-            self._items.put_nowait(None if self._closed else ending)
+    def _open_row(self) -> _Row | None:
+        while self._next_row < len(self._rows):
+            self._next_row += 1
+            if samples := self._rows[self._next_row - 1]:
+                return _Row(self, samples)
+        return None
 
-    async def _run_all(self) -> None:
-        await self._core.open()
-        left = iter(await self._resume() if self._options.resume else self._samples)
+    async def _prepare(self) -> None:
+        await self.core.open()
+        if self.options.resume:
+            kept = await self._read_kept({samples[0].input_id for samples in self._rows})
+            self._rows = [[sample for sample in samples if not self._resume(sample, kept)] for samples in self._rows]
 
-        async def worker() -> None:
-            for sample in left:
-                self._items.put_nowait(await self._run_sample(sample))
-
-        width = min(self._options.max_concurrent_sessions, self.total)
-        workers = [asyncio.ensure_future(worker()) for _ in range(width)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for task in workers:
-                task.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    # --- one sample ------------------------------------------------------------------------------------------------
-
-    async def _run_sample(self, sample: _Sample) -> BatchItem:
-        """Try until it succeeds, fails by its own fault, or the retries are used up."""
-        start = time.monotonic()
-        for attempt in range(1, self._options.max_retries + 2):
-            if attempt > 1:  # whatever it was, give it time to pass
-                await asyncio.sleep(random.uniform(0.5, 1) * _PAUSE_SECONDS * (attempt - 1))
-            item = await self._attempt(sample, attempt, start)
-            if item.success or item.status not in INFRASTRUCTURE:
-                break
-        return item
-
-    async def _attempt(self, sample: _Sample, number: int, start: float) -> BatchItem:
-        options = self._options
-        attempt = Attempt(
-            self._core, sample.payload, sample.input_id, timeout=options.timeout, hedge_after=options.hedge_after
+    def _resume(self, sample: _Sample, kept: _Kept) -> bool:
+        """Hand out a result that the store has for this sample, if it has one."""
+        if not kept[sample.input_id]:
+            return False
+        key, document = kept[sample.input_id].pop(0)
+        session_id = RolloutId.from_key(key).session_id
+        self.loop.hand_out(
+            sample.item_of(document, 0, Result(document).seconds or 0.0, session_id=session_id, resumed=True)
         )
-        try:
-            document, session_id = await attempt.run()
-        except StoreMisconfigured:
-            raise  # so would all the others be
-        except asyncio.TimeoutError:
-            status, error = Status.TIMEOUT, f"no result after {options.timeout:g} s; the session was stopped"
-        except RuntimeFault as fault:
-            status, error = status_of(fault), str(fault)
-        except AgentCoreRLError as problem:
-            status, error = Status.AGENT_ERROR, str(problem)
-        except Exception as problem:
-            logger.exception("rollout %d of a batch failed in a way that nobody expected", sample.index)
-            status, error = Status.AGENT_ERROR, "".join(traceback.format_exception_only(problem)).strip()
-        else:
-            return _item(sample, document, session_id, number, time.monotonic() - start)
-        return BatchItem(
-            success=False,
-            result=None,
-            error=error,
-            index=sample.index,
-            elapsed=time.monotonic() - start,
-            input_id=sample.input_id,
-            sample=sample.sample,
-            session_id=attempt.session_id,
-            status=status,
-            attempts=number,
-        )
+        return True
 
-    # --- resuming --------------------------------------------------------------------------------------------------
-
-    async def _resume(self) -> list[_Sample]:
-        """Hand out what the store has; gives what it has not."""
-        assert self._core.delivery is not None
-        store, call = self._core.delivery.store, self._core.delivery.call
-        wanted = {sample.input_id for sample in self._samples}
+    async def _read_kept(self, wanted: set[str]) -> _Kept:
+        """The results that count, by input. One of a lost session or a failed engine doesn't: the agent had no say."""
+        assert self.core.delivery is not None
+        store, call = self.core.delivery.store, self.core.delivery.call
         try:
-            keys = await call(lambda: [k for k in store.keys(f"{self._core.exp_id}/") if _input_of(k) in wanted])
+            keys = await call(lambda: [k for k in store.keys(f"{self.core.exp_id}/") if _input_of(k) in wanted])
         except StoreForbidden as error:
-            raise StoreForbidden(str(error), hint="allow s3:ListBucket; resume has to list what is there") from error
-        kept: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+            raise StoreForbidden(str(error), hint="allow s3:ListBucket; resume lists the stored results") from error
+        kept: _Kept = defaultdict(list)
         for key in keys:
             with contextlib.suppress(StoreError):
-                document = (await call(read_result, store, key)).document
-                status = Result(document).status
-                if status is Status.COMPLETED or (status not in INFRASTRUCTURE and not self._options.rerun_failures):
-                    kept[_input_of(key) or ""].append((key, document))
-        missing = []
-        for sample in self._samples:
-            if kept[sample.input_id]:
-                key, document = kept[sample.input_id].pop(0)
-                item = _item(sample, document, RolloutId.from_key(key).session_id, 0, _seconds(document), resumed=True)
-                self._items.put_nowait(item)
-            else:
-                missing.append(sample)
-        return missing
+                result = await call(read_result, store, key)
+                failed = result.status is not Status.COMPLETED
+                if result.status not in INFRASTRUCTURE and not (failed and self.options.rerun_failures):
+                    kept[_input_of(key) or ""].append((key, result.document))
+        return kept
 
 
 class BatchResult:
@@ -306,7 +275,7 @@ class AsyncBatchResult:
 
 class _Grouping:
     def __init__(self, run: BatchRun) -> None:
-        self._size = run._options.n
+        self._size = run.options.n
         self._open: dict[int, list[BatchItem]] = defaultdict(list)
 
     def add(self, item: BatchItem) -> list[BatchItem] | None:
@@ -332,37 +301,7 @@ def input_id_of(payload: dict[str, Any], index: int) -> str:
     return f"{index:06d}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
-def status_of(fault: RuntimeFault) -> Status:
-    """What a refused invoke amounts to: the agent's own fault, or a session that was lost on the way."""
-    own = fault.status in (400, 401, 403, 404) or fault.reason == "agent"
-    return Status.AGENT_ERROR if own else Status.SESSION_LOST
-
-
-def _item(
-    sample: _Sample, document: dict[str, Any], session_id: str, attempt: int, elapsed: float, *, resumed: bool = False
-) -> BatchItem:
-    status = Result(document).status
-    success = status is Status.COMPLETED
-    return BatchItem(
-        success=success,
-        result=document,
-        error=Result(document).failure,
-        index=sample.index,
-        elapsed=elapsed,
-        input_id=sample.input_id,
-        sample=sample.sample,
-        session_id=session_id,
-        status=status,
-        attempts=attempt,
-        resumed=resumed,
-    )
-
-
 def _input_of(key: str) -> str | None:
     with contextlib.suppress(AgentCoreRLError):
         return RolloutId.from_key(key).input_id
     return None
-
-
-def _seconds(document: dict[str, Any]) -> float:
-    return Result(document).seconds or 0.0

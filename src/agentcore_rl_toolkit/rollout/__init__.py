@@ -1,23 +1,14 @@
-"""Rollouts: open a gateway session → invoke → await the result → fold the trajectories → `Rollout`, in groups.
+"""Rollouts in groups: open a gateway session, invoke, await the result, fold the trajectories, judge.
 
-rollout.py   Rollout and Group
-policy.py    what each way a rollout can end does to training
-judge.py     what becomes of one rollout, and of a group
-options.py   how rollouts are run
-sample.py    one rollout, from its gateway session to its trajectories
-outage.py    when the infrastructure is down
-run.py       run_rollouts
-metrics.py   a step in figures
-causes.py    why rollouts were not trained on
-files.py     rollouts on disk
-rescore.py   another reward for rollouts that were run already
+In: data rows, a `RolloutClient`, a `Gateway`. Out: `Group`s of judged `Rollout`s, their metrics, and files of them. Its
+judge is the only place that decides what is trained on. It refuses to know any trainer, and may import `client`,
+`gateway` and what those import.
 """
 
 from .failure_causes import Causes
-from .failure_table import FAILURES, Action, failure_table
-from .judge import Judge
+from .judge import FAILURES, Judge, failure_table
 from .options import UNALTERED, RolloutOptions
-from .rollout import Group, Rollout
+from .rollout import Action, Group, Rollout
 from .rollout_files import RolloutWriter, read_rollouts
 from .runner import RolloutRunner, run_rollouts
 from .step_metrics import merge_metrics, step_metrics

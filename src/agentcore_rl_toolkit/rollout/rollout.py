@@ -1,20 +1,33 @@
-"""`Rollout`, the unit that is handed to training, and `Group`, the samples of one data row. Values, nothing else."""
+"""`Rollout`, the unit of training, and `Group`, the samples of one data row. Values only."""
 
 from __future__ import annotations
 
+import enum
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..gateway.record.trajectory import Fidelity, Row
 from ..types import Status
-from .failure_table import Action
 
 NOT_NEEDED = "no longer needed"
-"""Why a rollout was given up of which there were enough without it."""
+"""Why a rollout was cancelled after its group was complete."""
 
 NOTHING = Fidelity(sampled=0, trained=0, masked={}, rows=0, turns=0, bridges=0, renders=0, parse_failures=0)
 """The fidelity of a rollout that never reached a model."""
+
+
+class Action(str, enum.Enum):
+    """What becomes of a rollout."""
+
+    TRAIN = "train"
+    """It is trained on and counts in its group's mean; if it failed, with `failed_reward`."""
+    MASK = "mask"
+    """It takes its place in the group, but is not trained on and counts in no mean."""
+    REFILL = "refill"
+    """It is left out, and another sample takes its place."""
+    STOP = "stop"
+    """The run ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,21 +36,20 @@ class Rollout:
 
     input_id: str
     session_id: str | None
-    """None if it was given up before it had one."""
+    """None if the rollout was cancelled before it had a session."""
     sample: int
-    """Which sample of its data row it is, counted from 0 in the order they were started."""
+    """Counts the samples of a data row from 0, in the order they were started."""
     status: Status
     action: Action
-    """What becomes of it: `train`, or why not is in `why`."""
     why: str | None
+    """Why it is not trained on; None if it is."""
     payload: dict[str, Any]
     """The data row."""
     result: dict[str, Any] | None
-    """The stored result; None if there is none."""
+    """The stored result, if there is one."""
     error: str | None
-    """What went wrong, if something did."""
     rewards: float | list[float] | None
-    """As the agent returned them, one or one for each turn."""
+    """As the agent returned them: one, or one for each turn."""
     rows: tuple[Row, ...] = ()
     fidelity: Fidelity = NOTHING
     seconds: dict[str, float] = field(default_factory=dict)
@@ -45,7 +57,7 @@ class Rollout:
 
     @property
     def reward(self) -> float | None:
-        """What it is trained on; with one reward for each turn, the last."""
+        """The reward; the last one, if there is one for each turn."""
         return self.rewards[-1] if isinstance(self.rewards, list) else self.rewards
 
     @property
@@ -59,7 +71,7 @@ class Rollout:
 
     @property
     def failed(self) -> bool:
-        """Whether it came to no good end of its own; one that was given up may have."""
+        """Whether it did not complete, for another reason than that it was no longer needed."""
         return self.status is not Status.COMPLETED and self.why != NOT_NEEDED
 
 
@@ -68,19 +80,19 @@ class Group:
     """The samples of one data row."""
 
     index: int
-    """The row's place among those that were asked for."""
+    """The row's place in the input."""
     input_id: str
     payload: dict[str, Any]
     rollouts: tuple[Rollout, ...]
-    """As many as were asked for: those to train on, and the masked ones that take a place beside them."""
+    """`n` rollouts: those to train on, then masked ones."""
     others: tuple[Rollout, ...] = ()
-    """What else ran: refilled, given up, or more than were needed."""
+    """Everything else that ran: refilled, cancelled, or more than `n`."""
     dropped: str | None = None
-    """Why the group is not trained on, if so."""
+    """Why the group is not trained on; None if it is."""
 
     @property
     def trained(self) -> list[Rollout]:
-        """Those that are trained on, and make up the group's mean."""
+        """The rollouts that are trained on and make up the group's mean."""
         return [rollout for rollout in self.rollouts if rollout.trained]
 
     @property
@@ -93,7 +105,7 @@ class Group:
 
     @property
     def has_variance(self) -> bool:
-        """Whether there is anything to learn from it."""
+        """Whether its rewards differ."""
         return len(set(self.rewards)) > 1
 
     @property

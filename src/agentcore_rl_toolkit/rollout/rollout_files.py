@@ -23,8 +23,7 @@ from ..engine.base import IDS
 from ..errors import ConfigError
 from ..gateway.record.trajectory import Fidelity, RouteTable, Row, Span
 from ..types import Status
-from .failure_table import Action
-from .rollout import Rollout
+from .rollout import Action, Rollout
 
 SCHEMA_VERSION = 1
 _BATCH = 64  # rollouts in a row group of a Parquet file

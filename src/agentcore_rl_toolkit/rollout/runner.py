@@ -1,7 +1,8 @@
 """Running rollouts in groups: a gateway session and a runtime session for each, many at a time, judged as they end.
 
-One bad rollout is data: what becomes of it is the judge's decision, and nothing it does reaches the others. Leaving the
-loop early, an exception and Ctrl-C all stop every session that is still running.
+The client's `RolloutLoop` runs them; this module opens groups, refills them and decides when a run has to stop. One
+bad rollout is data: the judge decides what becomes of it, and no other rollout notices. Leaving the loop early, an
+exception and Ctrl-C all stop every session that still runs.
 """
 
 from __future__ import annotations
@@ -10,28 +11,27 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..client import RolloutClient
 from ..client.batch import input_id_of
+from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
 from ..common.private_loop import PrivateLoop
 from ..errors import RolloutsStopped
 from ..gateway.gateway import Gateway
 from ..types import Status
 from .failure_causes import Causes
-from .failure_table import Action
 from .options import RolloutOptions
-from .outage import DOWN, Outage
-from .rollout import Group, Rollout
+from .rollout import Action, Group, Rollout
 from .sample import Sample
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_TRACEBACK = 8000
-_SAY_SECONDS = 30.0
+_WARN_SECONDS = 30.0
 _PATIENCE = 1 / 30
-"""The share of `outage_seconds` after which a row that fails alone is thought to fail by its own doing."""
+"""The share of `outage_seconds` after which a row that fails alone is charged for each failure."""
 
 
 def run_rollouts(
@@ -44,11 +44,11 @@ def run_rollouts(
     on_rollout: Callable[[Rollout], object] | None = None,
     **options: Any,
 ) -> Iterator[Group]:
-    """Run `n` rollouts of each row and hand out complete groups as they finish.
+    """Run `n` rollouts of each row and yield complete groups as they finish.
 
-    With `groups`, it ends once there are so many; `rows` may then be endless, and dropped groups are made up for by the
-    rows after them. `options` are those of `RolloutOptions`. If every group was dropped and
-    `keep_dropped` hands none of them out, it raises `RolloutsStopped`, which says why.
+    With `groups`, it ends after that many; `rows` may then be endless, and further rows replace dropped groups.
+    `options` are those of `RolloutOptions`. If every group was dropped and `keep_dropped` yields none of them, it
+    raises `RolloutsStopped` with the causes.
     """
     chosen = RolloutOptions(n=n, **options)
     runner = RolloutRunner(client, gateway, replace(chosen, keep_dropped=True), on_rollout=on_rollout)
@@ -82,75 +82,39 @@ class RolloutRunner:
         self.on_rollout = on_rollout
         self._loop = PrivateLoop("rollouts")
         self._failures = 0
-        self._said_at = float("-inf")
+        self._warned_at = float("-inf")
         self.outage = Outage()
 
     def run(self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any) -> Iterator[Group]:
-        """Groups as they finish; `changes` to the options hold for this call."""
-        running = self.run_async(rows, groups=groups, **changes)
-        waiting: asyncio.Task[Any] | None = None
-
-        async def following() -> Group | None:
-            nonlocal waiting
-            waiting = asyncio.current_task()
-            return await anext(running, None)
-
-        async def close() -> None:
-            if waiting is not None:  # Ctrl-C has cancelled it, and it may still be cleaning up
-                await asyncio.wait([waiting])
-            await running.aclose()  # type: ignore[attr-defined]
-
+        """Yield groups as they finish; `changes` to the options hold for this call."""
+        running = _Step(self, rows, groups, replace(self.options, **changes)).loop
         try:
-            while (group := self._loop.run(following())) is not None:
+            while (group := self._loop.run(running.next())) is not None:
                 yield group
         finally:
-            self._loop.run(close())
+            self._loop.run(running.close())
 
     async def run_async(
         self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any
     ) -> AsyncIterator[Group]:
         """The same, for `async for`."""
-        options = replace(self.options, **changes) if changes else self.options
-        step = _Step(self, options)
-        waiting = enumerate(rows)
-        kept = tokens = 0
-        full = False
-        active: set[asyncio.Task[Group]] = set()
-        finished: set[asyncio.Task[Group]] = set()
+        running = _Step(self, rows, groups, replace(self.options, **changes)).loop
         try:
-            while groups is None or kept < groups:
-                room = step.width if groups is None else min(step.width, groups - kept)
-                while not full and len(active) < room and (following := next(waiting, None)) is not None:
-                    active.add(asyncio.ensure_future(step.group(*following)))
-                if not active:
-                    return
-                finished, active = await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
-                for task in finished:
-                    group = options.judge.group(task.result(), options.n)
-                    limit = options.max_batch_tokens
-                    if group.dropped is None and limit is not None and tokens + group.tokens > limit:
-                        full, group = True, replace(group, dropped="over the token budget")
-                    if group.dropped is None:
-                        kept, tokens = kept + 1, tokens + group.tokens
-                    if group.dropped is None or options.keep_dropped:
-                        yield group
+            while (group := await running.next()) is not None:
+                yield group
         finally:
-            for task in active:
-                task.cancel()
-            await asyncio.gather(*active, *finished, return_exceptions=True)
+            await running.close()
 
     def close(self) -> None:
         """End the thread that rollouts run on."""
         self._loop.close()
 
     def failures_reset(self) -> None:
-        """Count failures in a row from here on."""
+        """Restart the count of failures in a row."""
         self._failures = 0
 
     def ended(self, rollout: Rollout, options: RolloutOptions) -> None:
-        """Take note of a rollout; too many failures in a row end the run, and so does too long an outage."""
-        now = time.monotonic()
-        self.outage.ended(rollout.session_id or "", rollout.input_id, rollout.status, now)
+        """Count a rollout; too many failures in a row end the run, and so does too long an outage."""
         if self.on_rollout is not None:
             self.on_rollout(rollout)
         if rollout.action is Action.STOP:
@@ -158,8 +122,8 @@ class RolloutRunner:
         if rollout.trained:
             self._failures = 0
         elif rollout.status in DOWN:
-            self._check_outage(rollout, options, now)
-        elif rollout.status not in (Status.CANCELLED, Status.TRUNCATED):  # a poor policy is cut off often
+            self._check_outage(rollout, options)
+        elif rollout.status not in (Status.CANCELLED, Status.TRUNCATED):  # a poor policy is often truncated
             self._failures += 1
         if self._failures >= options.max_failures:
             raise RolloutsStopped(
@@ -168,114 +132,114 @@ class RolloutRunner:
                 hint="run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
             )
 
-    def _check_outage(self, rollout: Rollout, options: RolloutOptions, now: float) -> None:
-        """Say that the infrastructure is down, and end the run if it has been for too long."""
-        seconds, text = self.outage.seconds(now), f"{rollout.status.value}: {rollout.error or 'no error'}"
+    def _check_outage(self, rollout: Rollout, options: RolloutOptions) -> None:
+        """Warn that the infrastructure is down; end the run if it has been for too long."""
+        seconds, text = self.outage.seconds(_now()), f"{rollout.status.value}: {rollout.error or 'no error'}"
         if seconds >= options.outage_seconds:
             raise RolloutsStopped(
                 f"for {seconds:.0f} s, every rollout has lost its session or its engine; the last one: {text}",
-                hint="see whether the runtime and the engine are up; outage_seconds says how long to wait for them",
+                hint="check that the runtime and the engine are up; outage_seconds sets how long to wait for them",
             )
-        if now - self._said_at >= _SAY_SECONDS:
-            self._said_at = now
-            logger.warning("a rollout has lost its session or its engine, and is run again: %s", text)
+        if time.monotonic() - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = time.monotonic()
+            logger.warning("a rollout lost its session or its engine and runs again: %s", text)
 
 
 class _Step:
-    """The groups of one call."""
+    """One call of `run`: which rows become groups, and which groups are kept."""
 
-    def __init__(self, runner: RolloutRunner, options: RolloutOptions) -> None:
-        self._runner, self._options = runner, options
-        self._slots = asyncio.Semaphore(options.max_concurrent_sessions)
-        self._size = options.n + options.oversample
-        self.width = -(-options.max_concurrent_sessions // self._size) + 1
-        """How many groups are worked on at a time."""
-
-    async def group(self, index: int, payload: dict[str, Any]) -> Group:
-        """Sample a row until there are enough, or no more to be had."""
-        n = self._options.n
-        row = _Row(payload, input_id_of(payload, index))
-        trained: list[Rollout] = []
-        masked: list[Rollout] = []
-        others: list[Rollout] = []
-        running: dict[asyncio.Task[Rollout | None], Sample] = {}
-        for _ in range(self._size):
-            self._start(row, running)
-        try:
-            while running and len(trained) < n:
-                finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(finished, key=lambda task: running[task].number):
-                    del running[task]
-                    ended = task.result()
-                    if ended is None:
-                        continue
-                    rollout = self._options.judge.rollout(ended)
-                    self._runner.ended(rollout, self._options)
-                    if rollout.action is Action.REFILL:
-                        others.append(rollout)
-                        self._start(row, running, after=rollout)
-                    else:
-                        (trained if rollout.trained else masked).append(rollout)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        for sample in running.values():
-            others.append(sample.given_up())
-            self._runner.ended(others[-1], self._options)
-        places = [*trained, *masked]
-        chosen = sorted(places[:n], key=lambda rollout: rollout.sample)
-        return Group(index, row.input_id, payload, tuple(chosen), (*places[n:], *others))
-
-    def _start(
-        self, row: _Row, running: dict[asyncio.Task[Rollout | None], Sample], after: Rollout | None = None
+    def __init__(
+        self, runner: RolloutRunner, rows: Iterable[dict[str, Any]], groups: int | None, options: RolloutOptions
     ) -> None:
-        """Start another sample, `after` one that it takes the place of."""
-        runner = self._runner
-        sample = Sample(runner.client, runner.gateway, self._options, row.payload, row.input_id, row.started)
-        row.started += 1
-        running[asyncio.ensure_future(self._run(sample, row, after))] = sample
+        self.runner, self.options = runner, options
+        self._rows, self._wanted = enumerate(rows), groups
+        self._open = self._kept = self._tokens = 0
+        self._is_full = False
+        slots, size = options.max_concurrent_sessions, options.n + options.oversample
+        self.loop = RolloutLoop[Rollout, Group](
+            slots,
+            self._open_group,
+            outage=runner.outage,
+            patience=options.outage_seconds * _PATIENCE,
+            ahead=-(-slots // size) + 1,
+        )
 
-    async def _run(self, sample: Sample, row: _Row, after: Rollout | None) -> Rollout | None:
-        """Run a sample when there is a slot for it, and later while the infrastructure is down; None if no refill is
-        left for it."""
-        outage = self._runner.outage
-        number = outage.number
-        async with self._slots:
-            await asyncio.sleep(outage.wait(time.monotonic()))
-            if after is not None and self._counts(after, row, number):
-                if row.refills >= self._options.max_refills:
-                    return None
-                row.refills += 1
-            outage.started(sample.id, time.monotonic())
-            try:
-                return await sample.run()
-            except BaseException:
-                outage.left(sample.id)
-                raise
+    def _open_group(self) -> _OpenGroup | None:
+        if self._is_full or (self._wanted is not None and self._open + self._kept >= self._wanted):
+            return None
+        following = next(self._rows, None)
+        if following is None:
+            return None
+        self._open += 1
+        return _OpenGroup(self, *following)
 
-    def _counts(self, failed: Rollout, row: _Row, number: int) -> bool:
-        """Whether a rollout is one of those that a row may have in vain; it failed in the outage of that `number`."""
-        outage, patience = self._runner.outage, self._options.outage_seconds * _PATIENCE
-        if failed.status not in DOWN:
-            return True
-        if outage.number == number:
-            return outage.is_of_the_row(row.input_id, time.monotonic(), patience=patience)
-        first, row.outage = row.outage != number, number
-        return first
+    def finished(self, group: Group) -> None:
+        """Judge a finished group, and hand it out if it is kept."""
+        self._open -= 1
+        group = self.options.judge.group(group, self.options.n)
+        limit = self.options.max_batch_tokens
+        if group.dropped is None and limit is not None and self._tokens + group.tokens > limit:
+            self._is_full, group = True, replace(group, dropped="over the token budget")
+        if group.dropped is None:
+            self._kept, self._tokens = self._kept + 1, self._tokens + group.tokens
+        if group.dropped is None or self.options.keep_dropped:
+            self.loop.hand_out(group)
 
 
-@dataclass
-class _Row:
-    """What has been done for one row."""
+class _OpenGroup(JobGroup[Sample, Rollout]):
+    """The samples of one row, until enough can be trained on or no refills are left."""
 
-    payload: dict[str, Any]
-    input_id: str
-    started: int = 0
-    """How many samples of it."""
-    refills: int = 0
-    outage: int | None = None
-    """The number of the latest outage that cost it a refill."""
+    def __init__(self, step: _Step, index: int, payload: dict[str, Any]) -> None:
+        super().__init__(input_id_of(payload, index))
+        self._step, self._options = step, step.options
+        self._index, self._payload = index, payload
+        self._trained: list[Rollout] = []
+        self._masked: list[Rollout] = []
+        self._others: list[Rollout] = []
+        self._added = self._refills = 0
+        for _ in range(self._options.n + self._options.oversample):
+            self._add_sample()
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._trained) >= self._options.n
+
+    def ended(self, job: Sample, outcome: Rollout, *, counts: bool) -> None:
+        rollout = self._options.judge.rollout(outcome)
+        self._step.runner.ended(rollout, self._options)
+        if rollout.action is Action.REFILL:
+            self._others.append(rollout)
+            self._refill(counts)
+        else:
+            (self._trained if rollout.trained else self._masked).append(rollout)
+
+    def cancelled(self, job: Sample) -> None:
+        self._others.append(job.given_up())
+        self._step.runner.ended(self._others[-1], self._options)
+
+    def finished(self) -> None:
+        n, places = self._options.n, [*self._trained, *self._masked]
+        chosen = sorted(places[:n], key=lambda rollout: rollout.sample)
+        self._step.finished(
+            Group(self._index, self.input_id, self._payload, tuple(chosen), (*places[n:], *self._others))
+        )
+
+    def _refill(self, counts: bool) -> None:
+        if counts and self._refills >= self._options.max_refills:
+            return
+        self._refills += counts
+        self._add_sample()
+
+    def _add_sample(self) -> None:
+        runner = self._step.runner
+        self.pending.append(
+            Sample(runner.client, runner.gateway, self._options, self._payload, self.input_id, self._added)
+        )
+        self._added += 1
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _traceback(rollout: Rollout) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
-from agentcore_rl_toolkit.client import batch
+from agentcore_rl_toolkit.client import scheduler
 from agentcore_rl_toolkit.client.batch import BatchItem, input_id_of
-from agentcore_rl_toolkit.errors import RolloutCancelled, RuntimeFault
+from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime import Invocation
 from agentcore_rl_toolkit.types import Status
 from support.own_runtime import OwnRuntime, completed
@@ -25,7 +25,7 @@ from support.runtime import eventually
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.01)
 
 
 def run(runtime: Any, folder: Path, rows: list[Any], **options: Any) -> list[BatchItem]:
@@ -140,19 +140,6 @@ def test_closing_a_batch_ends_a_loop_on_another_thread(tmp_path: Path) -> None:
             eventually(lambda: len(runtime.invoked) == 3)
             running.close()
             assert items.result(60) == []
-
-
-def test_a_batch_that_is_cut_off_says_so(tmp_path: Path) -> None:
-    """Whatever ends it: an endless wait would be the worst of all answers."""
-    runtime = OwnRuntime(lambda payload: None)
-    with RolloutClient(runtime, tmp_path, "exp") as client:
-        running = client.run_batch([{}] * 3)
-        with concurrent.futures.ThreadPoolExecutor(1) as other:
-            items = other.submit(list, running)
-            eventually(lambda: len(runtime.invoked) == 3)
-            client._loop.loop.call_soon_threadsafe(running._run._task.cancel)  # type: ignore[union-attr]
-            with pytest.raises(RolloutCancelled, match="the batch was ended before its rollouts were"):
-                items.result(60)
 
 
 @pytest.mark.parametrize("answer", [None, "text", 7, Invocation("a", 200, "", None)], ids=repr)  # type: ignore[arg-type]

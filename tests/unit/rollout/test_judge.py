@@ -7,12 +7,43 @@ from dataclasses import replace
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.rollout import Action, Judge, failure_table
-from agentcore_rl_toolkit.rollout.judge import reasons
+from agentcore_rl_toolkit.rollout import FAILURES, Action, Judge, failure_table
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
 from agentcore_rl_toolkit.rollout.step_metrics import step_metrics
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
+
+# The failure table
+
+
+def test_every_way_to_end_has_a_line() -> None:
+    assert set(FAILURES) == set(Status)
+
+
+def test_only_what_completed_is_trained_and_the_infrastructures_failures_are_run_again() -> None:
+    by_action = {action: {s.value for s in Status if FAILURES[s] is action} for action in Action}
+    assert by_action == {
+        Action.TRAIN: {"completed"},
+        Action.MASK: {"truncated", "timeout", "agent_error", "reward_error"},
+        Action.REFILL: {"session_lost", "engine_error", "cancelled"},
+        Action.STOP: set(),
+    }
+
+
+def test_changes_change_their_line_and_nothing_else() -> None:
+    table = failure_table({"timeout": "train", "agent_error": "stop"})
+    assert table == dict(FAILURES) | {Status.TIMEOUT: Action.TRAIN, Status.AGENT_ERROR: Action.STOP}
+    assert FAILURES[Status.TIMEOUT] is Action.MASK
+    assert failure_table() == failure_table({}) == dict(FAILURES)
+
+
+@pytest.mark.parametrize("line", [("timeout", "ignore"), ("slow", "train"), ("TIMEOUT", "train"), ("timeout", "")])
+def test_a_line_that_is_none_is_refused_by_name(line: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"{line[0]}={line[1]}") as caught:
+        failure_table(dict([line]))
+    assert "hint: one of completed, truncated" in str(caught.value)
+    assert "= one of train, mask, refill, stop" in str(caught.value)
+
 
 # One rollout
 
@@ -109,7 +140,7 @@ def test_without_versions_nothing_is_stale() -> None:
 
 def test_versions_that_are_no_numbers_are_refused_where_staleness_is_asked_for() -> None:
     rollout = make_rollout(1.0, make_row(versions=(("main@3f", 3, 5), ("7", 4, 5))))
-    with pytest.raises(ConfigError, match=r"\['7', 'main@3f'\] are no numbers") as caught:
+    with pytest.raises(ConfigError, match=r"that are numbers, not \['7', 'main@3f'\]") as caught:
         Judge(max_staleness=1).rollout(rollout)
     assert "hint: name weights by the training step" in str(caught.value)
     assert Judge().rollout(rollout).trained
@@ -129,11 +160,6 @@ def test_the_first_objection_is_the_reason() -> None:
     ]
     assert [judge.rollout(rollout).why for rollout, _ in cases] == [why for _, why in cases]
     assert replace(judge, max_rollout_tokens=5).rollout(make_rollout(1.0, old)).why == "stale"
-
-
-def test_reasons_are_counted() -> None:
-    rollouts = [make_rollout(), failed(), failed(), make_rollout(None, why="no reward")]
-    assert reasons(rollouts) == {"agent_error": 2, "no reward": 1}
 
 
 # A group

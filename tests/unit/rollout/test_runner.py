@@ -1,17 +1,30 @@
-"""What a stored result comes to."""
+"""What stored results come to, over a runtime that runs no agent."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.agent.result import Result
-from agentcore_rl_toolkit.rollout import RolloutOptions, RolloutRunner
-from agentcore_rl_toolkit.rollout.runner import _Row, _Step
+from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.rollout import Rollout, RolloutOptions, run_rollouts
 from agentcore_rl_toolkit.rollout.sample import Sample
 from agentcore_rl_toolkit.types import Status
-from support.rollouts import failed, make_rollout
+from support.gateway import gateway
+from support.own_runtime import OwnRuntime
+
+
+def rollout_of(document: dict[str, Any], folder: Path) -> Rollout:
+    """The rollout of a session that stores this document."""
+    runtime = OwnRuntime(lambda payload: json.dumps(document).encode())
+    with RolloutClient(runtime, folder, "exp") as client, gateway(ScriptedEngine([])) as running:
+        settings: dict[str, Any] = {"client": client, "gateway": running, "keep_dropped": True}
+        (group,) = run_rollouts([{"prompt": "hi", "input_id": "row"}], 1, **settings)
+    (rollout,) = group.rollouts
+    return rollout
 
 
 @pytest.mark.parametrize(
@@ -23,44 +36,24 @@ from support.rollouts import failed, make_rollout
         ({"status_code": 500, "error": {"kind": "timeout"}, "stop_reason": "slow"}, Status.TIMEOUT, None),
     ],
 )
-def test_a_result_becomes_a_rollout(document: dict[str, Any], status: Status, rewards: Any) -> None:
-    nobody: Any = None
-    rollout = Sample(nobody, nobody, RolloutOptions(), {"prompt": "hi"}, "row", 3)._with_result(Result(document))
+def test_a_result_becomes_a_rollout(tmp_path: Path, document: dict[str, Any], status: Status, rewards: Any) -> None:
+    rollout = rollout_of(document, tmp_path)
     assert (rollout.status, rollout.rewards, rollout.result) == (status, rewards, document)
-    assert (rollout.sample, rollout.input_id, rollout.payload) == (3, "row", {"prompt": "hi"})
+    assert (rollout.sample, rollout.input_id, rollout.payload["prompt"]) == (0, "row", "hi")
     assert (rollout.error is None) == (status is Status.COMPLETED)
-
-
-def test_what_is_given_up_before_it_has_a_session_has_none_and_has_not_failed() -> None:
-    nobody: Any = None
-    sample = Sample(nobody, nobody, RolloutOptions(), {"prompt": "hi"}, "row", 3)
-    rollout = sample.given_up()
-    assert (rollout.session_id, rollout.status, rollout.why) == (None, Status.CANCELLED, "no longer needed")
-    assert not rollout.failed
-    sample._since = 1.0
-    assert sample.given_up().session_id == sample.id
 
 
 @pytest.mark.parametrize(
     "reason", ["x" * 10_000_000, [["deep"]], {"a": 1}, "\ud800"], ids=lambda reason: str(reason)[:9]
 )
-def test_what_went_wrong_is_a_text_of_bounded_length(reason: Any) -> None:
-    nobody: Any = None
-    document = {"status_code": 500, "stop_reason": reason, "traceback": ["no", "text"]}
-    rollout = Sample(nobody, nobody, RolloutOptions(), {}, "row", 0)._with_result(Result(document))
+def test_what_went_wrong_is_a_text_of_bounded_length(tmp_path: Path, reason: Any) -> None:
+    rollout = rollout_of({"status_code": 500, "stop_reason": reason, "traceback": ["no", "text"]}, tmp_path)
     assert rollout.error is not None
     assert 0 < len(rollout.error.encode()) < 5000
 
 
-def test_an_outage_costs_a_row_one_refill_however_many_of_its_samples_it_took() -> None:
+def test_what_is_given_up_before_it_has_a_session_has_none_and_has_not_failed() -> None:
     nobody: Any = None
-    runner = RolloutRunner(nobody, nobody)
-    step, row, outage = _Step(runner, RolloutOptions()), _Row({}, "row-1"), runner.outage
-    for _ in range(2):
-        number = outage.number
-        for name in ("row-1", "row-2"):
-            outage.ended("session", name, Status.SESSION_LOST, 0.0)
-        assert [step._counts(failed(Status.SESSION_LOST), row, number) for _ in range(3)] == [False] * 3
-        outage.ended("session", "row-2", Status.COMPLETED, 1.0)
-        assert [step._counts(failed(Status.SESSION_LOST), row, number) for _ in range(3)] == [True, False, False]
-    assert step._counts(make_rollout(1.0), row, outage.number)  # a stale one, say
+    rollout = Sample(nobody, nobody, RolloutOptions(), {"prompt": "hi"}, "row", 3).given_up()
+    assert (rollout.session_id, rollout.status, rollout.why) == (None, Status.CANCELLED, "no longer needed")
+    assert not rollout.failed
