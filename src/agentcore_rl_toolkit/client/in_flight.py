@@ -26,7 +26,7 @@ from ..store import open_store
 from ..store.local_buckets import bucket_folder, buckets_folder
 from ..types import RolloutId, Status
 from .delivery import Delivery
-from .request_queue import SharedPacer
+from .pacing import Pacer
 from .runtime_calls import RuntimeCalls
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _LONGEST_TEXT = 1000
 _ANSWER_SECONDS = 30.0  # a rollout is answered at once, so silence means that nobody is there
 
 # Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process with the same limit.
-_pacers: weakref.WeakValueDictionary[tuple[str, float | None], SharedPacer] = weakref.WeakValueDictionary()
+_pacers: weakref.WeakValueDictionary[tuple[str, float | None], Pacer] = weakref.WeakValueDictionary()
 _pacers_lock = threading.Lock()  # clients live on loops, and so on threads, of their own
 
 
@@ -120,7 +120,7 @@ class ClientCore:
                 limit = None
             with _pacers_lock:
                 key = (self._runtime.arn, limit)
-                pacer = _pacers[key] = _pacers.get(key) or SharedPacer(limit)
+                pacer = _pacers[key] = _pacers.get(key) or Pacer(limit)
             self._calls = RuntimeCalls(self._runtime, pacer, attempts=self._attempts)
             store = open_store(self.store_name, sqs_url=self._sqs_url, s3_environ=s3_environ)
             self.delivery = Delivery(store, self.exp_id)

@@ -1,22 +1,25 @@
-"""Calls to a runtime: each in its turn, tried again where that helps, and none the worse for what a runtime does.
+"""Calls to a runtime: queued, paced, tried again where that helps, and contained if a runtime misbehaves.
 
-Whatever a runtime raises comes out as a `RuntimeFault`, so that it costs one rollout and not the client. Throttles are
-waited out, and so is a full runtime, for as long as it takes. Refuses to read an answer of more than a megabyte: an app
-that takes a rollout on says so in a hundred bytes.
+Stops go before invokes, because they free the sessions that invokes may wait for; among each, first come, first
+served. Throttles are waited out, and so is a full runtime, for as long as it takes. Whatever a runtime raises comes out
+as a `RuntimeFault`, so it costs one rollout and not the client. Refuses to read an answer of more than a megabyte: an
+app accepts a rollout in a hundred bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import traceback
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from ..errors import AgentCoreRLError, RuntimeFault
 from ..runtime import Runtime
-from .request_queue import SharedPacer, Turns
+from .pacing import Admission, Pacer
 
 logger = logging.getLogger(__name__)
 
@@ -27,58 +30,150 @@ _LONGEST_BACKOFF = 20.0
 _LONGEST_ANSWER = 1 << 20
 _LONGEST_TEXT = 4000
 _ANSWER_SECONDS = 300.0  # starting a session includes importing the agent
+_WARN_SECONDS = 60.0
+
+
+class RequestQueue:
+    """The queue in front of one runtime, on one event loop."""
+
+    def __init__(self, pacer: Pacer) -> None:
+        self._pacer, self._admission = pacer, Admission()
+        self._stops: deque[asyncio.Future[None]] = deque()
+        self._invokes: deque[tuple[asyncio.Future[None], str]] = deque()
+        self._changed = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._warned_at = float("-inf")
+
+    async def wait_to_stop(self) -> None:
+        """Return when a stop may be sent."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stops.append(turn)
+        self._serve()
+        await turn
+
+    async def wait_to_invoke(self, session_id: str) -> None:
+        """Return when an invoke may be sent. The caller reports how it went: `accepted`, `refused` or `ended`."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._invokes.append((turn, session_id))
+        self._serve()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.ended(session_id)
+            raise
+
+    def accepted(self, session_id: str) -> None:
+        """The session runs."""
+        self._admission.accepted(session_id)
+        self._changed.set()
+
+    def refused(self, session_id: str, retry_after: float | None) -> None:
+        """The runtime is full."""
+        now = _now()
+        self._admission.refused(session_id, now, retry_after)
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            running = self._admission.running
+            logger.warning("the runtime is full; this client runs %d sessions and starts others as they end", running)
+
+    def ended(self, session_id: str) -> None:
+        """The session runs no longer, or never has."""
+        self._admission.ended(session_id)
+        self._changed.set()
+
+    def _serve(self) -> None:
+        self._changed.set()
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.get_running_loop().create_task(self._serve_all())
+
+    async def _serve_all(self) -> None:
+        try:
+            while self._has_waiting():
+                await self._serve_one()
+        except Exception as error:
+            logger.exception("the client can no longer pace its requests")
+            for turn in (*self._stops, *(turn for turn, _ in self._invokes)):
+                if not turn.done():
+                    turn.set_exception(RuntimeFault(f"the client can no longer pace its requests: {error!r}"))
+
+    async def _serve_one(self) -> None:
+        pause = 0.0 if self._stops else self._admission.next_start(_now()) - _now()
+        if pause > 0:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause)
+            return
+        pause = self._pacer.reserve(_now()) - _now()
+        if pause > 0:
+            await asyncio.sleep(pause)
+        self._grant()
+
+    def _has_waiting(self) -> bool:
+        """Whether any request waits; drops those that were cancelled."""
+        while self._stops and self._stops[0].done():
+            self._stops.popleft()
+        while self._invokes and self._invokes[0][0].done():
+            self._invokes.popleft()
+        return bool(self._stops or self._invokes)
+
+    def _grant(self) -> None:
+        """Give the slot that is due to the next request, if it may be used by now. A stop that came late gets it."""
+        if not self._has_waiting():
+            return
+        if self._stops:
+            self._stops.popleft().set_result(None)
+        elif self._admission.next_start(now := _now()) <= now:
+            turn, session_id = self._invokes.popleft()
+            self._admission.start(session_id, now)
+            turn.set_result(None)
 
 
 class RuntimeCalls:
     """Invokes and stops sessions of one runtime."""
 
-    def __init__(self, runtime: Runtime, pacer: SharedPacer, *, attempts: int) -> None:
+    def __init__(self, runtime: Runtime, pacer: Pacer, *, attempts: int) -> None:
         self._runtime, self._pacer, self._attempts = runtime, pacer, attempts
-        self._turns = Turns(pacer)
+        self._queue = RequestQueue(pacer)
         self._sent: set[str] = set()
         """Sessions that may be running: a request to start them was sent, and not refused."""
 
     async def invoke(self, session_id: str, body: bytes, *, given_up: Callable[[], bool]) -> bytes | None:
-        """Send `body` to a session, starting it; gives the answer, or None if it was given up meanwhile."""
-        failures = throttles = 0
+        """Send `body` to a session, starting it; returns the answer, or None if the rollout was given up meanwhile."""
+        retries = _Retries(self._pacer, self._attempts)
         while True:
-            await self._turns.wait_to_invoke(session_id)
+            await self._queue.wait_to_invoke(session_id)
             try:
                 answer = await self._send(session_id, body)
             except RuntimeFault as fault:
-                if fault.throttled:
-                    throttles += 1
-                    self._pacer.throttled(fault.retry_after)
-                elif fault.code in _RETRYABLE and failures + 1 < self._attempts:
-                    failures += 1
-                elif not fault.full:
+                if not retries.allows(fault) and not fault.full:
                     raise
                 if given_up():
                     return None
-                if not fault.full:  # then its turn comes when there is a session for it
-                    await asyncio.sleep(_backoff(failures + throttles, fault.retry_after))
+                if not fault.full:  # else its turn comes when a session has ended
+                    await retries.pause(fault)
             else:
-                self._pacer.succeeded()
+                self._pacer.succeeded(_now())
                 return answer
 
     async def _send(self, session_id: str, body: bytes) -> bytes:
-        known = session_id in self._sent
+        was_sent = session_id in self._sent
         self._sent.add(session_id)
         try:
             answer = await self._ask(session_id, body)
         except BaseException as error:
             fault = error if isinstance(error, RuntimeFault) else RuntimeFault("")
             if fault.full:
-                self._turns.refused(session_id, fault.retry_after)
+                self._queue.refused(session_id, fault.retry_after)
             else:
-                self._turns.ended(session_id)
-            if (fault.full or fault.throttled) and not known:
+                self._queue.ended(session_id)
+            if (fault.full or fault.throttled) and not was_sent:
                 self._sent.discard(session_id)
             else:
                 self._sent.add(session_id)  # a stop may have come and gone meanwhile
             raise
         self._sent.add(session_id)
-        self._turns.accepted(session_id)
+        self._queue.accepted(session_id)
         return answer
 
     async def stop(self, session_id: str) -> None:
@@ -86,33 +181,27 @@ class RuntimeCalls:
         try:
             if session_id in self._sent:
                 await self._stop(session_id)
+        except AgentCoreRLError as error:
+            logger.warning("session %s could not be stopped: %s", session_id, error)
         finally:
             self._sent.discard(session_id)
-            self._turns.ended(session_id)
+            self._queue.ended(session_id)
 
     async def _stop(self, session_id: str) -> None:
-        failures = throttles = 0
-        while failures < self._attempts:
-            await self._turns.wait_to_stop()
+        retries = _Retries(self._pacer, self._attempts)
+        while True:
+            await self._queue.wait_to_stop()
             try:
                 await _contained(lambda: self._runtime.stop(session_id))
-            except AgentCoreRLError as error:
-                fault = error if isinstance(error, RuntimeFault) else RuntimeFault(str(error), code="")
+            except RuntimeFault as fault:
                 if fault.code == "ResourceNotFoundException":
                     return
-                if fault.throttled:
-                    throttles += 1
-                    self._pacer.throttled(fault.retry_after)
-                elif fault.code in _RETRYABLE:
-                    failures += 1
-                else:
-                    logger.warning("session %s could not be stopped: %s", session_id, fault)
-                    return
-                await asyncio.sleep(_backoff(failures + throttles, fault.retry_after))
+                if not retries.allows(fault):
+                    raise
+                await retries.pause(fault)
             else:
-                self._pacer.succeeded()
+                self._pacer.succeeded(_now())
                 return
-        logger.warning("session %s could not be stopped in %d attempts", session_id, failures)
 
     async def _ask(self, session_id: str, body: bytes) -> bytes:
         try:
@@ -128,16 +217,36 @@ class RuntimeCalls:
             if len(data) > _LONGEST_ANSWER:
                 if isinstance(invocation.body, AsyncGenerator):
                     await invocation.body.aclose()
-                said = f"the agent's answer is longer than {_LONGEST_ANSWER:,} bytes"
-                raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
+                text = f"the agent's answer is longer than {_LONGEST_ANSWER:,} bytes"
+                raise RuntimeFault(text, code="RuntimeClientError", reason="agent")
         return data
 
 
-async def _contained(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of a runtime's call; anything it raises that isn't ours, as a fault.
+class _Retries:
+    """How often one request is tried again: throttles without limit, other passing faults `attempts` times in all."""
 
-    It runs in a task of its own: a runtime may let out the `CancelledError` of something it has cancelled itself, which
-    must not pass for a cancellation of the rollout.
+    def __init__(self, pacer: Pacer, attempts: int) -> None:
+        self._pacer, self._attempts = pacer, attempts
+        self._failures = self._throttles = 0
+
+    def allows(self, fault: RuntimeFault) -> bool:
+        if fault.throttled:
+            self._throttles += 1
+            self._pacer.throttled(_now(), fault.retry_after)
+            return True
+        self._failures += fault.code in _RETRYABLE
+        return fault.code in _RETRYABLE and self._failures < self._attempts
+
+    async def pause(self, fault: RuntimeFault) -> None:
+        ceiling: float = min(0.5 * 2 ** (self._failures + self._throttles), _LONGEST_BACKOFF)
+        await asyncio.sleep(max(random.random() * ceiling, min(fault.retry_after or 0.0, _LONGEST_BACKOFF)))
+
+
+async def _contained(call: Callable[[], Awaitable[T]]) -> T:
+    """Call a runtime; any exception that isn't ours becomes a fault.
+
+    It runs in a task of its own: a runtime may leak the `CancelledError` of something that it cancelled, which is not a
+    cancellation of the rollout.
     """
     task = asyncio.ensure_future(_guarded(call))
     try:
@@ -147,8 +256,8 @@ async def _contained(call: Callable[[], Awaitable[T]]) -> T:
         await asyncio.wait([task])
         raise
     if task.cancelled():
-        said = "the runtime raised CancelledError, though the client had not cancelled the call"
-        raise RuntimeFault(said, code="RuntimeClientError")
+        text = "the runtime raised CancelledError, though the client had not cancelled the call"
+        raise RuntimeFault(text, code="RuntimeClientError")
     return task.result()
 
 
@@ -163,6 +272,5 @@ async def _guarded(call: Callable[[], Awaitable[T]]) -> T:
         raise RuntimeFault(f"the runtime raised {text}", code=code) from error
 
 
-def _backoff(attempt: int, at_least: float | None) -> float:
-    ceiling: float = min(0.5 * 2**attempt, _LONGEST_BACKOFF)
-    return max(random.random() * ceiling, min(at_least or 0.0, _LONGEST_BACKOFF))
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,4 +1,5 @@
-"""The pacer on a virtual clock: the cap in every window, the use of a quota, throttles and recovery."""
+"""The pacer on a virtual clock: the cap in every window, the use of a quota, throttles and recovery; and how many
+sessions are asked for on a runtime that is full."""
 
 from __future__ import annotations
 
@@ -14,14 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.client.pacing import LONGEST_HOLD, THROTTLES, Pacer
+from agentcore_rl_toolkit.client.pacing import FIRST_WAIT, LONGEST_HOLD, LONGEST_WAIT, THROTTLES, Admission, Pacer
 from agentcore_rl_toolkit.errors import ConfigError
-from support.steps import steps
 
 rates = st.floats(0.2, 500)
-dice = st.one_of(
-    st.sampled_from([lambda: 0.0, lambda: 1.0]), st.integers(0, 1 << 32).map(lambda seed: random.Random(seed).random)
-)
 
 
 def reserve_all(pacer: Pacer, now: float, count: int) -> list[float]:
@@ -48,9 +45,6 @@ def most_above(slots: list[float], rate: float) -> float:
 
 @given(
     rate=rates,
-    burst=st.floats(1, 30),
-    jitter=st.floats(0, 1),
-    dice=dice,
     steps=st.lists(
         st.tuples(
             st.one_of(st.just(0.0), st.floats(0, 0.1), st.floats(0, 20)),
@@ -59,10 +53,8 @@ def most_above(slots: list[float], rate: float) -> float:
         max_size=120,
     ),
 )
-def test_no_window_holds_more_than_the_cap_and_slots_are_in_order(
-    rate: float, burst: float, jitter: float, dice: Callable[[], float], steps: list[tuple[float, str]]
-) -> None:
-    pacer, now, slots = Pacer(rate, burst=burst, jitter=jitter, dice=dice), 0.0, []
+def test_no_window_holds_more_than_the_cap_and_slots_are_in_order(rate: float, steps: list[tuple[float, str]]) -> None:
+    pacer, now, slots = Pacer(rate), 0.0, []
     for pause, step in steps:
         now += pause
         if step == "reserve":
@@ -74,37 +66,16 @@ def test_no_window_holds_more_than_the_cap_and_slots_are_in_order(
             pacer.throttled(now, 1.5 if step == "held" else None)
         assert 0 < (pacer.rate or 0) <= rate
     assert slots == sorted(slots)
-    assert most_above(slots, rate) <= burst + 1e-6
-
-
-@given(rate=rates, burst=st.integers(1, 30), pause=st.floats(0, 1000))
-def test_a_pause_is_saved_up_to_the_burst_and_no_further(rate: float, burst: int, pause: float) -> None:
-    pacer = Pacer(rate, burst=burst, jitter=0)
-    now = reserve_all(pacer, 0, 40)[-1] + pause
-    at_once = sum(slot == now for slot in reserve_all(pacer, now, 40))
-    assert at_once <= burst
-    if pause * rate > burst + 1:
-        assert at_once == burst
+    assert most_above(slots, rate) <= 1 + 1e-6
 
 
 def test_slots_taken_at_once_are_spread_evenly() -> None:
-    assert reserve_all(Pacer(25, jitter=0), 7.0, 4) == pytest.approx([7.0, 7.04, 7.08, 7.12])
-
-
-def test_the_jitter_is_a_fraction_of_a_slot_and_does_jitter() -> None:
-    pacer = Pacer(10, jitter=0.5, dice=itertools.cycle([0.0, 1.0, 0.5]).__next__)
-    assert reserve_all(pacer, 0, 4) == pytest.approx([0.0, 0.15, 0.275, 0.375])
-
-
-def test_jitter_is_free_where_a_burst_pays_for_it() -> None:
-    slots = reserve_all(Pacer(10, burst=2, jitter=1, dice=random.Random(1).random), 0, 1000)
-    assert slots[-1] <= 100.1
-    assert len({round(b - a, 6) for a, b in itertools.pairwise(slots)}) > 900
+    assert reserve_all(Pacer(25), 7.0, 4) == pytest.approx([7.0, 7.04, 7.08, 7.12])
 
 
 def test_a_late_caller_does_not_lose_its_quota() -> None:
     """A timer that fires 30 ms late, every time, still leaves 25 a second."""
-    pacer, now = Pacer(25, jitter=0), 0.0
+    pacer, now = Pacer(25), 0.0
     for _ in range(1001):
         slot = pacer.reserve(now)
         now = slot + 0.03
@@ -113,18 +84,8 @@ def test_a_late_caller_does_not_lose_its_quota() -> None:
 
 @pytest.mark.parametrize(("rate", "slots"), [(10, [5.0, 5.1]), (None, [5.0, 5.0])])
 def test_a_clock_that_steps_back_does_not_reorder(rate: float | None, slots: list[float]) -> None:
-    pacer = Pacer(rate, jitter=0)
-    assert [pacer.reserve(5.0), pacer.reserve(4.0)] == pytest.approx(slots)
-
-
-@pytest.mark.parametrize("rate", [25, None])
-def test_a_slot_costs_the_same_however_many_were_taken(rate: float | None) -> None:
     pacer = Pacer(rate)
-    pacer.reserve(0)
-    first = steps(lambda: pacer.reserve(0))
-    reserve_all(pacer, 0, 10_000)
-    assert steps(lambda: pacer.reserve(0)) == first < 20
-    assert not any(hasattr(getattr(pacer, name), "__len__") for name in Pacer.__slots__)
+    assert [pacer.reserve(5.0), pacer.reserve(4.0)] == pytest.approx(slots)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +95,6 @@ def test_a_slot_costs_the_same_however_many_were_taken(rate: float | None) -> No
         ({"rate": -1}, "the rate must be above 0"),
         ({"rate": math.nan}, "the rate must be above 0"),
         ({"rate": math.inf}, "the rate must be above 0"),
-        ({"rate": 1, "burst": 0.5}, "burst must be at least 1 request, not 0.5"),
-        ({"rate": 1, "jitter": -0.1}, "jitter must be from 0 to 1 slots, not -0.1"),
     ],
 )
 def test_nonsense_is_refused(arguments: dict[str, Any], complaint: str) -> None:
@@ -147,7 +106,7 @@ def test_nonsense_is_refused(arguments: dict[str, Any], complaint: str) -> None:
 
 
 def test_throttles_halve_the_rate_once_per_round_trip() -> None:
-    pacer = Pacer(24, jitter=0)
+    pacer = Pacer(24)
     for now in (10.0, 10.1, 10.9):
         throttle(pacer, now)
     assert pacer.rate == 12
@@ -168,7 +127,7 @@ def test_a_throttle_in_nine_requests_is_put_up_with(successes: int, rate: float)
 
 
 def test_few_throttles_hold_nobody_else() -> None:
-    pacer = Pacer(10, jitter=0)
+    pacer = Pacer(10)
     for _ in range(THROTTLES - 1):
         pacer.throttled(1.0, retry_after=30)
     assert reserve_all(pacer, 1.0, 2) == pytest.approx([1.0, 1.1])
@@ -183,7 +142,7 @@ def test_the_rate_has_a_floor(rate: float | None, floor: float) -> None:
 
 
 def test_slots_already_taken_keep_their_time_and_later_ones_are_pushed() -> None:
-    pacer = Pacer(10, jitter=0)
+    pacer = Pacer(10)
     taken = reserve_all(pacer, 0, 3)
     assert taken == pytest.approx([0.0, 0.1, 0.2])
     throttle(pacer, 0.05)
@@ -191,13 +150,13 @@ def test_slots_already_taken_keep_their_time_and_later_ones_are_pushed() -> None
 
 
 def test_retry_after_holds_every_later_slot() -> None:
-    pacer = Pacer(10, burst=5, jitter=0)
+    pacer = Pacer(10)
     throttle(pacer, 1.0, retry_after=3)
     assert reserve_all(pacer, 1.1, 2) == pytest.approx([4.2, 4.4])
 
 
 def test_the_longest_hold_wins_even_within_one_round_trip() -> None:
-    pacer = Pacer(10, jitter=0)
+    pacer = Pacer(10)
     for now, seconds in ((1.0, 2), (1.1, 9), (1.2, 1)):
         throttle(pacer, now, retry_after=seconds)
     assert pacer.rate == 5
@@ -205,7 +164,7 @@ def test_the_longest_hold_wins_even_within_one_round_trip() -> None:
 
 
 def test_a_hold_is_bounded_and_never_pulls_the_line_forward() -> None:
-    pacer = Pacer(1, jitter=0)
+    pacer = Pacer(1)
     throttle(pacer, 0.0, retry_after=86_400)
     assert pacer.reserve(0.0) == pytest.approx(LONGEST_HOLD + 2)
     last = reserve_all(pacer, 0.0, 100)[-1]
@@ -213,28 +172,13 @@ def test_a_hold_is_bounded_and_never_pulls_the_line_forward() -> None:
     assert pacer.reserve(0.5) > last
 
 
-def test_a_throttle_spends_what_was_saved_up() -> None:
-    pacer = Pacer(10, burst=5, jitter=0)
-    throttle(pacer, 100.0)
-    assert reserve_all(pacer, 100.0, 2) == pytest.approx([100.2, 100.4])
-
-
 def test_a_hold_saves_nothing_up() -> None:
-    pacer = Pacer(10, burst=5, jitter=0)
+    pacer = Pacer(10)
     throttle(pacer, 1.0)
     pacer.succeeded(1.9)
     throttle(pacer, 1.95, retry_after=1)
     slot = 2.95 + 1 / (pacer.rate or 0)
     assert pacer.reserve(2.0) == pytest.approx(slot)
-
-
-def test_a_higher_rate_counts_from_when_it_came() -> None:
-    pacer = Pacer(2, jitter=0)
-    throttle(pacer, 0.0)
-    pacer.reserve(50.0)
-    pacer.succeeded(50.5)
-    assert pacer.rate == pytest.approx(1 + 1 / 15)
-    assert pacer.reserve(50.5) == pytest.approx(50.5 + 0.5 * 15 / 16)  # half a slot at 1 a second, half at the new rate
 
 
 def seconds_to_recover(pacer: Pacer, now: float, limit: float | None) -> float:
@@ -363,16 +307,15 @@ class Traffic:
         return sum(start <= t < end for t in self.refused)
 
 
-@given(dice=dice)
-def test_a_quota_of_25_is_used_to_98_percent_without_a_throttle(dice: Callable[[], float]) -> None:
+def test_a_quota_of_25_is_used_to_98_percent_without_a_throttle() -> None:
     server = Server(rate=25, depth=25)
-    slots = reserve_all(Pacer(25, dice=dice), 0.0, 1000)
+    slots = reserve_all(Pacer(25), 0.0, 1000)
     assert all(server.take(slot) for slot in slots)
     assert 1000 / (25 * (slots[-1] - slots[0] + 1 / 25)) >= 0.98
 
 
 def test_a_quota_is_used_as_well_over_an_uneven_network() -> None:
-    traffic = Traffic(Pacer(25, dice=random.Random(2).random), Server(25, 25))
+    traffic = Traffic(Pacer(25), Server(25, 25))
     traffic.run(until=41)
     assert traffic.use(1, 41, 25) >= 0.98
     assert traffic.refused == []
@@ -380,7 +323,7 @@ def test_a_quota_is_used_as_well_over_an_uneven_network() -> None:
 
 @pytest.mark.parametrize("retry_after", [None, 0.5, 1.0])
 def test_a_quota_that_drops_is_followed_down_and_up(retry_after: float | None) -> None:
-    traffic = Traffic(Pacer(25, dice=random.Random(3).random), Server(25, 25), retry_after=retry_after)
+    traffic = Traffic(Pacer(25), Server(25, 25), retry_after=retry_after)
     traffic.run(until=400, changes=[(50, 10), (250, 25)])
     assert traffic.use(60, 250, 10) >= 0.9
     assert traffic.refusals(50, 250) <= 0.07 * 10 * 200
@@ -390,7 +333,7 @@ def test_a_quota_that_drops_is_followed_down_and_up(retry_after: float | None) -
 
 @pytest.mark.parametrize("quota", [10, 30, 200])
 def test_without_a_limit_a_quota_is_found_and_left_again(quota: float) -> None:
-    traffic = Traffic(Pacer(None, dice=random.Random(4).random), Server(quota, quota), busy=0.002)
+    traffic = Traffic(Pacer(None), Server(quota, quota), busy=0.002)
     traffic.run(until=160, changes=[(80, 10_000)])
     assert traffic.use(10, 80, quota) >= 0.93
     assert traffic.refusals(10, 80) <= 0.06 * quota * 70
@@ -416,6 +359,102 @@ def test_one_refusal_in_25_costs_little_more_than_itself(
     rate: float | None, busy: float, reached: float, retry_after: float | None, seed: int
 ) -> None:
     server: Any = Unreliable(0.04, random.Random(seed))
-    traffic = Traffic(Pacer(rate, dice=random.Random(seed).random), server, retry_after=retry_after, busy=busy)
+    traffic = Traffic(Pacer(rate), server, retry_after=retry_after, busy=busy)
     traffic.run(until=200)
     assert traffic.use(0, 200, reached) >= 0.93
+
+
+# Sessions
+
+
+def fill(admission: Admission, fits: int, asked: int) -> None:
+    """Ask for `asked` sessions at once, at time 0, of a runtime that has `fits`."""
+    for number in range(asked):
+        assert admission.next_start(0.0) == 0.0
+        admission.start(str(number), 0.0)
+    for number in range(asked):
+        if number < fits:
+            admission.accepted(str(number))
+        else:
+            admission.refused(str(number), 0.0)
+
+
+def test_nothing_waits_before_the_first_refusal() -> None:
+    admission = Admission()
+    fill(admission, fits=1000, asked=1000)
+    assert admission.next_start(5.0) == 5.0
+
+
+def test_a_full_runtime_is_asked_for_no_more_than_it_holds() -> None:
+    admission = Admission()
+    fill(admission, fits=3, asked=10)
+    assert admission.next_start(0.1) == FIRST_WAIT
+    admission.ended("0")
+    assert admission.next_start(0.1) == 0.1
+    admission.start("again", 0.1)
+    assert admission.next_start(0.1) == FIRST_WAIT
+    admission.accepted("again")
+    assert admission.next_start(0.2) == FIRST_WAIT  # as many as before, so nothing says that there is more
+
+
+def test_tries_come_less_often_while_they_are_refused() -> None:
+    admission, now, waits = Admission(), 0.0, []
+    fill(admission, fits=1, asked=2)
+    for _ in range(7):
+        waits.append(admission.next_start(now) - now)
+        now = admission.next_start(now)
+        admission.start("try", now)
+        assert admission.next_start(now) > now  # one at a time
+        admission.refused("try", now)
+    assert waits == [1.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_what_others_have_left_is_taken_twice_as_fast_each_time() -> None:
+    admission, now, waves = Admission(), FIRST_WAIT, []
+    fill(admission, fits=1, asked=2)
+    for wave in range(5):
+        count = 0
+        while admission.next_start(now) == now:
+            admission.start(f"{wave}.{count}", now)
+            count += 1
+        waves.append(count)
+        for number in range(count):
+            admission.accepted(f"{wave}.{number}")
+    assert waves == [1, 1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(("said", "waited"), [(None, FIRST_WAIT), (0.1, FIRST_WAIT), (4.0, 4.0), (600.0, LONGEST_WAIT)])
+def test_the_runtime_may_say_when_to_ask_again(said: float | None, waited: float) -> None:
+    admission = Admission()
+    admission.start("a", 2.0)
+    admission.refused("a", 2.0, said)
+    assert admission.next_start(2.0) == 2.0 + waited
+
+
+@given(
+    fits=st.integers(0, 6),
+    steps=st.lists(st.tuples(st.sampled_from(["ask", "answer", "end", "wait"]), st.integers(0, 9)), max_size=80),
+)
+def test_it_never_stops_asking_and_never_counts_wrong(fits: int, steps: list[tuple[str, int]]) -> None:
+    """Whatever happens in whichever order, the next try comes within the longest wait, and ended sessions are free."""
+    admission, now, number = Admission(), 0.0, 0
+    asked: list[str] = []
+    running: list[str] = []
+    for step, which in steps:
+        if step == "ask" and admission.next_start(now) == now:
+            number += 1
+            asked.append(str(number))
+            admission.start(asked[-1], now)
+        elif step == "answer" and asked:
+            session = asked.pop(which % len(asked))
+            if len(running) < fits:
+                running.append(session)
+                admission.accepted(session)
+            else:
+                admission.refused(session, now)
+        elif step == "end" and running:
+            admission.ended(running.pop(which % len(running)))
+        else:
+            now += which / 3
+        assert now <= admission.next_start(now) <= now + LONGEST_WAIT
+        assert admission.running == len(running)

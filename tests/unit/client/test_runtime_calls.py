@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.client.request_queue import SharedPacer, Turns
-from agentcore_rl_toolkit.client.runtime_calls import RuntimeCalls
+from agentcore_rl_toolkit.client.pacing import FIRST_WAIT, Pacer
+from agentcore_rl_toolkit.client.runtime_calls import RequestQueue, RuntimeCalls
 from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
 from agentcore_rl_toolkit.runtime import CommandEvent, Invocation
 from support.virtual_time import run_virtual, virtual_clock
@@ -75,7 +75,7 @@ async def rollouts(
     runtime: Any, count: int, seconds: float, rate: float | None = None, at_once: int | None = None
 ) -> None:
     """Invoke, work for so many seconds, stop."""
-    calls = RuntimeCalls(runtime, SharedPacer(rate, virtual_clock), attempts=5)
+    calls = RuntimeCalls(runtime, Pacer(rate), attempts=5)
     places = asyncio.Semaphore(at_once or count)
 
     async def one_rollout(name: str) -> None:
@@ -138,15 +138,15 @@ def test_stops_go_before_invokes_that_came_first() -> None:
     order: list[str] = []
 
     async def use() -> None:
-        turns = Turns(SharedPacer(1, virtual_clock))
+        queue = RequestQueue(Pacer(1))
 
         async def note(name: str, turn: Awaitable[None]) -> None:
             await turn
             order.append(f"{name} at {virtual_clock():.0f}")
 
-        waiting = [asyncio.ensure_future(note(f"invoke {n}", turns.wait_to_invoke(str(n)))) for n in range(3)]
+        waiting = [asyncio.ensure_future(note(f"invoke {n}", queue.wait_to_invoke(str(n)))) for n in range(3)]
         await asyncio.sleep(0.5)  # the second slot is due at 1, and given to nobody yet
-        waiting += [asyncio.ensure_future(note(f"stop {n}", turns.wait_to_stop())) for n in range(2)]
+        waiting += [asyncio.ensure_future(note(f"stop {n}", queue.wait_to_stop())) for n in range(2)]
         await asyncio.gather(*waiting)
 
     run_virtual(use())
@@ -155,8 +155,8 @@ def test_stops_go_before_invokes_that_came_first() -> None:
 
 def test_who_gives_up_waiting_takes_no_turn() -> None:
     async def use() -> None:
-        turns = Turns(SharedPacer(1, virtual_clock))
-        waiting = [asyncio.ensure_future(turns.wait_to_invoke(str(n))) for n in range(4)]
+        queue = RequestQueue(Pacer(1))
+        waiting = [asyncio.ensure_future(queue.wait_to_invoke(str(n))) for n in range(4)]
         await asyncio.sleep(0.5)
         waiting[1].cancel()
         waiting[2].cancel()
@@ -168,24 +168,31 @@ def test_who_gives_up_waiting_takes_no_turn() -> None:
 
 def test_a_turn_that_nobody_takes_any_more_counts_as_no_session() -> None:
     async def use() -> None:
-        turns = Turns(SharedPacer(None, virtual_clock))
-        leaving = asyncio.ensure_future(turns.wait_to_invoke("a"))
+        queue = RequestQueue(Pacer(None))
+        for name in ("a", "b"):
+            await queue.wait_to_invoke(name)
+        queue.accepted("a")
+        queue.refused("b", None)  # so one session fits
+        queue.ended("a")
+        leaving = asyncio.ensure_future(queue.wait_to_invoke("c"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         leaving.cancel()  # it has the turn, and has not run since
         await asyncio.gather(leaving, return_exceptions=True)
-        assert not turns._admission._starting
+        await queue.wait_to_invoke("d")
+        assert virtual_clock() < FIRST_WAIT
 
     run_virtual(use())
 
 
-def test_a_line_that_breaks_says_so_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> float:
-        raise ArithmeticError("the clock is gone")
+def test_a_queue_that_breaks_says_so_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Pacer):
+        def reserve(self, now: float) -> float:
+            raise ArithmeticError("the clock is gone")
 
     async def use() -> None:
-        turns = Turns(SharedPacer(None, broken))
-        for waiting in (turns.wait_to_stop(), turns.wait_to_invoke("a")):
+        queue = RequestQueue(Broken(None))
+        for waiting in (queue.wait_to_stop(), queue.wait_to_invoke("a")):
             with pytest.raises(RuntimeFault, match="the clock is gone"):
                 await waiting
 
@@ -196,7 +203,7 @@ def test_a_line_that_breaks_says_so_and_keeps_nobody_waiting(caplog: pytest.LogC
 def test_a_session_that_was_never_started_is_not_stopped() -> None:
     async def use() -> None:
         runtime = SmallRuntime(holds=0)
-        calls = RuntimeCalls(runtime, SharedPacer(None, virtual_clock), attempts=5)
+        calls = RuntimeCalls(runtime, Pacer(None), attempts=5)
         invoking = asyncio.ensure_future(calls.invoke("a", b"{}", given_up=lambda: False))
         await asyncio.sleep(5)
         invoking.cancel()
@@ -212,12 +219,12 @@ def test_a_session_that_an_invoke_has_started_again_is_stopped_again() -> None:
 
     async def use() -> None:
         runtime = SmallRuntime()
-        calls = RuntimeCalls(runtime, SharedPacer(None, virtual_clock), attempts=5)
+        calls = RuntimeCalls(runtime, Pacer(None), attempts=5)
         await calls.invoke("a", b"{}", given_up=lambda: False)
-        again = asyncio.ensure_future(calls.invoke("a", b"{}", given_up=lambda: False))
+        stopping = asyncio.ensure_future(calls.stop("a"))
         await asyncio.sleep(LATENCY / 2)
-        runtime.sessions.remove("a")  # the stop overtakes it
-        calls._sent.discard("a")
+        again = asyncio.ensure_future(calls.invoke("a", b"{}", given_up=lambda: False))
+        await stopping  # overtakes it
         await again
         assert runtime.sessions == {"a"}
         await calls.stop("a")
@@ -229,7 +236,7 @@ def test_a_session_that_an_invoke_has_started_again_is_stopped_again() -> None:
 def test_throttled_stops_are_tried_until_they_are_through(caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> None:
         runtime = SmallRuntime()
-        calls = RuntimeCalls(runtime, SharedPacer(None, virtual_clock), attempts=2)
+        calls = RuntimeCalls(runtime, Pacer(None), attempts=2)
         await calls.invoke("a", b"{}", given_up=lambda: False)
         runtime.share = 1.0
         stopping = asyncio.ensure_future(calls.stop("a"))
@@ -294,7 +301,7 @@ async def endless() -> AsyncIterator[bytes]:
 )
 def test_whatever_a_runtime_raises_is_a_fault(do: Callable[[], Any], says: str) -> None:
     async def use() -> None:
-        calls = RuntimeCalls(Odd(do), SharedPacer(None, virtual_clock), attempts=5)
+        calls = RuntimeCalls(Odd(do), Pacer(None), attempts=5)
         with pytest.raises(RuntimeFault) as caught:
             await calls.invoke("a", b"{}", given_up=lambda: False)
         assert says in str(caught.value)
@@ -335,7 +342,7 @@ def test_our_own_errors_stay_what_they_are() -> None:
 def test_a_stop_that_fails_is_logged_and_harms_nobody(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> None:
         runtime = Odd(lambda: Invocation("a", 200, "", one(b"taken")))
-        calls = RuntimeCalls(runtime, SharedPacer(None, virtual_clock), attempts=5)
+        calls = RuntimeCalls(runtime, Pacer(None), attempts=5)
         await calls.invoke("a", b"{}", given_up=lambda: False)
         runtime.do = raises(error)
         await calls.stop("a")
@@ -347,5 +354,5 @@ def test_a_stop_that_fails_is_logged_and_harms_nobody(error: BaseException, capl
 
 
 async def _invoke(runtime: Any) -> bytes | None:
-    calls = RuntimeCalls(runtime, SharedPacer(None, virtual_clock), attempts=5)
+    calls = RuntimeCalls(runtime, Pacer(None), attempts=5)
     return await calls.invoke("a", b"{}", given_up=lambda: False)
