@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.agent.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK
+from agentcore_rl_toolkit.agent.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
 from agentcore_rl_toolkit.agent.json_values import DEEPEST
 from agentcore_rl_toolkit.agent.result import RESERVED
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.agent.model_env import NOWHERE
+from agentcore_rl_toolkit.agent.model_endpoint import NOWHERE
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.store import open_store
 from support.agent import AgentProcess, rollout, run_agent

@@ -1,9 +1,8 @@
-"""`AgentCoreRLApp`: the agent's process, and the first station of the path.
+"""`AgentCoreRLApp`: the agent's process, a drop-in for `BedrockAgentCoreApp`.
 
-A drop-in for `BedrockAgentCoreApp`. A request that carries `_rollout` is a rollout: it is answered at once, runs in
-the background and leaves exactly one result in the store. If no store is named, by it or by the config, there is
-nothing to store: it is answered with what the function gives. So is any other request, a production request, as
-`@app.entrypoint` would. How a rollout runs and ends is `run.py`; this module refuses to know.
+A request that carries `_rollout` is a rollout: the app answers at once, runs the function in the background and stores
+exactly one result. A rollout without a store, in the request or in the config, is answered with what the function
+returns, and so is any request without `_rollout` (a production request), as `@app.entrypoint` would.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from bedrock_agentcore.runtime import BedrockAgentCoreApp, BedrockAgentCoreContext, RequestContext
@@ -32,18 +31,18 @@ from ..config import AgentCoreConfig
 from ..errors import AgentCoreRLError, ConfigError
 from ..store import Store, open_store
 from ..types import RolloutId
-from .background import RolloutRun, RolloutRunner
+from .background import BackgroundRun, BackgroundRunner
 from .logs import configure_logging, current_redactor
-from .model_endpoint import ModelEndpoint, find_model
-from .model_env import process_environment, read_base_url
+from .model_endpoint import ModelEndpoint, find_model, process_environment, read_base_url
 from .redaction import Redactor
-from .result import ResultBuilder, copy_of_request
+from .result import ResultBuilder, copy_request
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_REMEMBERED = 10_000
-_STORING = ("exp_id", "input_id", "s3_bucket")
-"""What storing a result takes; a rollout with none of them is not stored."""
+REMEMBERED_ANSWERS = 10_000
+"""Rollouts whose second invoke gets the answer of the first."""
+_STORE_FIELDS = ("exp_id", "input_id", "s3_bucket")
+"""Storing a result takes all of these; the app doesn't store the result of a rollout with none of them."""
 
 
 class AgentCoreRLApp(BedrockAgentCoreApp):
@@ -54,7 +53,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
     ... def invoke_agent(payload: dict):
     ...     return {"rewards": float(payload["prompt"] == "hello")}
 
-    Constructing it contacts nothing and leaves logging alone. `config` (default: `AgentCoreConfig.load()`) is the
+    The constructor contacts nothing and doesn't configure logging. `config` (default: `AgentCoreConfig.load()`) is the
     only argument that `BedrockAgentCoreApp` doesn't have.
     """
 
@@ -67,27 +66,27 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         config: AgentCoreConfig | None = None,
     ) -> None:
         self.config = AgentCoreConfig.load() if config is None else config
-        self._runner = RolloutRunner(self.config)
-        self._answers: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
+        self._runner = BackgroundRunner(self.config)
+        self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._stores: dict[tuple[str, str | None], Store] = {}
         self._accepting = threading.Lock()
         self._guard: RequestGuard | None = None
-        with _untouched(logging.getLogger("bedrock_agentcore.app")):
+        with _without_handler(logging.getLogger("bedrock_agentcore.app")):
             super().__init__(debug=debug, lifespan=self._with_shutdown(lifespan), middleware=middleware)
 
     def rollout_entrypoint(self, func: F) -> F:
-        """Make `func` the entrypoint of rollouts and of production requests alike.
+        """Make `func` the entrypoint of rollouts and of production requests; returns it unchanged.
 
         It may be sync or async, and takes `(payload)` or `(payload, context)`. For a rollout it returns a dict, usually
-        `{"rewards": …}` (see `normalize_rewards`); an exception is stored as a failed result. It is returned unchanged.
+        `{"rewards": …}` (see `normalize_rewards`); an exception is stored as a failed result.
         """
         takes_context, is_async = _takes_context(func), _is_async(func)
 
         def call(payload: Any, context: RequestContext) -> Any:
             return func(payload, context) if takes_context else func(payload)
 
-        # The base class tells handlers apart by what they are, so ours is what `func` is: production requests,
-        # streams included, then take exactly the path that `@app.entrypoint` gives them.
+        # The base class treats sync and async handlers differently, so ours is of the same kind as `func`: production
+        # requests, streams included, then take exactly the path that `@app.entrypoint` gives them.
         if is_async:
 
             async def serve_async(payload: Any, context: RequestContext) -> Any:
@@ -110,10 +109,10 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         return func
 
     def model_endpoint(self, payload: Any) -> ModelEndpoint:
-        """Where the model for this request is, so that one container is trained and serves production.
+        """The model's endpoint for this request, so that the container that was trained also serves production.
 
-        A rollout's is the session it is recorded in (`_rollout.base_url`). A production request's is the one that
-        `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name.
+        For a rollout it is the session that records it (`_rollout.base_url`), for a production request the endpoint
+        that `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name.
 
         >>> app = AgentCoreRLApp(config=AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="math-agent"))
         >>> app.model_endpoint({"prompt": "hi"}).client_args
@@ -124,8 +123,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
     def run(self, port: int = 8080, host: str | None = None, **kwargs: Any) -> None:
         """Serve, with JSON logs on stderr unless the program has set up logging itself.
 
-        On loopback, web pages in the user's browser can't invoke it. In a container it listens on every address, and
-        who may reach it is the platform's affair.
+        On loopback it refuses requests that web pages make. In a container it listens on every address; the platform
+        decides who can reach it.
         """
         if host is None:  # as the base class decides
             in_container = os.path.exists("/.dockerenv") or os.environ.get("DOCKER_CONTAINER")
@@ -133,7 +132,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         self._guard = RequestGuard([]) if is_loopback(host) else None
         configure_logging(logging.DEBUG if self.debug else logging.INFO)
         kwargs.setdefault("log_config", None)  # uvicorn's lines become JSON too
-        kwargs.setdefault("timeout_graceful_shutdown", 5)  # an open stream must not keep results from being stored
+        kwargs.setdefault("timeout_graceful_shutdown", 5)  # an open stream must not delay storing results
         super().run(port, host, **kwargs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,15 +146,15 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             await JSONResponse({"error": refusal.message}, status_code=403)(scope, receive, send)
 
     def _is_stored(self, payload: Any) -> bool:
-        """Whether the request is a rollout whose result is stored, or would be if nothing were missing."""
+        """Whether the request is a rollout whose result the app stores, even if a field for that is missing."""
         settings = payload.get("_rollout") if isinstance(payload, dict) else None
         if settings is None:
             return False
-        named = not isinstance(settings, dict) or any(settings.get(name) is not None for name in _STORING)
+        named = not isinstance(settings, dict) or any(settings.get(name) is not None for name in _STORE_FIELDS)
         return named or self.config.s3_bucket is not None
 
     def _model_of(self, payload: Any) -> str | None:
-        """Where a rollout that is not stored finds its model; None for a production request."""
+        """The model's URL for a rollout that is not stored; None for a production request."""
         settings = payload.get("_rollout") if isinstance(payload, dict) else None
         if settings is None:
             return None
@@ -166,35 +165,30 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             raise HTTPException(400, f"_rollout: {error}") from error
 
     def _redactor(self, payload: Any) -> Redactor:
-        """Hides the secrets of a request, and those of this process's variables."""
+        """Hides the secrets of a request and of this process's environment."""
         return Redactor.of([payload, dict(os.environ)], self.config.secret_keys)
 
     def _accept(
         self, call: Callable[..., Any], payload: dict[str, Any], context: RequestContext, is_async: bool
     ) -> dict[str, str]:
-        """Start the rollout that `payload` asks for, or find it started already; answer the same either way."""
+        """Start the rollout, unless an earlier invoke has started it; the answer is the same either way."""
         try:
-            id = _rollout_id(payload["_rollout"], context.session_id)
+            id = _read_id(payload["_rollout"], context.session_id)
             base_url = read_base_url(payload["_rollout"].get("base_url"))
             store_name, store = self._store(payload["_rollout"])
-            redact = self._redactor(payload)
-            copy = copy_of_request(payload, redact)
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
-        with self._accepting:
-            answer = self._answers.get((store_name, id.result_key))
-            if answer is not None:
-                return answer
-            answer = {"status": "processing", "s3_bucket": store_name, "result_key": id.result_key}
-            self._answers[store_name, id.result_key] = answer
-            if len(self._answers) > _REMEMBERED:
-                self._answers.popitem(last=False)
+        redact = self._redactor(payload)
+        request_id = BedrockAgentCoreContext.get_request_id()
+        copy = copy_request(payload, redact)
+        answer = {"status": "processing", "s3_bucket": store_name, "result_key": id.result_key}
+        if not self._remember(answer):
+            return answer
         current_redactor.set(redact)
         task = self.add_async_task(f"rollout {id.result_key}")
-        request_id = BedrockAgentCoreContext.get_request_id()
-        run = RolloutRun(
+        run = BackgroundRun(
             call=lambda: call(payload, context),
-            result=ResultBuilder(id, store_name, copy, redact, request_id, time.time()),
+            builder=ResultBuilder(id, store_name, copy, redact, request_id, time.time()),
             store=store,
             on_stored=lambda: self.complete_async_task(task),
             on_ended=lambda: process_environment.leave(base_url),
@@ -206,9 +200,20 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             process_environment.leave(base_url)
             self.complete_async_task(task)
             with self._accepting:
-                self._answers.pop((store_name, id.result_key), None)  # so that it can be sent again
+                self._accepted.pop((store_name, id.result_key), None)  # so that the client can send it again
             raise HTTPException(503, f"the rollout could not be started: {error}") from error
         return answer
+
+    def _remember(self, answer: dict[str, str]) -> bool:
+        """Note that a rollout is accepted; False if it was already."""
+        rollout = (answer["s3_bucket"], answer["result_key"])
+        with self._accepting:
+            if rollout in self._accepted:
+                return False
+            self._accepted[rollout] = None
+            if len(self._accepted) > REMEMBERED_ANSWERS:
+                self._accepted.popitem(last=False)
+            return True
 
     def _store(self, settings: Mapping[str, Any]) -> tuple[str, Store]:
         name = settings.get("s3_bucket") or self.config.s3_bucket
@@ -225,7 +230,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             return name, self._stores[name, queue]
 
     def _with_shutdown(self, lifespan: Lifespan[Any] | None) -> Lifespan[Any]:
-        """The user's lifespan, and after it the results of what is still running."""
+        """The user's lifespan, and after it the end of the rollouts that still run."""
 
         @asynccontextmanager
         async def combined(app: Any) -> AsyncIterator[Any]:
@@ -243,7 +248,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         return combined
 
 
-def _rollout_id(settings: Any, session_id: str | None) -> RolloutId:
+def _read_id(settings: Any, session_id: str | None) -> RolloutId:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"must be an object, not {type(settings).__name__}")
     ids = {"session_id": session_id or settings.get("session_id") or str(uuid.uuid4())}
@@ -262,7 +267,7 @@ def _check_allowed(store: Store, allowed: tuple[str, ...]) -> None:
 
 
 def _is_async(func: Any) -> bool:
-    """Whether calling `func` gives a coroutine or an async generator; partials and callable objects included."""
+    """Whether calling `func`, which may be a partial or a callable object, gives a coroutine or an async generator."""
     while isinstance(func, functools.partial):
         func = func.func
     targets = (func, type(func).__call__)
@@ -270,7 +275,7 @@ def _is_async(func: Any) -> bool:
 
 
 def _takes_context(func: Callable[..., Any]) -> bool:
-    """The base class's rule: the context goes to a second parameter of that name."""
+    """Whether the second parameter is named `context`, which is the base class's rule."""
     try:
         parameters = list(inspect.signature(func).parameters)
     except (TypeError, ValueError):
@@ -278,14 +283,12 @@ def _takes_context(func: Callable[..., Any]) -> bool:
     return len(parameters) >= 2 and parameters[1] == "context"
 
 
-class _untouched:
-    """Keeps the base class's constructor from configuring `logger`: it does so only where no handler is."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger, self._placeholder = logger, logging.NullHandler()
-
-    def __enter__(self) -> None:
-        self._logger.addHandler(self._placeholder)
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self._placeholder)
+@contextmanager
+def _without_handler(logger: logging.Logger) -> Iterator[None]:
+    """Keep the base class's constructor from adding a handler to `logger`: it adds one only where there is none."""
+    placeholder = logging.NullHandler()
+    logger.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        logger.removeHandler(placeholder)

@@ -1,10 +1,9 @@
-"""Running one rollout function in the background, and seeing its one result into the store.
+"""Runs a rollout's function in the background, and delivers its one result to the store.
 
-A sync function gets a thread of its own; async ones share one event loop on a thread of its own, so that neither can
-hold up `/ping`. Whichever way a run ends first (it returns, it raises, the app shuts down) decides its result; the
-result is then stored with retries and announced. Making the result runs the agent's code once more, and storing it
-takes a thread: neither may keep it from being stored. Nothing starts before the first rollout, so that a process may be
-forked until then.
+Each sync function gets a thread; async ones share one event loop on a thread of its own, so that neither kind can block
+`/ping`. A run ends when the function returns, when it raises, or when the app shuts down; the first of these decides
+the result. The result is then stored, with retries, and announced. No thread starts before the first rollout, so that a
+process can be forked until then.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.private_loop import PrivateLoop
 from ..config import AgentCoreConfig
 from ..errors import SessionLost, StoreError, StoreUnavailable
 from ..store import Store
@@ -34,183 +34,176 @@ _ANNOUNCE_SECONDS = 10.0
 
 
 @dataclass(eq=False)
-class RolloutRun:
+class BackgroundRun:
     """One rollout on its way from the function to the store."""
 
     call: Callable[[], Any]
     """Calls the user's function; gives a value, an awaitable or a generator."""
-    result: ResultBuilder
+    builder: ResultBuilder
     store: Store
     on_stored: Callable[[], object]
     """Called once the result is stored, or given up and logged."""
     on_ended: Callable[[], object] = lambda: None
     """Called once the function has ended, before its result is stored."""
 
-    document: Result | None = None
+    result: Result | None = None
     stored: threading.Event = field(default_factory=threading.Event)
     task: asyncio.Task[None] | None = None
     _ended: threading.Lock = field(default_factory=threading.Lock)
-    _given_up: threading.Lock = field(default_factory=threading.Lock)
+    _logged: threading.Lock = field(default_factory=threading.Lock)
 
-    def end(self) -> bool:
+    @property
+    def key(self) -> str:
+        """The key of the result."""
+        return self.builder.id.result_key
+
+    def claim_end(self) -> bool:
         """Claim the right to decide the result; True for the first caller only."""
         return self._ended.acquire(blocking=False)
 
-    def give_up(self) -> bool:
-        """Claim the right to log that the result is not stored; True for the first caller only."""
-        return self._given_up.acquire(blocking=False)
+    def log_unstored(self, reason: str) -> None:
+        """Log the whole result, once, because it could not be stored."""
+        if self._logged.acquire(blocking=False):
+            document = None if self.result is None else self.result.document
+            fields = {"event": "result_not_stored", "key": self.key, "reason": self.builder.redact(reason)}
+            logger.error(JsonLine(fields | {"document": document}))
 
 
-class RolloutRunner:
-    """Runs rollouts, any number at a time."""
+class BackgroundRunner:
+    """Runs any number of rollouts at a time."""
 
     def __init__(self, config: AgentCoreConfig) -> None:
         self._config = config
-        self._live: set[RolloutRun] = set()
+        self._live: set[BackgroundRun] = set()
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = PrivateLoop("rollouts")
 
-    def start(self, run: RolloutRun, *, is_async: bool) -> None:
-        """Start `run` in the background, under the caller's context variables."""
+    @property
+    def live(self) -> int:
+        """How many rollouts run, or wait for their result to be stored."""
+        return len(self._live)
+
+    def start(self, run: BackgroundRun, *, is_async: bool) -> None:
+        """Start `run` with the caller's context variables; raises `RuntimeError` if no thread can be started."""
         with self._lock:
             self._live.add(run)
         context = contextvars.copy_context()
         try:
             if is_async:
-                self._async_loop().call_soon_threadsafe(self._start_task, run, context=context)
+                self._loop.loop.call_soon_threadsafe(self._start_task, run, context=context)
             else:
-                _thread(context.run, self._run_sync, run)
-        except RuntimeError:  # there are too many threads
+                _start_thread(context.run, self._run_sync, run)
+        except RuntimeError:
             with self._lock:
                 self._live.discard(run)
             raise
         with contextlib.suppress(RuntimeError):
-            _thread(run.store.prepare)  # while the function runs
+            _start_thread(run.store.prepare)  # while the function runs
 
     async def shutdown(self) -> None:
-        """Store `session_lost` for what still runs, wait for what is being stored, log what could not be."""
+        """Store `session_lost` for rollouts that still run, wait for results on their way, log the others."""
         seconds = self._config.shutdown_seconds
         now = time.monotonic()
         with self._lock:
             runs = list(self._live)
-        running = [run for run in runs if run.end()]
+        running = [run for run in runs if run.claim_end()]
         for run in running:
             self._report_lost(run, seconds)
-            if run.task is not None and self._loop is not None:
-                self._loop.call_soon_threadsafe(run.task.cancel)  # lets the agent clean up
+            if run.task is not None:
+                self._loop.loop.call_soon_threadsafe(run.task.cancel)  # lets the agent clean up
         for run in runs:
-            if run not in running and not await _wait(run.stored, now + seconds / 2) and run.document is None:
-                self._report_lost(run, seconds / 2)  # what the function returned does not let itself be read
+            if run not in running and not await _wait(run.stored, now + seconds / 2) and run.result is None:
+                self._report_lost(run, seconds / 2)  # reading the returned value hangs
         for run in runs:
             if not await _wait(run.stored, now + seconds):
-                _log_unstored(run, f"the session ended before the store answered ({seconds:g} s)")
+                run.log_unstored(f"the session ended before the store answered ({seconds:g} s)")
 
-    def _report_lost(self, run: RolloutRun, seconds: float) -> None:
+    def _report_lost(self, run: BackgroundRun, seconds: float) -> None:
         lost = SessionLost("the session was stopped while the rollout was running")
-        self._deliver_elsewhere(run, _later(run.result.failed, Status.SESSION_LOST, lost), seconds)
+        self._deliver_on_thread(run, _build_later(run.builder.failed, Status.SESSION_LOST, lost), seconds)
 
-    def _start_task(self, run: RolloutRun) -> None:
+    def _start_task(self, run: BackgroundRun) -> None:
         run.task = asyncio.get_running_loop().create_task(self._run_async(run))
 
-    def _run_sync(self, run: RolloutRun) -> None:
+    def _run_sync(self, run: BackgroundRun) -> None:
         try:
-            build = _later(run.result.returned, _drain(run.call()))
-        except BaseException as error:  # SystemExit too: it must not pass for an end of the rollout
-            build = _later(run.result.raised, error)
+            build = _build_later(run.builder.returned, _drain(run.call()))
+        except BaseException as error:  # SystemExit too: a rollout that exits has failed
+            build = _build_later(run.builder.raised, error)
         _call_on_ended(run)
-        if run.end():
+        if run.claim_end():
             self._deliver(run, build, self._config.store_retry_seconds)
 
-    async def _run_async(self, run: RolloutRun) -> None:
+    async def _run_async(self, run: BackgroundRun) -> None:
         try:
-            build = _later(run.result.returned, await _drain_async(run.call()))
+            build = _build_later(run.builder.returned, await _drain_async(run.call()))
         except BaseException as error:
-            build = _later(run.result.raised, error)
+            build = _build_later(run.builder.raised, error)
         _call_on_ended(run)
-        if run.end():
-            self._deliver_elsewhere(run, build, self._config.store_retry_seconds)
+        if run.claim_end():
+            self._deliver_on_thread(run, build, self._config.store_retry_seconds)
 
-    def _deliver_elsewhere(self, run: RolloutRun, build: Callable[[], Result], seconds: float) -> None:
+    def _deliver_on_thread(self, run: BackgroundRun, build: Callable[[], Result], seconds: float) -> None:
         """Deliver on a thread, because storing blocks and rollouts share the loop; here if none can be started."""
         try:
-            _thread(contextvars.copy_context().run, self._deliver, run, build, seconds)
+            _start_thread(contextvars.copy_context().run, self._deliver, run, build, seconds)
         except RuntimeError:
             self._deliver(run, build, seconds)
 
-    def _deliver(self, run: RolloutRun, build: Callable[[], Result], seconds: float) -> None:
-        """Store the result and announce it; what can't be stored is logged in full."""
+    def _deliver(self, run: BackgroundRun, build: Callable[[], Result], seconds: float) -> None:
+        """Store the result and announce it; log it whole if it can't be stored."""
         try:
-            run.document = build()
-            data, key = run.document.to_bytes(), run.result.id.result_key
-            if retry(lambda: run.store.put_if_absent(key, data), seconds=seconds, on_retry=_log_retry):
-                logger.info("stored %s (%s)", key, run.document.status.value)
+            run.result = build()
+            data = run.result.to_bytes()
+            if retry(lambda: run.store.put_if_absent(run.key, data), seconds=seconds, on_retry=_log_retry):
+                logger.info("stored %s (%s)", run.key, run.result.status.value)
             else:  # our own write whose answer got lost, or an earlier run of this session
-                logger.info("%s was stored already", key)
+                logger.info("%s was stored already", run.key)
             run.stored.set()
-            self._announce(run, key)
+            _announce(run)
         except Exception as error:
-            _log_unstored(run, str(error))
+            run.log_unstored(str(error))
         finally:
             run.stored.set()
             with self._lock:
                 self._live.discard(run)
             run.on_stored()
 
-    def _announce(self, run: RolloutRun, key: str) -> None:
-        try:
-            retry(lambda: run.store.announce(key), seconds=_ANNOUNCE_SECONDS, on_retry=_log_retry)
-        except StoreError as error:
-            logger.warning("%s is stored, but could not be announced: %s", key, error)
 
-    def _async_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                try:
-                    _thread(_run_forever, loop)
-                except RuntimeError:
-                    loop.close()
-                    raise
-                self._loop = loop
-            return self._loop
+def _announce(run: BackgroundRun) -> None:
+    try:
+        retry(lambda: run.store.announce(run.key), seconds=_ANNOUNCE_SECONDS, on_retry=_log_retry)
+    except StoreError as error:
+        logger.warning("%s is stored, but could not be announced: %s", run.key, error)
 
 
-def _thread(function: Callable[..., Any], *args: Any) -> None:
-    # A daemon: an agent that hangs must not keep the process from ending.
+def _start_thread(function: Callable[..., Any], *args: Any) -> None:
+    # A daemon: an agent that hangs must not keep the process alive.
     threading.Thread(target=function, args=args, name="rollout", daemon=True).start()
 
 
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop on, whatever an agent does to it: a task of its own that exits, or `loop.stop()`."""
-    while not loop.is_closed():
-        try:
-            loop.run_forever()
-        except BaseException:
-            logger.warning("the agent interrupted the event loop of its rollouts", exc_info=True)
-
-
 async def _wait(event: threading.Event, deadline: float) -> bool:
-    """Whether the event is set by then. It polls, because there may be no thread to wait in."""
+    """Whether the event is set by then. It polls, because the process may have no thread left to wait in."""
     while not event.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return event.is_set()
 
 
-def _call_on_ended(run: RolloutRun) -> None:
+def _call_on_ended(run: BackgroundRun) -> None:
     try:
         run.on_ended()
-    except BaseException:  # the agent may have done anything to the process's environment
-        logger.exception("could not clean up after %s", run.result.id.result_key)
+    except BaseException:  # the agent may have changed the process's environment in any way
+        logger.exception("could not clean up after %s", run.key)
 
 
-def _later(build: Callable[..., Result], *args: Any) -> Callable[[], Result]:
+def _build_later(build: Callable[..., Result], *args: Any) -> Callable[[], Result]:
     """`build(*args, now)`, to be called off the event loop."""
     now = time.time()
     return lambda: build(*args, now)
 
 
 def _drain(value: Any) -> Any:
-    """Run a generator to its end; its result is what it returns, or else the last thing it yields."""
+    """Run a generator to its end; gives what it returns, or else the last value that it yields."""
     if not inspect.isgenerator(value):
         return value
     last = None
@@ -232,15 +225,3 @@ async def _drain_async(value: Any) -> Any:
 
 def _log_retry(error: StoreUnavailable, delay: float) -> None:
     logger.warning("%s; trying again in %.2f s", error, delay)
-
-
-def _log_unstored(run: RolloutRun, reason: str) -> None:
-    if not run.give_up():
-        return
-    document = run.document.document if run.document is not None else None
-    line = {
-        "event": "result_not_stored",
-        "key": run.result.id.result_key,
-        "reason": run.result.redact(reason),
-    }
-    logger.error(JsonLine(line | {"document": document}))

@@ -15,8 +15,7 @@ from typing import Any
 
 from bedrock_agentcore.runtime import BedrockAgentCoreContext
 
-from ..common.describe import type_name
-from .failure import message_of, traceback_of
+from .describe import message_of, traceback_of, type_name
 from .redaction import Redactor
 
 _DEFAULT = Redactor()

@@ -1,28 +1,51 @@
-"""Where an agent finds its model: at the rollout's session while it is trained, at your own endpoint in production.
+"""Where an agent finds its model: the rollout's session while it is trained, the user's own endpoint in production.
 
-Beside the app, which gives agents one (`AgentCoreRLApp.model_endpoint`). It contacts nothing and builds no client.
+`find_model` reads the request, for agents that take a URL (`AgentCoreRLApp.model_endpoint`). `ModelEnvironment` sets
+environment variables while a rollout's function runs, for clients that are built without arguments. The environment
+belongs to the whole process, so it can suit one session at a time. While a process serves several, the variables point
+to `NOWHERE`: a client must fail rather than call as another session. AWS credentials and regions stay as they are,
+because the app stores results with them. Nothing here contacts a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import logging
+import os
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..config import AgentCoreConfig
 from ..errors import ConfigError
-from .model_env import read_base_url
+from .redaction import Redactor
+
+logger = logging.getLogger(__name__)
+
+NOWHERE = "http://several-sessions-share-this-process.invalid"
+"""A URL that no name server resolves; its name explains the error that a client then shows."""
+
+_SESSION = re.compile(r"(.+/sessions/[^/]+\.[^/]+?)(/v1)?")
+
+Variables = dict[str, "str | None"]
+"""Values by name; None for a variable that must not be set."""
 
 
 @dataclass(frozen=True)
 class ModelEndpoint:
-    """An OpenAI-compatible endpoint, and the model to ask for there."""
+    """An OpenAI-compatible endpoint, and the model to request there."""
 
     base_url: str
     model_id: str
     api_key: str = field(default="EMPTY", repr=False)
     sampling_params: dict[str, Any] = field(default_factory=dict)
-    """Sampling settings the trainer asks for, as OpenAI names them; empty in production."""
+    """Sampling settings of the trainer, under OpenAI's names; empty in production."""
 
     @property
     def client_args(self) -> dict[str, str]:
@@ -31,7 +54,7 @@ class ModelEndpoint:
 
 
 def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
-    """The endpoint for a request: what its `_rollout` names, else what the environment says.
+    """The endpoint for a request: the one in its `_rollout`, else the configured one.
 
     >>> rollout = {"base_url": "http://gw:9000/sessions/s1.k3y/v1", "model_id": "policy"}
     >>> find_model({"prompt": "hi", "_rollout": rollout}, AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="m"))
@@ -45,15 +68,198 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
     if base_url is not None:
         model_id = rollout.get("model_id") or config.model_id or "policy"
         return ModelEndpoint(base_url, str(model_id), sampling_params=dict(rollout.get("sampling_params") or {}))
-    missing = [name for name in ("base_url", "model_id") if getattr(config, name) is None]
+    missing = [name.upper() for name in ("base_url", "model_id") if getattr(config, name) is None]
     if missing:
         raise ConfigError(
-            f"nothing says where the model is: the request has no _rollout.base_url, and {_variables(missing)} not set",
+            f"the model's endpoint is unknown: the request has no _rollout.base_url, and the environment has no "
+            f"{' and no '.join(missing)}",
             hint="set BASE_URL and MODEL_ID (and MODEL_API_KEY) in the container to serve production requests",
         )
     return ModelEndpoint(str(read_base_url(config.base_url)), str(config.model_id), config.model_api_key or "EMPTY")
 
 
-def _variables(names: list[str]) -> str:
-    variables = " and ".join(name.upper() for name in names)
-    return f"{variables} {'is' if len(names) == 1 else 'are'}"
+def read_base_url(value: object) -> str | None:
+    """The `base_url` of a rollout without a trailing slash, None if it has none.
+
+    >>> read_base_url("http://gw:9000/sessions/s1.k3y/v1/")
+    'http://gw:9000/sessions/s1.k3y/v1'
+    >>> read_base_url("gw:9000/v1")
+    Traceback (most recent call last):
+        ...
+    agentcore_rl_toolkit.errors.ConfigError: base_url 'gw:9000/v1' is not a URL
+    hint: send a URL such as http://host:9000/v1
+    """
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ConfigError(f"base_url must be a string, not {type(value).__name__}")
+    if not _is_url(value):
+        shown = Redactor()(value)[:200]
+        raise ConfigError(f"base_url {shown!r} is not a URL", hint="send a URL such as http://host:9000/v1")
+    return value.rstrip("/")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port, or an unclosed bracket
+        return False
+    return whole and text.isprintable() and " " not in text
+
+
+def model_variables(base_url: str | None) -> Variables:
+    """The variables with which clients built without arguments call `base_url`.
+
+    A session of the gateway serves every protocol; any other address is assumed to serve OpenAI's only.
+
+    >>> model_variables("http://vllm:8000/v1")
+    {'OPENAI_API_KEY': 'EMPTY', 'OPENAI_BASE_URL': 'http://vllm:8000/v1', 'OPENAI_API_BASE': 'http://vllm:8000/v1'}
+    >>> model_variables("http://gw:9000/sessions/s1.k3y/v1")["ANTHROPIC_BASE_URL"]
+    'http://gw:9000/sessions/s1.k3y'
+    """
+    if base_url is None:
+        return {}
+    session = _SESSION.fullmatch(base_url)
+    if session is None:
+        return _openai_variables(base_url)
+    root = session[1]
+    return _openai_variables(f"{root}/v1") | {
+        "ANTHROPIC_API_KEY": "EMPTY",
+        "ANTHROPIC_AUTH_TOKEN": None,
+        "ANTHROPIC_BASE_URL": root,
+        "AWS_BEARER_TOKEN_BEDROCK": None,  # boto3 refuses to send one over plain HTTP, even a placeholder
+        "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": root,
+        "ANTHROPIC_BEDROCK_BASE_URL": root,
+        "GEMINI_API_KEY": "EMPTY",
+        "GOOGLE_API_KEY": "EMPTY",
+        "GOOGLE_GENAI_USE_VERTEXAI": None,  # it makes the client sign in to Google Cloud first
+        "GOOGLE_GENAI_USE_ENTERPRISE": None,
+        "GOOGLE_GEMINI_BASE_URL": root,
+        "GOOGLE_VERTEX_BASE_URL": root,
+    }
+
+
+def _openai_variables(base_url: str) -> Variables:
+    # The key first: the process's own key must never be set together with the rollout's URL.
+    return {"OPENAI_API_KEY": "EMPTY", "OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url}
+
+
+_NOWHERE = model_variables(f"{NOWHERE}/sessions/0.0/v1")
+
+
+class ModelEnvironment:
+    """An environment, and the requests that are served in it.
+
+    Each request enters with its `base_url` (None for a production request), and leaves when it is done.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._environ = environ
+        self._served: Counter[str | None] = Counter()
+        self._leaving: deque[str | None] = deque()
+        self._set: Variables = {}
+        self._before: Variables = {}
+        """The values that the variables in `_set` had before."""
+        self._lock = threading.Lock()
+        self._logged_aside = self._logged_several = False
+
+    def enter(self, base_url: str | None) -> None:
+        """Count a request in; afterwards the variables suit it, or point to `NOWHERE`."""
+        with self._lock:
+            self._count_out()
+            self._served[base_url] += 1
+            self._update(base_url)
+        self._process_leaving()
+
+    def leave(self, base_url: str | None) -> None:
+        """Count a request out. It never waits, because the garbage collector may call it in the middle of `enter`."""
+        self._leaving.append(base_url)
+        self._process_leaving()
+
+    @contextmanager
+    def serving(self, base_url: str | None = None) -> Iterator[Callable[[Any], Any]]:
+        """Enter, and leave afterwards. Pass the request's answer through the function that this yields: if it is a
+        stream, the request leaves when the stream is garbage, whether or not it was read.
+        """
+        answers: list[Any] = []
+
+        def answer(value: Any) -> Any:
+            answers.append(value)
+            return value
+
+        self.enter(base_url)
+        try:
+            yield answer
+        finally:
+            stream = answers.pop() if answers else None
+            if inspect.isgenerator(stream) or inspect.isasyncgen(stream):
+                weakref.finalize(stream, self.leave, base_url).atexit = False
+            else:
+                self.leave(base_url)
+
+    def _process_leaving(self) -> None:
+        """Count out the requests that left. A thread that holds the lock does so itself after releasing it."""
+        while self._leaving and self._lock.acquire(blocking=False):
+            try:
+                self._count_out()
+                self._update(None)
+            finally:
+                self._lock.release()
+
+    def _count_out(self) -> None:
+        while self._leaving:
+            base_url = self._leaving.popleft()
+            self._served[base_url] -= 1
+            if not self._served[base_url]:
+                del self._served[base_url]
+
+    def _update(self, entered: str | None) -> None:
+        """Set the variables that the served requests need."""
+        if len(self._served) < 2:
+            wanted = model_variables(next(iter(self._served), None))
+        else:
+            wanted = {name: _NOWHERE[name] for name in self._set | model_variables(entered)}
+            self._warn_of_several()
+        if wanted != self._set:
+            self._replace(wanted)
+
+    def _replace(self, wanted: Variables) -> None:
+        """Set `wanted` instead of what is set, without a moment in between at which neither is set."""
+        for name, value in wanted.items():
+            self._before.setdefault(name, self._environ.get(name))
+            self._assign(name, value)
+        for name in reversed([name for name in self._set if name not in wanted]):
+            before = self._before.pop(name)
+            if self._environ.get(name) == self._set[name]:  # else the agent has set it
+                self._assign(name, before)
+        self._set = wanted
+        self._log_aside(sorted(name for name, value in self._before.items() if value is not None))
+
+    def _assign(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._environ.pop(name, None)
+        else:
+            self._environ[name] = value
+
+    def _log_aside(self, aside: list[str]) -> None:
+        if aside and not self._logged_aside:
+            self._logged_aside = True
+            logger.info(
+                "set aside while a rollout runs: %s; clients built without arguments call the rollout's model\n"
+                "hint: build the clients of other models, such as a judge, when the agent is imported",
+                ", ".join(aside),
+            )
+
+    def _warn_of_several(self) -> None:
+        if not self._logged_several:
+            self._logged_several = True
+            logger.warning(
+                "this process serves several sessions at once: clients built without a URL call %s, and fail\n"
+                "hint: run one session per process, or give clients the URL from payload['_rollout']",
+                NOWHERE,
+            )
+
+
+process_environment = ModelEnvironment(os.environ)
+"""The one of this process, shared by all of its apps."""

@@ -1,9 +1,10 @@
-"""Keeping secrets out of what is stored and logged.
+"""Keeps secrets out of what is stored and logged, by four rules.
 
-Four rules. A value under a secret name is hidden: `api_key`, `*_token`, `*_secret`, `password`, `credentials`, … and
-the names a user adds. The key part of a session URL (`…/sessions/<id>.<key>/…`) is hidden. So are the user and password
-of any URL and the secret parameters of its query. And a secret seen in a request is hidden wherever its text turns up
-later, a traceback or an error message included. Pure, and cheap enough to run on every string of a result.
+1. A value under a secret name is hidden: `api_key`, `*_token`, `*_secret`, `password`, `credentials`, … and the names
+   that a user adds.
+2. The key part of a session URL (`…/sessions/<id>.<key>/…`) is hidden.
+3. The user and password of any URL, and the secret parameters of its query, are hidden.
+4. A secret seen in a request is hidden wherever its text turns up later, in a traceback for instance.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# A name is judged by its last words, so `max_tokens`, `token_ids` and `password_length` are honest.
+# The last words of a name decide, so `max_tokens`, `token_ids` and `password_length` stay visible.
 _SECRET_ENDINGS = _words(
     "secret secrets password passwords passwd pwd passphrase credential credentials authorization "
     "cookie cookies apikey apikeys authtoken accesstoken secretkey accesskey privatekey"
 )
 _SECRET_KEYS = _words("api secret private access signing encryption ssh")
-"""`*_key` is secret after these words: a `result_key` is none."""
+"""`*_key` is secret after these words only: a `result_key` is not."""
 _SECRET_TOKENS = _words("api access auth refresh bearer security secret")
-"""`*_tokens` are secret after these words: `prompt_tokens` are none."""
-_HONEST_TOKEN = _words(
+"""`*_tokens` are secret after these words only: `prompt_tokens` are not."""
+_VISIBLE_TOKENS = _words(
     "eos bos pad unk mask sep cls stop start begin end first last next previous per each special "
     "image audio video vision prompt completion input output new added sampled generated"
 )
-"""`*_token` is secret but for these words: an `eos_token` is none."""
+"""`*_token` is secret except after these words: an `eos_token` is not."""
 _QUERY_NAMES = frozenset({"key", "sig", "signature", "auth"})
-"""Names that are secret in a URL's query alone, as Google's `?key=` and Azure's `&sig=`."""
+"""Names that are secret only in a URL's query, such as Google's `?key=` and Azure's `&sig=`."""
 
 _SESSION_URL = re.compile(r"(/sessions/[^/\s.]+\.)([^/\s\"'?#]+)")
 _USER_INFO = re.compile(r"(?<=://)([^/?#\s\"'<>]+)@")
 _PARAMETER = re.compile(r"([?&;])([^?&;=\s\"'#<>\\]{1,100})=([^&;\s\"'#<>\\]+)")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# Shorter values, and the placeholders that agents send where no key is needed, turn up in honest text.
+# Shorter values, and the placeholders that agents send where a server needs no key, occur in ordinary text.
 _SHORTEST_SECRET = 6
 _SHORTEST_TOKEN = 16
 _PLACEHOLDERS = frozenset({"empty", "none", "null", "dummy", "not-needed", "unused"})
-_LONGEST_URL = 2000
+_LARGEST_COUNT = 10 ** (_SHORTEST_SECRET - 1)
+_LARGEST_NUMBER = 10**1000  # Python refuses to print integers of more than 4300 digits
 
 
 class Redactor:
@@ -63,11 +65,10 @@ class Redactor:
         self._names = frozenset(map(_plain, names))
         found = sorted({s for s in secrets if _worth_hiding(s)}, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, found))) if found else None
-        self._longest = max(len(found[0]) if found else 0, _LONGEST_URL)
 
     @classmethod
     def of(cls, payload: Any, names: Iterable[str] = ()) -> Redactor:
-        """The redactor for a request: it knows every secret that the payload carries, under our names or `names`."""
+        """The redactor for a request: it hides every secret that the payload carries, under our names or `names`."""
         names = tuple(names)
         return cls(cls(names=names)._secrets_in(payload), names)
 
@@ -76,10 +77,10 @@ class Redactor:
         return isinstance(name, str) and (_plain(name) in self._names or _is_secret_name(name[-100:]))
 
     def hides(self, name: object, value: Any, beside: Container[Any] = ()) -> bool:
-        """Whether `value` is to be hidden under `name`, given the names `beside` it.
+        """Whether `value` must be hidden under `name`, given the names `beside` it.
 
-        Under our own names, flags, measures and short numbers are none: they are metrics such as `found_secret`.
-        Nor is the `token` beside a `logprob`, which is a sampled one. Under the user's names, everything is a secret.
+        Under the user's own names every value is hidden. Under ours, flags, floats and short integers stay visible,
+        because they are metrics (`found_secret`); so does the `token` beside a `logprob`, which was sampled.
         """
         if value is None or not self.is_secret(name):
             return False
@@ -101,13 +102,13 @@ class Redactor:
         return text
 
     def cut(self, text: str, limit: int) -> str:
-        """`text` without its secrets, and with its middle left out where it is longer than `limit`."""
-        window = limit + self._longest
-        if len(text) <= 2 * window:
-            return _without_middle(self(text), limit, 0)
-        # Too long to look through. What a piece breaks off at may be half of a secret, so that is dropped as well.
-        head, tail = self(text[:window])[: -self._longest], self(text[-window:])[self._longest :]
-        return _without_middle(head + tail, limit, len(text) - 2 * window, len(head))
+        """`text` without its secrets, and without its middle where it is longer than `limit`."""
+        text = self(text)
+        if len(text) <= limit:
+            return text
+        note = f"… {len(text) - limit:,} characters left out …"
+        head = (limit - len(note)) // 2
+        return text[:head] + note + text[len(text) - (limit - len(note) - head) :]
 
     def _parameter(self, match: re.Match[str]) -> str:
         before, name, _ = match.groups()
@@ -138,19 +139,15 @@ class Redactor:
         if "://" in text and "@" in text:
             for match in _USER_INFO.finditer(text):
                 user, _, password = match[1].partition(":")
-                if password or len(user) >= _SHORTEST_TOKEN:  # a plain user's name turns up in honest text
+                if password or len(user) >= _SHORTEST_TOKEN:  # a plain user name occurs in ordinary text
                     yield password or user
         if "=" in text:
             yield from (match[3] for match in _PARAMETER.finditer(text) if self._is_secret_parameter(match[2]))
 
 
-_LARGEST_COUNT = 10 ** (_SHORTEST_SECRET - 1)
-_LARGEST_NUMBER = 10**1000  # Python refuses to print those of more than 4300 digits
-
-
 @functools.lru_cache(maxsize=4096)
 def _is_secret_name(name: str) -> bool:
-    """Whether a name's last words say so, however they are joined: `apiKeys`, `X-API-Key`, `db_password2`.
+    """Whether a name's last words mark a secret, however they are joined: `apiKeys`, `X-API-Key`, `db_password2`.
 
     >>> [name for name in ("apiKeys", "DB_PASSWORD", "max_tokens", "hf_token", "eos_token") if _is_secret_name(name)]
     ['apiKeys', 'DB_PASSWORD', 'hf_token']
@@ -162,12 +159,12 @@ def _is_secret_name(name: str) -> bool:
     if last == "tokens":
         return before in _SECRET_TOKENS
     if last == "token":
-        return before not in _HONEST_TOKEN
+        return before not in _VISIBLE_TOKENS
     return last in _SECRET_ENDINGS
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """Every text in a secret value, however it is nested; a bearer header also without its scheme."""
+    """Every text in a secret value, at any depth; an authorization header also without its scheme."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -182,18 +179,6 @@ def _strings(value: Any) -> Iterable[str]:
             stack.extend(item.values())
         elif isinstance(item, (list, tuple)):
             stack.extend(item)
-
-
-def _without_middle(text: str, limit: int, missing: int, at: int | None = None) -> str:
-    """At most `limit` characters of `text`, in which `missing` are already left out (`at` that place)."""
-    if len(text) <= limit and at is None:
-        return text
-    note = f"… {len(text) + missing - limit:,} characters left out …"
-    head = (limit - len(note)) // 2
-    tail = limit - len(note) - head
-    if at is not None:
-        head, tail = min(head, at), min(tail, len(text) - at)
-    return text[:head] + note + text[len(text) - tail :]
 
 
 def _plain(name: str) -> str:

@@ -1,11 +1,8 @@
-"""The result: what the entrypoint returned, or how it failed, as the document that lands in the store.
+"""The result: the document that the app stores for a rollout, whatever the function returned or raised.
 
-A document is the user's dict plus the keys in `RESERVED`. It is written by the app and read by the client; both go
-through this module. Pure: nothing here stores anything.
-
-There is a result whatever the function returned or raised, and it has a bound: a document has at most `LARGEST_RESULT`
-bytes, messages and tracebacks as many characters as `failure.py` says. The copies of the request and of what a failed
-rollout had returned have at most a quarter of it; entries beyond are left out one by one.
+A document is the user's dict plus the keys in `RESERVED`. The app writes it and the client reads it, both with this
+module; storing it is the caller's task. Its size is bounded: `LARGEST_RESULT` bytes in all, a quarter of that for the
+copy of the request and for what a failed rollout had returned, and the limits of `describe.py` for texts.
 """
 
 from __future__ import annotations
@@ -15,20 +12,30 @@ import concurrent.futures
 import datetime
 import itertools
 import json
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ..common.describe import SHORT, article, full_type_name, plain_text, short_repr, type_name
-from ..errors import NotSerializable, ResultTooLarge, RewardInvalid
+from ..errors import NotSerializable, ResultTooLarge, ResultUnreadable, RewardInvalid, StoreError
+from ..store.base import Store
 from ..types import LARGEST_RESULT, SCHEMA_VERSION, RolloutId, Status
-from .failure import LONGEST_MESSAGE, chain, message_of, traceback_frames, traceback_of
+from .describe import (
+    LONGEST_MESSAGE,
+    LONGEST_REPR,
+    causes,
+    message_of,
+    short_repr,
+    traceback_of,
+    type_name,
+    with_article,
+)
 from .json_values import DEEPEST, TOO_LARGE_HINT, dump_json, jsonable
 from .redaction import HIDDEN, Redactor
 from .reward import RewardFunction, normalize_rewards
 
 _LARGEST_COPY = LARGEST_RESULT // 4
-_MOST_ENTRIES = 1000  # of what a failed rollout had returned
+_MOST_ENTRIES = 1000  # of the dict that a failed rollout had returned
 _LEFT_OUT = "left out: too large"
 _LONGEST_FAILURE = 4000
 _LONGEST_HINT = 1000
@@ -47,25 +54,23 @@ RESERVED = {
     "_rollout": "schema version, ids and times",
 }
 
-# Exceptions of model clients, by module and name, so that none of them has to be imported.
-_TRUNCATED = frozenset({"MaxTokensReachedException", "ContextWindowOverflowException", "LengthFinishReasonError"})
-_ENGINE_MODULES = ("openai", "anthropic", "strands.types.exceptions")
-_ENGINE_ERRORS = frozenset(
-    {
-        "APIConnectionError",
-        "APITimeoutError",
-        "InternalServerError",
-        "RateLimitError",
-        "OverloadedError",
-        "ServiceUnavailableError",
-        "ModelThrottledException",
-    }
+# Exceptions of model clients by module and name, so that classifying one imports none of them.
+_TRUNCATED = (
+    ("openai", "LengthFinishReasonError"),
+    ("strands.types.exceptions", "MaxTokensReachedException"),
+    ("strands.types.exceptions", "ContextWindowOverflowException"),
 )
+_UNREACHABLE = (
+    ("openai", "APIConnectionError"),
+    ("anthropic", "APIConnectionError"),
+    ("strands.types.exceptions", "ModelThrottledException"),
+)
+_ANSWERED = (("openai", "APIStatusError"), ("anthropic", "APIStatusError"))
 
 
 @dataclass(frozen=True)
 class Result:
-    """One stored result: the whole `document`, and what readers need of it.
+    """One stored result: the `document`, and its status, rewards and duration.
 
     >>> stored = b'{"status_code": 200, "stop_reason": "end_turn", "rewards": 1.0}'
     >>> Result.from_bytes(stored).status.value
@@ -73,7 +78,6 @@ class Result:
     """
 
     document: dict[str, Any]
-    _data: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def status(self) -> Status:
@@ -89,23 +93,23 @@ class Result:
 
     @property
     def failure(self) -> str | None:
-        """What went wrong, cut off after some thousand characters; None if nothing did."""
+        """The cause of a failure, cut after a few thousand characters; None for a completed rollout."""
         if self.status is Status.COMPLETED:
             return None
         text = str(self.document.get("stop_reason") or self.status.meaning)
         text = text if len(text) <= _LONGEST_FAILURE else text[:_LONGEST_FAILURE] + "…"
-        if isinstance(hint := self.document.get("hint"), str):  # the client's, of what the agent's sandbox lacks
+        if isinstance(hint := self.document.get("hint"), str):  # the client adds one for what the agent's sandbox lacks
             text += f"\nhint: {hint[:_LONGEST_HINT]}"
-        return text.encode(errors="backslashreplace").decode()  # half a character can't be written everywhere
+        return text.encode(errors="backslashreplace").decode()  # lone surrogates can't be printed
 
     @property
     def rewards(self) -> float | list[float] | None:
-        """The reward, one per turn, or none."""
+        """The reward, a list with one reward per turn, or None."""
         return normalize_rewards(self.document.get("rewards"))
 
     @property
     def seconds(self) -> float | None:
-        """How long the function ran, if the document says so."""
+        """How long the function ran, None if the document has no times."""
         times = self.document.get("_rollout")
         try:
             start, end = (datetime.datetime.fromisoformat(times[name]) for name in ("started_at", "finished_at"))  # type: ignore[index]
@@ -115,30 +119,43 @@ class Result:
 
     def to_bytes(self) -> bytes:
         """The document as it is stored."""
-        return dump_json(self.document) if self._data is None else self._data
+        return dump_json(self.document)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Result:
-        """Read a stored document; whatever is wrong with it is a `ValueError`."""
+        """Read a stored document; raises `ValueError` for anything else."""
         try:
-            document = json.loads(data, parse_constant=_no_number)
+            document = json.loads(data, parse_constant=_refuse_constant)
         except RecursionError:
-            raise ValueError(f"a result is nested at most {DEEPEST} levels deep") from None
+            raise ValueError(_TOO_DEEP) from None
         except MemoryError:
             raise ValueError(f"there is not enough memory for its {len(data):,} bytes") from None
         if not isinstance(document, dict):
             raise ValueError(f"a result is a JSON object, not a {type(document).__name__}")
         if data.count(b"[") + data.count(b"{") > DEEPEST and _is_deeper(document, DEEPEST):
-            raise ValueError(f"a result is nested at most {DEEPEST} levels deep")
+            raise ValueError(_TOO_DEEP)
         return cls(document)
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number in JSON")
+def read_result(store: Store, key: str) -> Result:
+    """The result under `key`; raises `ResultUnreadable` if it is too large or malformed, whatever an agent stored."""
+    try:
+        return Result.from_bytes(store.get(key, limit=LARGEST_RESULT))
+    except StoreError:  # some are ValueErrors too
+        raise
+    except ValueError as error:
+        raise ResultUnreadable(f"{key!r} in {store.url} can't be read as a result: {error}") from None
+
+
+_TOO_DEEP = f"a result is nested at most {DEEPEST} levels deep"
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"JSON has no number {name}")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether containers are nested more than so many levels deep. Recursion is what it guards against."""
+    """Whether containers are nested more than `levels` deep, found without recursion."""
     level: list[Any] = [value]
     for _ in range(levels + 1):
         inner: list[Any] = []
@@ -153,18 +170,18 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 @dataclass(frozen=True)
 class ResultBuilder:
-    """Builds the one result of a rollout; knows everything about the request it answers."""
+    """Builds the one result of a rollout, with what the request said."""
 
     id: RolloutId
     s3_bucket: str
     payload: Any
-    """The request as it came, without its secrets: a copy, so that an agent may change its own."""
+    """A copy of the request without its secrets, taken before the agent could change it."""
     redact: Redactor
     request_id: str | None
     started_at: float
 
     def returned(self, value: Any, finished_at: float) -> Result:
-        """The result for what the function returned: a success, or the failure it amounts to."""
+        """The result for a function that returned: a success, or a failure if the value can't be stored."""
         try:
             return self._completed(value, finished_at)
         except RewardInvalid as error:
@@ -173,11 +190,15 @@ class ResultBuilder:
             return self.failed(Status.AGENT_ERROR, error, finished_at, returned=value)
 
     def raised(self, error: BaseException, finished_at: float) -> Result:
-        """The result for an exception that came out of the function."""
-        return self.failed(classify(error), error, finished_at)
+        """The result for a function that raised."""
+        try:
+            status = classify(error)
+        except BaseException:  # the exception's own attributes may raise
+            status = Status.AGENT_ERROR
+        return self.failed(status, error, finished_at)
 
     def failed(self, status: Status, error: BaseException, finished_at: float, *, returned: Any = None) -> Result:
-        """A failure: what happened, for machines (`error`) and for people (`stop_reason`, `traceback`)."""
+        """The result for a failure: `error` for programs, `stop_reason` and `traceback` for people."""
         name, message = type_name(error), message_of(error, self.redact)
         document: dict[str, Any] = {
             "status_code": status.status_code,
@@ -186,40 +207,46 @@ class ResultBuilder:
             "traceback": traceback_of(error, self.redact),
         }
         if returned is not None:
-            document["returned"] = as_far_as_possible(returned, self.redact)
-        return _dumped(document | self._metadata(finished_at))
+            document["returned"] = convert_partly(returned, self.redact)
+        return Result(document | self._metadata(finished_at))
 
     def _completed(self, value: Any, finished_at: float) -> Result:
         if not isinstance(value, Mapping):
             raise NotSerializable(
-                f"the rollout function returned {article(value)}, not a dict", hint='return {"rewards": …}'
+                f"the rollout function returned {with_article(value)}, not a dict", hint='return {"rewards": …}'
             )
-        # Rewards first: the rule for them is stricter, and knows types that JSON does not.
-        rewards = _rewards_of(value)
+        # Rewards first: their rule is stricter, and accepts types that JSON does not have.
+        rewards = _read_rewards(value)
         document = jsonable(value, redact=self.redact, limit=LARGEST_RESULT, given={"rewards": rewards})
         metadata = self._metadata(finished_at)
         shadowed = {k: document.pop(k) for k in list(document) if k in metadata and document[k] != metadata[k]}
-        status_code, stop_reason = document.get("status_code", 200), document.get("stop_reason", "end_turn")
-        if type(status_code) is not int:
-            shadowed["status_code"], status_code = status_code, 200
-        if not isinstance(stop_reason, str):
-            shadowed["stop_reason"], stop_reason = stop_reason, "end_turn"
-        elif len(stop_reason) > LONGEST_MESSAGE:
-            shadowed["stop_reason"], stop_reason = stop_reason, self.redact.cut(stop_reason, LONGEST_MESSAGE)
-        document.update(status_code=status_code, stop_reason=stop_reason)
-        if status_code != 200:
-            if "error" in document:
-                shadowed["error"] = document["error"]
-            document["error"] = {"kind": Status.AGENT_ERROR.value, "type": "Returned", "message": stop_reason}
+        shadowed |= self._check_status(document)
         if shadowed:
             if "shadowed" in document:
                 shadowed["shadowed"] = document["shadowed"]
             document["shadowed"] = shadowed
-        result = _dumped(document | metadata)
+        result = Result(document | metadata)
         if (size := len(result.to_bytes())) > LARGEST_RESULT:
-            said = f"the result has {size:,} bytes of JSON; the limit is {LARGEST_RESULT:,} bytes"
-            raise ResultTooLarge(said, hint=TOO_LARGE_HINT)
+            message = f"the result has {size:,} bytes of JSON; the limit is {LARGEST_RESULT:,} bytes"
+            raise ResultTooLarge(message, hint=TOO_LARGE_HINT)
         return result
+
+    def _check_status(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Complete `status_code` and `stop_reason`; gives the user's values that were replaced."""
+        replaced: dict[str, Any] = {}
+        status_code, stop_reason = document.get("status_code", 200), document.get("stop_reason", "end_turn")
+        if type(status_code) is not int:
+            replaced["status_code"], status_code = status_code, 200
+        if not isinstance(stop_reason, str):
+            replaced["stop_reason"], stop_reason = stop_reason, "end_turn"
+        elif len(stop_reason) > LONGEST_MESSAGE:
+            replaced["stop_reason"], stop_reason = stop_reason, self.redact.cut(stop_reason, LONGEST_MESSAGE)
+        document.update(status_code=status_code, stop_reason=stop_reason)
+        if status_code != 200:
+            if "error" in document:
+                replaced["error"] = document["error"]
+            document["error"] = {"kind": Status.AGENT_ERROR.value, "type": "Returned", "message": stop_reason}
+        return replaced
 
     def _metadata(self, finished_at: float) -> dict[str, Any]:
         return {
@@ -239,7 +266,7 @@ class ResultBuilder:
 
 
 def classify(error: BaseException) -> Status:
-    """Which status an exception amounts to, looking through what it was raised from.
+    """The status of a rollout whose function raised `error`, by its type and those of its causes.
 
     >>> classify(ZeroDivisionError()).value
     'agent_error'
@@ -248,74 +275,82 @@ def classify(error: BaseException) -> Status:
         return Status.CANCELLED
     if isinstance(error, RewardInvalid) or _passed_through_reward(error):
         return Status.REWARD_ERROR
-    for cause in chain(error):
-        name = type_name(cause)
-        if name in _TRUNCATED:
+    for cause in causes(error):
+        if _is_any_of(cause, _TRUNCATED):
             return Status.TRUNCATED
-        if name in _ENGINE_ERRORS and full_type_name(cause).startswith(_ENGINE_MODULES):
+        if _is_any_of(cause, _UNREACHABLE) or (_is_any_of(cause, _ANSWERED) and _is_engines_fault(cause)):
             return Status.ENGINE_ERROR
     return Status.AGENT_ERROR
 
 
-def copy_of_request(payload: Any, redact: Redactor) -> Any:
-    """The request as it is stored: without its secrets, and without fields that are too large."""
-    try:
-        copy = jsonable(payload, redact=redact, limit=_LARGEST_COPY)
-        if len(dump_json(copy)) <= _LARGEST_COPY:
-            return copy
-    except ResultTooLarge:
-        pass
-    ids_first = {"_rollout": payload["_rollout"]} | payload
-    return as_far_as_possible(ids_first, redact)
+def _is_any_of(error: BaseException, names: tuple[tuple[str, str], ...]) -> bool:
+    """Whether it is an instance of one of these classes, as far as the agent has imported them."""
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in names]
+    return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+
+def _is_engines_fault(error: BaseException) -> bool:
+    status: int = getattr(error, "status_code", 0)
+    return status == 429 or status >= 500
 
 
 def _passed_through_reward(error: BaseException) -> bool:
     """Whether the exception came out of a `RewardFunction`."""
-    for tb in traceback_frames(error):
-        names = tb.tb_frame.f_locals  # in a class's body, this can be an object of any kind
-        if type(names) is dict and issubclass(type(names.get("self")), RewardFunction):
+    tb = error.__traceback__
+    while tb is not None:
+        if isinstance(tb.tb_frame.f_locals.get("self"), RewardFunction):
             return True
+        tb = tb.tb_next
     return False
 
 
-def _rewards_of(value: Mapping[Any, Any]) -> float | list[float] | None:
+def _read_rewards(value: Mapping[Any, Any]) -> float | list[float] | None:
     returned = value.get("rewards")
     try:
         return normalize_rewards(returned)
     except RewardInvalid:
         raise
     except BaseException as error:
-        raise RewardInvalid(f"rewards is {article(returned)} that raises {type_name(error)} when it is read") from error
+        message = f"rewards is {with_article(returned)} that raises {type_name(error)} when it is read"
+        raise RewardInvalid(message) from error
 
 
-def _dumped(document: dict[str, Any]) -> Result:
-    result = Result(document)
-    object.__setattr__(result, "_data", dump_json(document))  # it may be large: once is enough
-    return result
+def copy_request(payload: Mapping[str, Any], redact: Redactor) -> Any:
+    """The request as it is stored: without its secrets, and without fields that are too large."""
+    try:
+        copy = jsonable(payload, redact=redact, limit=_LARGEST_COPY)
+        if len(dump_json(copy)) <= _LARGEST_COPY:
+            return copy
+    except NotSerializable:
+        pass
+    return convert_partly({"_rollout": payload["_rollout"]} | dict(payload), redact)  # the ids first
 
 
-def as_far_as_possible(value: Any, redact: Redactor) -> Any:
-    """What is kept of a value that could not be stored as it is: of a mapping, each entry for itself."""
+def convert_partly(value: Any, redact: Redactor) -> Any:
+    """As much as can be stored of a value that can't be stored whole: each entry of a mapping, or its repr."""
     try:
         if isinstance(value, Mapping):
-            return _entries(value, redact)
-        return _json_or_repr(value, redact, _LARGEST_COPY)[0]
+            return _convert_entries(value, redact)
+        return _convert_or_describe(value, redact, _LARGEST_COPY)[0]
     except BaseException:
-        return short_repr(value, SHORT, redact.cut)
+        return short_repr(value, redact=redact)
 
 
-def _entries(value: Mapping[Any, Any], redact: Redactor) -> dict[str, Any]:
+def _convert_entries(value: Mapping[Any, Any], redact: Redactor) -> dict[str, Any]:
     left, kept = _LARGEST_COPY, {}
     for key, item in itertools.islice(value.items(), _MOST_ENTRIES):
-        name = plain_text(key) if isinstance(key, str) else short_repr(key, SHORT, redact.cut)
-        shown = redact.cut(name, SHORT)
-        kept[shown], size = (HIDDEN, 0) if redact.hides(name, item, value) else _json_or_repr(item, redact, left)
+        name = key if isinstance(key, str) else short_repr(key, redact=redact)
+        shown = redact.cut(name, LONGEST_REPR)
+        if redact.hides(name, item, value):
+            kept[shown] = HIDDEN
+            continue
+        kept[shown], size = _convert_or_describe(item, redact, left)
         left = max(0, left - size)
     return kept
 
 
-def _json_or_repr(value: Any, redact: Redactor, limit: int) -> tuple[Any, int]:
-    """The value as JSON, or else words for it; and its size."""
+def _convert_or_describe(value: Any, redact: Redactor, limit: int) -> tuple[Any, int]:
+    """The value as JSON, or a text about it; and its size."""
     try:
         converted = jsonable(value, redact=redact, limit=limit)
         size = len(dump_json(converted))
@@ -323,7 +358,7 @@ def _json_or_repr(value: Any, redact: Redactor, limit: int) -> tuple[Any, int]:
     except ResultTooLarge:
         return _LEFT_OUT, 0
     except BaseException:
-        return short_repr(value, SHORT, redact.cut), 0
+        return short_repr(value, redact=redact), 0
 
 
 def _iso(timestamp: float) -> str:

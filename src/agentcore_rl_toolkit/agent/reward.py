@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from ..common.describe import short_repr, type_name
 from ..errors import RewardInvalid
+from .describe import short_repr, type_name
 
 _MOST = 100_000
 

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.read_result import read_result
-from ..agent.result import Result
+from ..agent.result import Result, read_result
 from ..common.private_loop import PrivateLoop
 from ..errors import AgentCoreRLError, ConfigError, StoreError, StoreForbidden
 from ..types import INFRASTRUCTURE, RolloutId, Status

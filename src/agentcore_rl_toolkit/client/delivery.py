@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.read_result import read_result
-from ..agent.result import Result
+from ..agent.result import Result, read_result
 from ..errors import KeyNotFound, ResultUnreadable, StoreError, StoreForbidden, StoreUnavailable
 from ..store import Store
 

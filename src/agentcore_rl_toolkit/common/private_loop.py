@@ -1,7 +1,7 @@
-"""A private event loop on a thread: async code for synchronous callers, and for async callers on other loops.
+"""A private event loop on a thread, for synchronous callers and for async callers on other loops.
 
-Whatever is written once as a coroutine runs here, whoever asks: a script, a notebook, several threads at once. Not a
-forked process, though: a fork copies no threads, so nothing would ever run there, and saying so beats waiting.
+Any number of threads may use it. A forked process may not: a fork copies no threads, so a call there raises instead of
+waiting for ever.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class PrivateLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
         self._process: int | None = None
 
     @property
@@ -47,15 +48,23 @@ class PrivateLoop:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop itself."""
-        self.check_process()  # before the lock, which may have been held when the process was forked
+        """The loop itself, running."""
+        self.check_process()  # before the lock, which another thread may have held when the process was forked
         with self._lock:
             if self._loop is None:
-                self._loop = self._make()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name=self._name, daemon=True)
-                self._process = os.getpid()
-                self._thread.start()
+                self._start()
+            assert self._loop is not None
             return self._loop
+
+    def _start(self) -> None:
+        loop, self._closing = self._make(), threading.Event()
+        self._thread = threading.Thread(target=_run, args=(loop, self._closing), name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process has too many threads
+            loop.close()
+            raise
+        self._loop, self._process = loop, os.getpid()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; gives a future that any thread may wait for."""
@@ -77,19 +86,12 @@ class PrivateLoop:
                 ended.wait()
             raise
 
-    def _loop_for(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
-        try:
-            return self.loop
-        except AgentCoreRLError:
-            coroutine.close()
-            raise
-
     async def run_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and await it on the caller's loop; cancelling one cancels the other."""
         return await asyncio.wrap_future(self.submit(coroutine))
 
     def close(self) -> None:
-        """End the thread. What still runs on the loop is cancelled. In a forked process, there is nothing to end."""
+        """Cancel what still runs on the loop, and end the thread. Does nothing in a forked process."""
         if self.is_elsewhere:
             return
         with self._lock:
@@ -98,17 +100,25 @@ class PrivateLoop:
         if loop is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        self._closing.set()
         loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():
             thread.join()
             loop.close()
 
+    def _loop_for(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        try:
+            return self.loop
+        except (AgentCoreRLError, RuntimeError):
+            coroutine.close()
+            raise
+
 
 def _cancel(coroutine: Coroutine[Any, Any, Any], ended: threading.Event) -> None:
-    """Cancel the coroutine's task, from its own loop, and tell when it has ended.
+    """Cancel the coroutine's task, on its own loop, and set `ended` when the task has ended.
 
-    Cancelling the future that stands for it would end that at once, whatever the task still has to clean up. And an
-    interrupt may come before there is such a future: then the task is here all the same, or it will never be.
+    Cancelling its concurrent future instead would end that future at once, before the task has cleaned up. If an
+    interrupt came before the task existed, there is only the coroutine to close.
     """
     for task in asyncio.all_tasks():
         if task.get_coro() is coroutine:
@@ -119,15 +129,13 @@ def _cancel(coroutine: Coroutine[Any, Any, Any], ended: threading.Event) -> None
     ended.set()
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped, and nothing else: a task that calls `sys.exit()` ends itself alone."""
-    while True:
+def _run(loop: asyncio.AbstractEventLoop, closing: threading.Event) -> None:
+    """Run the loop until `close`: a task that calls `sys.exit()` or `loop.stop()` must not end the others."""
+    while not closing.is_set():
         try:
             loop.run_forever()
         except BaseException:
-            logger.exception("a task tried to end its thread, on which others run as well")
-        else:
-            return
+            logger.exception("a task tried to end its thread, which other tasks share")
 
 
 async def _cancel_others() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
-import itertools
+import json
 import logging
 import os
+import sys
 import threading
+import time
 import uuid
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,28 +23,32 @@ from bedrock_agentcore.runtime import BedrockAgentCoreApp, BedrockAgentCoreConte
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from agentcore_rl_toolkit import open_store
 from agentcore_rl_toolkit.agent import app as module
 from agentcore_rl_toolkit.agent.app import AgentCoreRLApp
-from agentcore_rl_toolkit.agent.background import RolloutRun
 from agentcore_rl_toolkit.agent.logs import current_redactor
 from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.config import AgentCoreConfig
+from agentcore_rl_toolkit.types import RolloutId
 from support.agent import SESSION_HEADER, rollout
 
 
-class Apps:
-    """An app whose rollouts are recorded, not run."""
+class Agent:
+    """An app whose function records its calls, and returns `{}` once it may."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        self.started: list[RolloutRun] = []
-        self.log_redactors: list[Redactor] = []
+    def __init__(self, **settings: Any) -> None:
+        self.calls: list[Any] = []
+        self.redactors: list[Redactor] = []
+        self.may_return = threading.Event()
+        self.may_return.set()
         self.app = AgentCoreRLApp(config=AgentCoreConfig(**settings))
-        self.app.rollout_entrypoint(lambda payload: payload)
-        monkeypatch.setattr(self.app._runner, "start", self._start)
+        self.app.rollout_entrypoint(self._record)
 
-    def _start(self, run: RolloutRun, *, is_async: bool) -> None:
-        self.started.append(run)
-        self.log_redactors.append(current_redactor.get())
+    def _record(self, payload: Any) -> Any:
+        self.calls.append(payload)
+        self.redactors.append(current_redactor.get())
+        assert self.may_return.wait(20)
+        return {} if isinstance(payload, dict) and payload.get("_rollout") else payload
 
     def invoke(self, payload: Any, session_id: str | None = "s") -> Any:
         def serve() -> Any:
@@ -52,133 +58,127 @@ class Apps:
         return contextvars.copy_context().run(serve)
 
     @property
+    def is_busy(self) -> bool:
+        return self.app.get_current_ping_status().value == "HealthyBusy"
+
+    def wait(self) -> None:
+        while self.is_busy:
+            time.sleep(0.001)
+
+    @property
     def rows(self) -> list[str]:
-        return [run.result.id.input_id for run in self.started]
+        self.wait()
+        return [payload["_rollout"]["input_id"] for payload in self.calls]
 
 
-@pytest.fixture
-def apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Apps]]:
-    made: list[Apps] = []
-
-    def make(**settings: Any) -> Apps:
-        made.append(Apps(monkeypatch, **settings))
-        return made[-1]
-
-    yield make
-    for run in itertools.chain.from_iterable(agent.started for agent in made):
-        run.on_ended()  # the process's environment counts them
+def stored(folder: Path) -> list[str]:
+    """Keys of the results in a store."""
+    return sorted(open_store(str(folder)).keys())
 
 
-def test_the_oldest_answer_is_forgotten_first(
-    apps: Callable[..., Apps], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 2)
-    agent = apps()
+def test_the_oldest_answer_is_forgotten_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_ANSWERS", 2)
+    agent = Agent()
     for row in ("a", "b", "b", "c", "c", "b", "a"):  # "c" pushes "a" out, and "a" then "b"
         agent.invoke({"_rollout": rollout(tmp_path, row)})
+        agent.wait()
     assert agent.rows == ["a", "b", "c", "a"]
     agent.invoke({"_rollout": rollout(tmp_path, "b")})
     assert agent.rows == ["a", "b", "c", "a", "b"]
 
 
-def test_a_repeated_invoke_is_answered_the_same(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    agent = apps()
+def test_a_repeated_invoke_is_answered_the_same(tmp_path: Path) -> None:
+    agent = Agent()
     answers = [agent.invoke({"_rollout": rollout(tmp_path)}) for _ in range(3)]
     assert answers[0] == answers[1] == answers[2]
-    assert len(agent.started) == 1
+    assert agent.rows == ["row"]
     agent.invoke({"_rollout": rollout(tmp_path)}, "another session")
     agent.invoke({"_rollout": rollout(tmp_path / "another store")})
-    assert len(agent.started) == 3
+    assert agent.rows == ["row"] * 3
 
 
-def test_looking_for_an_answer_and_leaving_one_is_one_step(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    """Two invokes at the same moment must not both find none."""
-    agent, locked = apps(), []
+def test_of_two_invokes_at_the_same_moment_one_starts_the_rollout(tmp_path: Path) -> None:
+    agent, barrier, before = Agent(), threading.Barrier(8), sys.getswitchinterval()
 
-    class Answers(OrderedDict[Any, Any]):
-        def get(self, key: Any, default: Any = None) -> Any:
-            locked.append(agent.app._accepting.locked())
-            return super().get(key, default)
+    def invoke() -> Any:
+        barrier.wait(20)
+        return agent.invoke({"_rollout": rollout(tmp_path)})
 
-        def __setitem__(self, key: Any, value: Any) -> None:
-            locked.append(agent.app._accepting.locked())
-            super().__setitem__(key, value)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            answers = [future.result() for future in [pool.submit(invoke) for _ in range(8)]]
+    finally:
+        sys.setswitchinterval(before)
+    assert answers == [answers[0]] * 8
+    assert agent.rows == ["row"]
 
-    agent.app._answers = Answers()
-    agent.invoke({"_rollout": rollout(tmp_path)})
-    assert locked == [True, True]
 
-
-def test_a_store_that_is_not_allowed_is_refused_every_time(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    agent = apps(allowed_stores=(str(tmp_path / "ours"),))
+def test_a_store_that_is_not_allowed_is_refused_every_time(tmp_path: Path) -> None:
+    agent = Agent(allowed_stores=(str(tmp_path / "ours"),))
     for _ in range(3):
         with pytest.raises(HTTPException, match="not among the allowed stores") as caught:
             agent.invoke({"_rollout": rollout(tmp_path / "theirs")})
         assert caught.value.status_code == 400
-    assert agent.started == []
+    assert agent.calls == []
 
 
 @pytest.mark.parametrize("value", [True, 1.5, ["row"]])
-def test_an_id_is_text_or_a_whole_number(apps: Callable[..., Apps], tmp_path: Path, value: Any) -> None:
-    agent = apps()
+def test_an_id_is_text_or_a_whole_number(tmp_path: Path, value: Any) -> None:
+    agent = Agent()
     for name in ("input_id", "exp_id"):
         with pytest.raises(HTTPException, match=f"{name} must be a string") as caught:
             agent.invoke({"_rollout": rollout(tmp_path) | {name: value}})
         assert caught.value.status_code == 400
-    agent.invoke({"_rollout": rollout(tmp_path) | {"input_id": 0, "exp_id": 7}})
-    assert agent.started[0].result.id.result_key == "7/0/s.json"
+    assert agent.invoke({"_rollout": rollout(tmp_path) | {"input_id": 0, "exp_id": 7}})["result_key"] == "7/0/s.json"
+    agent.wait()
 
 
-def test_the_session_is_the_headers_then_the_requests_then_new(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    agent = apps()
-    agent.invoke({"_rollout": rollout(tmp_path, session_id="requests")}, "headers")
-    agent.invoke({"_rollout": rollout(tmp_path, session_id="requests")}, None)
-    agent.invoke({"_rollout": rollout(tmp_path)}, None)
-    sessions = [run.result.id.session_id for run in agent.started]
+def test_the_session_is_the_headers_then_the_requests_then_new(tmp_path: Path) -> None:
+    agent = Agent()
+    requests = [("requests", "headers"), ("requests", None), (None, None)]
+    answers = [agent.invoke({"_rollout": rollout(tmp_path, session_id=own)}, header) for own, header in requests]
+    agent.wait()
+    sessions = [RolloutId.from_key(answer["result_key"]).session_id for answer in answers]
     assert sessions[:2] == ["headers", "requests"]
     assert uuid.UUID(sessions[2])
 
 
-def test_the_request_names_the_store_before_the_config_does(
-    apps: Callable[..., Apps], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-
-    def open_store(name: str, *, sqs_url: str | None = None) -> object:
-        opened.append((name, sqs_url))
-        return object()
-
-    monkeypatch.setattr(module, "open_store", open_store)
-    agent = apps(s3_bucket="configured", sqs_url="configured-queue")
+def test_the_request_names_the_store_before_the_config_does(tmp_path: Path) -> None:
+    agent = Agent(s3_bucket=str(tmp_path / "configured"))
     agent.invoke({"_rollout": {"exp_id": "e", "input_id": "1"}})
-    agent.invoke({"_rollout": {"exp_id": "e", "input_id": "2", "s3_bucket": "asked", "sqs_url": "asked-queue"}})
-    assert opened == [("configured", "configured-queue"), ("asked", "asked-queue")]
-    assert [run.result.s3_bucket for run in agent.started] == ["configured", "asked"]
+    agent.invoke({"_rollout": rollout(tmp_path / "asked", "2", "e")})
+    agent.wait()
+    assert stored(tmp_path / "configured") == ["e/1/s.json"]
+    assert stored(tmp_path / "asked") == ["e/2/s.json"]
 
 
 @pytest.mark.parametrize("payload", [{"_rollout": None, "x": 1}, {"x": 1}, ["_rollout"], "_rollout", None, 7])
-def test_any_other_request_is_a_production_request(apps: Callable[..., Apps], payload: Any) -> None:
-    agent = apps()
+def test_any_other_request_is_a_production_request(payload: Any) -> None:
+    agent = Agent()
     assert agent.invoke(payload) == payload
-    assert agent.started == []
+    assert not agent.is_busy
 
 
-def test_a_rollout_keeps_secrets_from_its_logs_and_knows_its_request(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    agent = apps(secret_keys=("vault",))
-    agent.invoke({"_rollout": rollout(tmp_path, api_key="sk-12345678", vault="open-sesame")})
-    for redact in (agent.log_redactors[0], agent.started[0].result.redact):
-        assert redact("sk-12345678 open-sesame") == "*** ***"
-    assert agent.started[0].result.request_id == "request-1"
+def test_a_rollout_keeps_secrets_from_its_logs_and_knows_its_request(tmp_path: Path) -> None:
+    agent = Agent(secret_keys=("vault",))
+    answer = agent.invoke({"_rollout": rollout(tmp_path, api_key="sk-12345678", vault="open-sesame")})
+    agent.wait()
+    assert agent.redactors[0]("sk-12345678 open-sesame") == "*** ***"
+    document = json.loads(open_store(str(tmp_path)).get(answer["result_key"]))
+    assert document["_rollout"]["request_id"] == "request-1"
+    assert document["payload"]["_rollout"]["vault"] == "***"
 
 
-def test_a_rollout_is_busy_until_it_is_stored(apps: Callable[..., Apps], tmp_path: Path) -> None:
-    agent = apps()
+def test_a_rollout_is_busy_until_it_is_stored(tmp_path: Path) -> None:
+    agent = Agent()
+    agent.may_return.clear()
     agent.invoke({"_rollout": rollout(tmp_path, "a")})
     agent.invoke({"_rollout": rollout(tmp_path, "b")})
-    for run in agent.started:
-        assert agent.app.get_current_ping_status().value == "HealthyBusy"
-        run.on_stored()
-    assert agent.app.get_current_ping_status().value == "Healthy"
+    assert agent.is_busy
+    agent.may_return.set()
+    agent.wait()
+    assert stored(tmp_path) == ["exp/a/s.json", "exp/b/s.json"]
 
 
 def test_a_rollout_that_cannot_be_started_may_be_sent_again(tmp_path: Path) -> None:
@@ -265,14 +265,14 @@ def test_a_rollout_that_names_no_store_and_fails_is_an_error_and_tells_no_secret
     ],
 )
 def test_half_of_what_storing_takes_is_refused_with_a_hint(
-    apps: Callable[..., Apps], config: dict[str, Any], settings: dict[str, Any], missing: str
+    config: dict[str, Any], settings: dict[str, Any], missing: str
 ) -> None:
-    agent = apps(**config)
+    agent = Agent(**config)
     with pytest.raises(HTTPException, match=missing) as caught:
         agent.invoke({"_rollout": settings})
     assert caught.value.status_code == 400
     assert "hint:" in caught.value.detail
-    assert agent.started == []
+    assert agent.calls == []
 
 
 # --- functions of every kind -----------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_a_stream_is_a_rollout_too(function: Callable[..., Any], tmp_path: Path)
         answer = client.post("/invocations", json={"x": 0.5, "_rollout": rollout(tmp_path)}).json()
         while client.get("/ping").json()["status"] != "Healthy":
             pass
-    assert module.open_store(str(tmp_path)).get(answer["result_key"]).startswith(b'{"rewards":0.5,')
+    assert open_store(str(tmp_path)).get(answer["result_key"]).startswith(b'{"rewards":0.5,')
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
@@ -380,35 +380,28 @@ def test_how_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels == [logging.INFO, logging.DEBUG]
 
 
-def test_the_users_lifespan_and_then_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    events: list[str] = []
-
-    class Store:
-        url = "memory"
-
-        def close(self) -> None:
-            events.append("store closed")
-
-    async def shutdown() -> None:
-        events.append("runner shut down")
+def test_the_users_lifespan_ends_before_rollouts_that_still_run_do(tmp_path: Path) -> None:
+    events: list[Any] = []
+    running, may_return = threading.Event(), threading.Event()
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, int]]:
         events.append("up")
         yield {"answer": 42}
-        events.append("down")
+        events.append(stored(tmp_path))
+
+    def function(payload: Any, context: Any) -> Any:
+        if "_rollout" not in payload:
+            return context.request.state.answer
+        running.set()
+        return {"returned": may_return.wait(20)}
 
     app = AgentCoreRLApp(lifespan=lifespan, config=AgentCoreConfig())
-    app.rollout_entrypoint(with_state)
-    monkeypatch.setattr(module, "open_store", lambda *args, **kwargs: Store())
-    monkeypatch.setattr(app._runner, "start", lambda run, is_async: run.on_ended())
-    monkeypatch.setattr(app._runner, "shutdown", shutdown)
+    app.rollout_entrypoint(function)
     with TestClient(app) as client:
         assert client.post("/invocations", json={}).json() == 42
-        for row, bucket in itertools.product("ab", "xy"):
-            client.post("/invocations", json={"_rollout": rollout(bucket, row)})
-    assert events == ["up", "down", "runner shut down", "store closed", "store closed"]
-
-
-def with_state(payload: Any, context: Any) -> Any:
-    return context.request.state.answer
+        answer = client.post("/invocations", json={"_rollout": rollout(tmp_path)}).json()
+        assert running.wait(20)
+    may_return.set()
+    assert events == ["up", []]
+    assert json.loads(open_store(str(tmp_path)).get(answer["result_key"]))["error"]["kind"] == "session_lost"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.agent.background import RolloutRun, RolloutRunner
+from agentcore_rl_toolkit.agent.background import BackgroundRun, BackgroundRunner
 from agentcore_rl_toolkit.agent.logs import JsonLine
 from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import ResultBuilder
@@ -59,14 +59,14 @@ class Rollouts:
 
     def __init__(self, **settings: Any) -> None:
         self.store = HeldStore()
-        self.runner = RolloutRunner(AgentCoreConfig(**settings))
+        self.runner = BackgroundRunner(AgentCoreConfig(**settings))
         self.done = threading.Semaphore(0)
 
     def start(
         self, call: Callable[[], Any], row: str = "row", *, is_async: bool = False, redact: Redactor | None = None
-    ) -> RolloutRun:
+    ) -> BackgroundRun:
         result = ResultBuilder(RolloutId("exp", row, "s"), "memory", {}, redact or Redactor(), None, time.time())
-        run = RolloutRun(call, result, self.store, self.stored)  # type: ignore[arg-type]
+        run = BackgroundRun(call, result, self.store, self.stored)  # type: ignore[arg-type]
         self.runner.start(run, is_async=is_async)
         return run
 
@@ -107,9 +107,9 @@ def both(call: Callable[[], Any], is_async: bool) -> Callable[[], Any]:
 
 
 def join_rollout_threads() -> None:
-    """Wait for every thread that runs or stores a rollout; those of event loops go on forever."""
+    """Wait for every thread that runs or stores a rollout; that of the event loop never ends."""
     for thread in threading.enumerate():
-        if thread.name == "rollout" and "run_forever" not in str(getattr(thread, "_target", "")):
+        if thread.name == "rollout":
             thread.join(PATIENCE)
             assert not thread.is_alive()
 
@@ -368,12 +368,12 @@ def test_what_a_generator_returns_counts_more_than_what_it_yields(rollouts: Roll
 def test_nothing_is_kept_of_a_rollout_that_ended(rollouts: Rollouts) -> None:
     rollouts.start(dict)
     rollouts.wait()
-    assert rollouts.runner._live == set()
+    assert rollouts.runner.live == 0
 
 
 def test_nothing_starts_before_the_first_rollout() -> None:
     before = set(threading.enumerate())
-    RolloutRunner(AgentCoreConfig())
+    BackgroundRunner(AgentCoreConfig())
     assert set(threading.enumerate()) <= before
 
 
@@ -426,7 +426,7 @@ def test_a_rollout_that_cannot_be_started_is_none(
     no_more_threads()
     with pytest.raises(RuntimeError, match="start new thread"):
         rollouts.start(both(dict, is_async), is_async=is_async)
-    assert rollouts.runner._live == set()
+    assert rollouts.runner.live == 0
     threading.stack_size(before)
     rollouts.start(both(dict, is_async), is_async=is_async)
     rollouts.wait()
@@ -458,7 +458,7 @@ def test_a_result_is_stored_though_cleaning_up_fails(rollouts: Rollouts, is_asyn
         raise SystemExit("os.environ is gone")
 
     result = ResultBuilder(RolloutId("exp", "row", "s"), "memory", {}, Redactor(), None, time.time())
-    run = RolloutRun(both(lambda: {"rewards": 1}, is_async), result, rollouts.store, rollouts.stored, on_ended)  # type: ignore[arg-type]
+    run = BackgroundRun(both(lambda: {"rewards": 1}, is_async), result, rollouts.store, rollouts.stored, on_ended)  # type: ignore[arg-type]
     rollouts.runner.start(run, is_async=is_async)
     rollouts.wait()
     assert rollouts.document()["rewards"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import sys
@@ -14,8 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from agentcore_rl_toolkit.agent.app import AgentCoreRLApp
-from agentcore_rl_toolkit.agent.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK
-from agentcore_rl_toolkit.agent.reward import RewardFunction
+from agentcore_rl_toolkit.agent.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
 from agentcore_rl_toolkit.types import LARGEST_RESULT
 from support.agent import rollout
 
@@ -85,32 +83,14 @@ def chained(length: int) -> BaseException:
 
 
 class Unfriendly(Exception):
-    """Every question about it is answered with an exception."""
+    """Raises when it is asked for its cause or its notes."""
 
     __notes__ = property(lambda self: sys.exit("no notes"))
     __cause__ = property(lambda self: sys.exit("no cause"))  # type: ignore[assignment]
-    exceptions = property(lambda self: sys.exit("no group"))
-
-    def __bool__(self) -> bool:
-        raise SystemExit("neither")
-
-    def __len__(self) -> int:
-        raise SystemExit("no length")
-
-
-class Nameless(type):
-    __name__ = property(lambda cls: sys.exit("no name"))  # type: ignore[assignment]
-
-
-class Anonymous(Exception, metaclass=Nameless):
-    pass
 
 
 class Classless:
     __class__ = property(lambda self: sys.exit("no class"))  # type: ignore[assignment]
-
-    def method(self) -> None:
-        raise ValueError("from a method")
 
 
 def with_notes() -> BaseException:
@@ -125,17 +105,6 @@ def group(depth: int, width: int) -> BaseException:
     members = [group(depth - 1, width)] * width
     error: BaseException = BaseExceptionGroup("g", members)  # type: ignore[name-defined]  # noqa: F821
     error.__cause__ = ValueError("why")
-    return error
-
-
-def tangle(depth: int) -> BaseException:
-    """Printed in full, it would be longer than any disk."""
-    error: BaseException = ValueError("x")
-    if depth:
-        error = BaseExceptionGroup("t", [tangle(depth - 1)] * 10)  # type: ignore[name-defined]  # noqa: F821
-    for _ in range(19):
-        later = copy.copy(error)
-        later.__cause__, error = error, later
     return error
 
 
@@ -154,30 +123,19 @@ def source_that_fails() -> Any:
     )
 
 
-def very_long_code() -> Any:
-    code = compile("raise ValueError('x')", "f" * 3_000_000, "exec")
-    exec(code.replace(co_name="n" * 3_000_000))
-
-
 EXCEPTIONS: dict[str, Callable[[], Any]] = {
     **{f"str raises {kind.__name__}": raising(say(kind("inside"))) for kind in AWAY},
     "str is no string": raising(type("Odd", (Exception,), {"__str__": lambda self: 7})()),
     "str is long": raising(say("x" * 3_000_000)),
     "chained": raising(chained(10_000)),
     "unfriendly": raising(Unfriendly("x")),
-    "anonymous": raising(Anonymous("x")),
-    "long name": raising(type("N" * 3_000_000, (Exception,), {})("x")),
     "notes": raising(with_notes()),
     "recursion": recursion,
-    "a self without a class": lambda: Classless().method(),
     "source that fails": source_that_fails,
-    "very long code": very_long_code,
 }
 if sys.version_info >= (3, 11):
     EXCEPTIONS |= {
-        "group": raising(group(3, 2)),
-        "a group of groups": raising(group(6, 4)),
-        "tangle": raising(tangle(4)),
+        "a group of groups": raising(group(4, 3)),
     }
 
 
@@ -204,13 +162,6 @@ def test_a_text_that_is_cut_says_so(tmp_path: Path) -> None:
         assert "begin xx" in text
         assert "characters left out" in text
         assert text.endswith("xx end")
-
-
-def test_what_an_exception_is_raised_from_is_read_where_python_keeps_it(tmp_path: Path) -> None:
-    """So that an engine's error is found behind an exception that would rather not say."""
-    error = Unfriendly("wrapped")
-    error.__context__ = type("APIConnectionError", (Exception,), {"__module__": "openai"})("gone")
-    assert run(raising(error), tmp_path)["error"]["kind"] == "engine_error"
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -252,11 +203,6 @@ class EndlessList(list[Any]):
         return itertools.repeat("x" * 100_000)
 
 
-class EndlessSet(set[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.count()
-
-
 class Endless:
     """Gives another of its kind whenever it is converted."""
 
@@ -264,32 +210,6 @@ class Endless:
 
     def tolist(self) -> Endless:
         return Endless()
-
-
-class Key:
-    def __hash__(self) -> int:
-        raise SystemExit("no hash")
-
-    def __eq__(self, other: object) -> bool:
-        raise SystemExit("not equal")
-
-
-class Text(str):
-    """Text that does everything differently."""
-
-    def __len__(self) -> int:
-        raise SystemExit("no length")
-
-    def __contains__(self, item: object) -> bool:
-        raise SystemExit("contains nothing")
-
-    def __getitem__(self, place: Any) -> str:
-        raise SystemExit("no slices")
-
-
-class Infinite(float):
-    def __float__(self) -> float:
-        return float("inf")
 
 
 def nested(value: Any) -> dict[str, Any]:
@@ -308,8 +228,6 @@ VALUES: dict[str, Callable[[], Any]] = {
     "tolist of itself": lambda: nested(made(dtype=1, tolist=lambda self: self)),
     "tolist without end": lambda: nested(Endless()),
     "model_dump": lambda: nested(made(model_dump=lambda self: away(SystemExit()))),
-    "a key without a hash": lambda: nested(Items(lambda: [(Key(), 1)])),
-    "the result's key without a hash": lambda: Items(lambda: [(Key(), 1)]),
     "endless list": lambda: nested(EndlessList()),
     "endless items": lambda: nested(Items(lambda: ((str(i), "x" * 100_000) for i in itertools.count()))),
     "the result's own items never end": lambda: Items(lambda: ((str(i), "x" * 100_000) for i in itertools.count())),
@@ -332,20 +250,6 @@ def test_every_value_of_an_async_function_leaves_one_result(name: str, tmp_path:
     check_failure(run(VALUES[name], tmp_path, is_async=True))
 
 
-STRANGE: dict[str, tuple[Callable[[], Any], Any]] = {
-    "text": (lambda: Text("as it is"), "as it is"),
-    "set": (lambda: EndlessSet({1, 2}), [1, 2]),
-    "float": (lambda: Infinite(0.5), 0.5),
-}
-
-
-@pytest.mark.parametrize("name", STRANGE)
-def test_what_a_value_is_counts_and_not_what_its_methods_say(name: str, tmp_path: Path) -> None:
-    make, expected = STRANGE[name]
-    document = run(lambda: {"rewards": 1, "value": make(), "list": [make()]}, tmp_path)
-    assert (document["status_code"], document["value"], document["list"]) == (200, expected, [expected])
-
-
 REWARDS: dict[str, Callable[[], Any]] = {
     **{f"repr raises {kind.__name__}": lambda kind=kind: mute(kind) for kind in AWAY},
     "endless": EndlessList,
@@ -361,16 +265,6 @@ def test_every_reward_leaves_one_result(name: str, tmp_path: Path) -> None:
     document = run(lambda: {"rewards": REWARDS[name](), "kept": "this"}, tmp_path)
     check_failure(document, "reward_error")
     assert document["returned"]["kept"] == "this"
-
-
-def test_a_reward_function_without_a_class_is_still_told_apart(tmp_path: Path) -> None:
-    class Reward(RewardFunction):
-        __class__ = property(lambda self: sys.exit("no class"))  # type: ignore[assignment]
-
-        def __call__(self, **kwargs: Any) -> float:
-            raise ValueError("no reward")
-
-    check_failure(run(lambda: {"rewards": Reward()()}, tmp_path), "reward_error")
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

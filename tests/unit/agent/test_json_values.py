@@ -93,8 +93,7 @@ def deep(levels: int) -> Any:
         ({1: "a", "1": "b"}, "two keys that both become '1'"),
         ({"a": {(1, 2): 3}}, "a has a tuple as a key"),
         (deep(10_000), "nested more than"),
-        ({"s": {object()}}, "s{…} is a object"),
-        ({"n": [10**5000]}, r"n\[0\] is an integer of more than 4,000 digits"),
+        ({"s": {object()}}, r"s\[0\] is a object"),
     ],
 )
 def test_what_has_no_json_form_is_named(value: Any, says: str) -> None:
@@ -191,7 +190,7 @@ def test_what_never_ends_is_converted_only_up_to_the_limit(item: Any) -> None:
         def __iter__(self) -> Any:
             return itertools.repeat(item)
 
-    with pytest.raises(ResultTooLarge, match=r"steps\[\d+\] goes past the limit of 1,000 bytes"):
+    with pytest.raises(ResultTooLarge, match=r"steps\[\d+\] exceeds the limit of 1,000 bytes"):
         jsonable({"steps": Endless()}, limit=1000)
 
 

@@ -57,7 +57,7 @@ def test_an_exception_that_cannot_say_what_it_is_leaves_a_line() -> None:
 
     entry = line("it failed", error=Mute())
     assert (entry["errorType"], entry["message"]) == ("Mute", "it failed")
-    assert len(line("größer", error=ValueError("x" * 1_000_000))["stackTrace"]) < 100_000
+    assert len(line("größer", error=ValueError("x" * 1_000_000))["stackTrace"]) <= 100_000
 
 
 def test_a_line_of_fields_is_one_object_under_any_formatter() -> None:

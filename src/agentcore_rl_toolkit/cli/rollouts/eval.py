@@ -20,8 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...agent.read_result import read_result
-from ...agent.result import Result
+from ...agent.result import Result, read_result
 from ...client.evaluation import Outcome, compare, summarize
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable
 from ...rows import rows_of

@@ -6,8 +6,7 @@ import argparse
 import os
 import sys
 
-from ...agent.read_result import read_result
-from ...agent.result import Result
+from ...agent.result import Result, read_result
 from ...errors import ResultUnreadable, RewardInvalid
 from ...store import Store, open_store
 from ..terminal.table import format_table

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...agent.read_result import read_result
-from ...agent.result import Result
+from ...agent.result import Result, read_result
 from ...common.private_loop import PrivateLoop
 from ...engine.base import SampleRequest
 from ...engine.scripted import ScriptedEngine

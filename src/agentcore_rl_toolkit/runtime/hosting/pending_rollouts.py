@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...agent.redaction import Redactor
-from ...agent.result import Result, ResultBuilder, as_far_as_possible, copy_of_request
+from ...agent.result import Result, ResultBuilder, convert_partly, copy_request
 from ...config import AgentCoreConfig
 from ...errors import AgentCoreRLError, NotSerializable, SessionLost
 from ...store import Store, open_store
@@ -116,9 +116,9 @@ def _lost_result(rollout: _Accepted, reason: str, environ: Mapping[str, str]) ->
     others = [name for name in rollout.payload["_rollout"] if name not in _OUR_FIELDS]
     redact = Redactor.of(rollout.payload, (*configured, *others))
     try:
-        payload = copy_of_request(rollout.payload, redact)
+        payload = copy_request(rollout.payload, redact)
     except NotSerializable:  # the app would have refused it, had it lived
-        payload = as_far_as_possible(rollout.payload, redact)
+        payload = convert_partly(rollout.payload, redact)
     builder = ResultBuilder(rollout.id, rollout.store, payload, redact, None, rollout.at)
     return builder.failed(Status.SESSION_LOST, SessionLost(reason), time.time())
 
