@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -342,7 +343,7 @@ def test_what_is_no_result_is_announced_to_nobody(aws_env: Any, queue: str) -> N
 
 def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
     store, asked = open_store("some-bucket", sqs_url=queue.rsplit("/", 1)[1]), []
-    store._sqs.meta.events.register(  # type: ignore[attr-defined]
+    store.client("sqs").meta.events.register(  # type: ignore[attr-defined]
         "provide-client-params.sqs", lambda params, **_: asked.append(params.get("QueueUrl"))
     )
     store.announce("exp/row/s.json")
@@ -351,17 +352,11 @@ def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(0, 0), (-3, 0), (0.4, 0), (7, 7), (19.6, 20), (3600, 20)])
-def test_sqs_is_asked_to_wait_no_longer_than_it_can(
-    aws_env: Any, queue: str, monkeypatch: pytest.MonkeyPatch, asked: float, sent: int
-) -> None:
+def test_sqs_is_asked_to_wait_no_longer_than_it_can(aws_env: Any, queue: str, asked: float, sent: int) -> None:
     store, waits = open_store("some-bucket", sqs_url=queue), []
-
-    class Client:
-        def receive_message(self, **kwargs: Any) -> dict[str, Any]:
-            waits.append(kwargs["WaitTimeSeconds"])
-            return {}
-
-    monkeypatch.setattr(type(store), "_client", lambda self, service: Client())
+    events = store.client("sqs").meta.events  # type: ignore[attr-defined]
+    events.register("provide-client-params.sqs", lambda params, **_: waits.append(params["WaitTimeSeconds"]))
+    events.register("before-call.sqs", lambda **_: (SimpleNamespace(status_code=200), {}))  # sends nothing
     assert store.announcements("exp", asked) == []
     assert waits == [sent]
 
@@ -372,7 +367,7 @@ def test_a_list_of_many_pages(aws_env: Any) -> None:
     keys = [f"exp/row-{i}/s.json" for i in range(5)]
     for key in keys:
         store.put_if_absent(key, b"x")
-    store._s3.meta.events.register(  # type: ignore[attr-defined]
+    store.client("s3").meta.events.register(  # type: ignore[attr-defined]
         "provide-client-params.s3.ListObjectsV2", lambda params, **_: params | {"MaxKeys": 2}
     )
     assert sorted(store.keys()) == keys

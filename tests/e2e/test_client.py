@@ -348,7 +348,7 @@ def test_a_queue_is_the_users_own(agent: Path, tmp_path: Path, aws_env: Any, mon
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"s3_bucket": "Not_A_Bucket"}, "names no store"),
+        ({"s3_bucket": "Not_A_Bucket"}, "is not the name of a store"),
         ({"exp_id": ""}, "exp_id is empty"),
         ({"exp_id": "../up"}, "starts with a dot"),
     ],

@@ -39,7 +39,7 @@ def ask(method, url, body=None, headers={}):
         connection.close()
 
 def store(method, place, key, body=None):
-    url = f"{os.environ['AGENTCORE_RL_STORE_DOOR']}/store/{quote(key)}?store={quote(place, safe='')}"
+    url = f"{os.environ['AGENTCORE_RL_STORE_PROXY']}/store/{quote(key)}?store={quote(place, safe='')}"
     return ask(method, url, body)
 
 def s3(method, bucket, key, body=None, **headers):
@@ -163,7 +163,7 @@ def test_no_web_page_stores_a_result(user: RuntimeUser, tmp_path: Path) -> None:
     session = new_id()
     key = f"e/i/{session}.json"
     user.ask(session, seconds=60, _rollout=rollout(tmp_path))
-    url = "os.environ['AGENTCORE_RL_STORE_DOOR'] + " + repr(f"/store/{key}?store={tmp_path}")
+    url = "os.environ['AGENTCORE_RL_STORE_PROXY'] + " + repr(f"/store/{key}?store={tmp_path}")
     for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert run(user, f"result = ask('PUT', {url}, b'{{}}', {headers!r})[0]", session) == 403
     assert run(user, f"result = ask('PUT', {url}, b'{{}}')[0]", session) == 201
@@ -216,7 +216,7 @@ def test_a_session_fills_no_log_of_the_runtimes(
     """Neither with requests that can't be read, nor with connections that lead nowhere."""
     nowhere = free_port()
     code = f"""
-parts = urlsplit(os.environ["AGENTCORE_RL_STORE_DOOR"])
+parts = urlsplit(os.environ["AGENTCORE_RL_STORE_PROXY"])
 for port in (parts.port, {nowhere}):
     for _ in range(20):
         try:
@@ -312,7 +312,7 @@ def test_files_are_bounded_in_number(user: RuntimeUser) -> None:
 def test_connections_are_bounded(user: RuntimeUser) -> None:
     session = new_id()
     code = """
-parts = urlsplit(os.environ["AGENTCORE_RL_STORE_DOOR"])
+parts = urlsplit(os.environ["AGENTCORE_RL_STORE_PROXY"])
 held, refused = [], 0
 for _ in range(500):
     s = socket.create_connection((parts.hostname, parts.port), 5)

@@ -23,7 +23,7 @@ from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..runtime.local.sandbox_hints import refusal_hint
 from ..store import open_store
-from ..store.local_buckets import bucket_folder, buckets_folder
+from ..store.base import bucket_folder, buckets_folder
 from ..types import RolloutId, Status
 from .delivery import Delivery
 from .pacing import Pacer

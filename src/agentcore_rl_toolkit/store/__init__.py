@@ -1,4 +1,8 @@
-"""Where results land: `open_store("bucket")`, `open_store("s3://bucket/prefix")`, `open_store("/a/directory")`."""
+"""Where results land: S3 with SQS announcements, or a directory. `open_store` opens either by name.
+
+In: a document and its key. Out: documents, keys, and announcements of new keys. A store never overwrites a document,
+and never reads one: results are JSON for `agent/result.py`, bytes here. Imports: the top-level modules only.
+"""
 
 from .base import Store, open_store
 

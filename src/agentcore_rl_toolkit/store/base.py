@@ -1,11 +1,11 @@
-"""The store seam: what a store can do, and the one string that chooses it.
+"""The store's interface, and the string that chooses an implementation.
 
-A store keeps immutable documents under keys. What is there is never overwritten, so the first result of a rollout
-is its only one. Announcements say "this key is there now"; they are hints that save polling, and losing one loses
-nothing, because the store itself is the truth.
+A store keeps immutable documents under keys. A document is never overwritten, so the first result of a rollout is its
+only one. Announcements tell readers about new keys and save them polling; losing one loses nothing, because readers can
+list the store.
 
-All calls block and are safe from many threads and processes at once. They raise `StoreUnavailable` when trying
-again may help (see `retry.py`), any other `StoreError` when it won't (`StoreMisconfigured` before a setting is changed,
+All calls block, and are safe from many threads and processes at once. They raise `StoreUnavailable` when another try
+may help (see `retry.py`), any other `StoreError` when it won't (`StoreMisconfigured` until a setting changes,
 `StoreForbidden` without a permission), and `KeyInvalid` for a key that could leave the store's prefix.
 """
 
@@ -23,7 +23,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
 class Store(Protocol):
-    """Where results land. Two implementations: `S3Store` and `LocalStore`."""
+    """Where results land: `S3Store`, `LocalStore`, and `SessionStore` in a sandbox."""
 
     @property
     def url(self) -> str:
@@ -31,34 +31,34 @@ class Store(Protocol):
 
     @property
     def announces(self) -> bool:
-        """Whether `announce` reaches anybody; if not, readers have to list."""
+        """Whether announcements reach readers; if not, readers have to list."""
 
     def prepare(self) -> None:
-        """Get ready, so that the first call is quick; contacts nothing, and what is wrong shows later."""
+        """Do slow preparations early, such as imports. Contacts nothing and raises nothing."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store `data` durably unless `key` is taken. True if it was stored, False if something was there."""
+        """Store `data` durably unless `key` is taken. True if it was stored, False if `key` was taken."""
 
     def get(self, key: str, *, limit: int | None = None) -> bytes:
-        """What is stored under `key`; `KeyNotFound` if nothing is, `ResultUnreadable` if it has over `limit` bytes."""
+        """The document under `key`; raises `KeyNotFound`, or `ResultUnreadable` for more than `limit` bytes."""
 
     def exists(self, key: str) -> bool:
-        """Whether something is stored under `key`."""
+        """Whether a document is stored under `key`."""
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """All keys that start with `prefix`; their order is the server's."""
+        """All keys that start with `prefix`, in the server's order."""
 
     def announce(self, key: str) -> None:
-        """Tell readers that the result `key` is there now."""
+        """Tell readers that the result `key` is stored."""
 
     def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
         """Keys of one experiment announced since the last call; waits up to `wait_seconds` for the first.
 
-        Each announcement goes to one reader. It may come twice, and it may get lost.
+        Each announcement goes to one reader. It may arrive twice, or get lost.
         """
 
     def close(self) -> None:
-        """Release connections and watches. The store can't be used afterwards."""
+        """Release connections and watches; afterwards the store is unusable."""
 
 
 def open_store(
@@ -70,8 +70,8 @@ def open_store(
 ) -> Store:
     """Open the store that `url` names; contacts nothing yet.
 
-    AWS settings come from the process's environment as boto3 reads them, or from `environ` instead; those of S3 alone
-    from `s3_environ`. A queue that is given by its URL is looked for in the region, or on the host, that the URL names.
+    AWS settings come from the process's environment, or from `environ` if given, or from `s3_environ` for S3 only. A
+    queue's URL decides in which region, or on which host, the queue is.
 
     | url | store |
     |---|---|
@@ -79,20 +79,20 @@ def open_store(
     | `/an/absolute/path`, `file:///an/absolute/path` | a directory, announced inside it |
     """
     if not isinstance(url, str) or not url.strip():
-        raise ConfigError(f"a store is named by a string, not {url!r}", hint=_HINT)
+        raise ConfigError(f"a store's name must be a string, not {url!r}", hint=_HINT)
     directory = directory_of(url)
     if directory is not None:
-        return _local(directory, url)
+        return _open_directory(directory, url)
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not _BUCKET.fullmatch(bucket) or (prefix and not url.startswith("s3://")):
-        raise ConfigError(f"{url!r} names no store", hint=_HINT)
+        raise ConfigError(f"{url!r} is not the name of a store", hint=_HINT)
     from .s3 import S3Store
 
     return S3Store(bucket, prefix.strip("/"), queue=sqs_url, environ=environ, s3_environ=s3_environ)
 
 
 def directory_of(url: str) -> str | None:
-    """The directory that the name of a store means, None if it names no directory."""
+    """The directory that a store's name means, None if it means a bucket."""
     if not url.startswith("file:"):
         return url if os.path.isabs(url) else None
     parts = urlsplit(url)
@@ -101,14 +101,35 @@ def directory_of(url: str) -> str | None:
     return unquote(parts.path)
 
 
+def buckets_folder() -> str:
+    """Where the buckets of agents given by their path are kept: `agentcore-rl/buckets` in the user's data directory.
+
+    Such an agent runs in a local runtime of the client's, whose S3 keeps each bucket as a folder. The folders outlive
+    the runtime, so that an experiment can be resumed.
+    """
+    home = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(os.path.abspath(home), "agentcore-rl", "buckets")
+
+
+def bucket_folder(store: str) -> str | None:
+    """The folder of the bucket and prefix that `store` names; None if it names a directory.
+
+    >>> bucket_folder("s3://my-bucket/a/prefix") == os.path.join(buckets_folder(), "my-bucket", "a", "prefix")
+    True
+    """
+    if os.path.isabs(store) or store.startswith("file:"):
+        return None
+    return os.path.join(buckets_folder(), *store.removeprefix("s3://").strip("/").split("/"))
+
+
 _HINT = "give a bucket name, s3://bucket/prefix, file:///path or an absolute path (relative ones differ per process)"
 
 
-def _local(path: str, url: str) -> Store:
+def _open_directory(path: str, url: str) -> Store:
     if not os.path.isabs(path):
         raise ConfigError(f"store {url!r} is not an absolute path", hint=_HINT)
     from .directory import LocalStore
-    from .session_store import DOOR_VARIABLE, DoorStore
+    from .session_store import STORE_PROXY_VARIABLE, SessionStore
 
-    door = os.environ.get(DOOR_VARIABLE)
-    return DoorStore(door, path) if door else LocalStore(path)
+    proxy = os.environ.get(STORE_PROXY_VARIABLE)
+    return SessionStore(proxy, path) if proxy else LocalStore(path)

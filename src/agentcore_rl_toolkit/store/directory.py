@@ -1,11 +1,11 @@
-"""The store in a directory, for one machine: `put_if_absent` by hard link, announcements in a watched directory.
+"""The store in a directory, for one machine: `put_if_absent` by hard link, announcements as files.
 
     <root>/<exp_id>/<input_id>/<session_id>.json     the documents
-    <root>/.new/                                     documents on their way in; a crash leaves them here, unread
+    <root>/.new/                                     documents being written; a crash leaves them here, unread
     <root>/.announced/<exp_id, quoted>/<time>-<id>   one small file per announcement; reading removes it
 
-Safe with many processes: a document appears whole or not at all, and only one writer of a key wins. A symbolic link
-that leads out of the root is never followed.
+Many processes may use it: a document appears whole or not at all, and one writer of a key wins. A symbolic link that
+leads out of the root is never followed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -23,13 +22,13 @@ from urllib.parse import quote
 
 from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
 from ..types import RolloutId, check_key, check_prefix
-from .directory_watch import DirectoryWatch
 
-_PASSING = frozenset(
+_TEMPORARY = frozenset(
     {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE}
 )
 
 _LONGEST_KEY = 4096
+_POLL_SECONDS = 0.01
 
 
 class LocalStore:
@@ -38,8 +37,6 @@ class LocalStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).resolve()
         self._new = self._root / ".new"
-        self._watches: dict[str, DirectoryWatch] = {}
-        self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -50,7 +47,7 @@ class LocalStore:
         return True
 
     def prepare(self) -> None:
-        """Nothing takes time here."""
+        """Needs no preparation."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
@@ -94,41 +91,34 @@ class LocalStore:
 
     def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
         folder = self._announced(exp_id)
+        deadline = time.monotonic() + wait_seconds
         try:
-            with self._lock:
-                watch = self._watches.get(exp_id)
-                if watch is None:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    watch = self._watches[exp_id] = DirectoryWatch(folder)
-            deadline = time.monotonic() + wait_seconds
             while True:
-                keys = list(self._take(folder))
+                keys = list(self._read_announcements(folder))
                 left = deadline - time.monotonic()
                 if keys or left <= 0:
                     return keys
-                watch.wait(left)
+                time.sleep(min(left, _POLL_SECONDS))
         except OSError as error:
             self._fail(error, f"could not read announcements of {exp_id!r}")
 
     def close(self) -> None:
-        with self._lock:
-            while self._watches:
-                self._watches.popitem()[1].close()
+        """Holds nothing between calls."""
 
-    def _take(self, folder: Path) -> Iterator[str]:
-        """Announcements that were ours to remove, oldest first."""
-        for name in sorted(os.listdir(folder)):
+    def _read_announcements(self, folder: Path) -> Iterator[str]:
+        """The announcements that this reader removed, oldest first."""
+        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
             path = folder / name
             try:
                 with _open_file(path) as file:
                     key = file.read(_LONGEST_KEY).decode(errors="replace")
                 path.unlink()
             except (FileNotFoundError, IsADirectoryError, PermissionError, ResultUnreadable):
-                continue  # another reader was first, or it is none of ours
+                continue  # another reader was first, or the file is not an announcement
             yield key
 
     def _write_once(self, path: Path, data: bytes, *, durable: bool = True) -> bool:
-        """Write `path` whole, and only if it isn't there. True if it wasn't."""
+        """Write `path` whole unless it exists. True if it was written."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._new.mkdir(exist_ok=True)
         draft = self._new / uuid.uuid4().hex
@@ -181,11 +171,11 @@ class LocalStore:
         return path
 
     def _holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether `path` is still in the store when every symbolic link is followed."""
+        """Whether `path` is in the store once every symbolic link is followed."""
         return Path(os.path.realpath(path)).is_relative_to(self._root)
 
     def _fail(self, error: OSError, what: str) -> NoReturn:
-        kind = StoreUnavailable if error.errno in _PASSING else StoreError
+        kind = StoreUnavailable if error.errno in _TEMPORARY else StoreError
         hint = None
         if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and not isinstance(error, FileNotFoundError):
             hint = "the directory must allow writing and hard links; some network and FAT file systems don't"
@@ -193,7 +183,7 @@ class LocalStore:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Open a file to read; anything else (a pipe, whose reader would wait for ever) is refused."""
+    """Open a regular file to read; raises for anything else, such as a pipe, whose reader would wait for ever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

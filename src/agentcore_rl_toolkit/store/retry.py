@@ -1,7 +1,4 @@
-"""Trying again: exponential backoff with full jitter, bounded in time.
-
-Pure but for the clock, the sleep and the dice, which are arguments.
-"""
+"""Retries of store calls: exponential backoff with full jitter, bounded in time."""
 
 from __future__ import annotations
 
@@ -27,11 +24,10 @@ def retry(
     sleep: Callable[[float], object] = time.sleep,
     dice: Callable[[], float] = random.random,
 ) -> T:
-    """Call until it succeeds, fails for good, or `seconds` have passed; then raise its last error.
+    """Call until it succeeds, raises anything but `StoreUnavailable`, or `seconds` have passed.
 
-    Only `StoreUnavailable` is tried again. The wait before attempt n is drawn from 0 to `FIRST_DELAY`·2ⁿ, capped at
-    `LONGEST_DELAY`, so that many sessions that failed together don't come back together. The last attempt
-    comes at the deadline, not before it.
+    The delay before attempt n is random, at most `FIRST_DELAY`·2ⁿ and at most `LONGEST_DELAY`, so that sessions that
+    failed together don't all retry at once. The last attempt comes at the deadline, not before it.
     """
     deadline = clock() + seconds
     ceiling = FIRST_DELAY

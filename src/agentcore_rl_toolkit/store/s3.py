@@ -1,8 +1,7 @@
-"""The store on S3, or on any server of its wire; announcements on SQS beside it.
+"""The store on S3 or a compatible server, with announcements on SQS.
 
-The only file of the store that imports boto3. Endpoints, region and credentials are boto3's own business
-(`AWS_ENDPOINT_URL_S3`, `AWS_DEFAULT_REGION`, roles, …); beside them `AWS_REGION` holds, which other SDKs read and boto3
-doesn't. Retries are ours (`retry.py`), so boto3's are off.
+boto3 decides endpoints, region and credentials (`AWS_ENDPOINT_URL_S3`, `AWS_DEFAULT_REGION`, roles, …), except that
+`AWS_REGION` counts too, which other SDKs read and boto3 doesn't. Retries are ours (`retry.py`), so boto3's are off.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _TAKEN = frozenset({"412", "PreconditionFailed"})
-# A list has these even when it is empty; boto3 takes an answer without a body for one too.
+# Every listing has these fields, even an empty one; boto3 reads an answer without a body as a listing too.
 _EVERY_LIST = frozenset({"IsTruncated", "KeyCount", "Name"})
 _QUEUE_HOST = re.compile(r"(?:sqs\.([\w-]+)|([\w-]+)\.queue|queue)\.amazonaws\.com(?:\.cn)?")
 
@@ -64,12 +63,14 @@ class S3Store:
     def prepare(self) -> None:
         # Importing boto3 and reading its service models takes longer than any request.
         with contextlib.suppress(ConfigError):
-            _ = self._s3, self._queue and self._sqs
+            self.client("s3")
+            if self._queue is not None:
+                self.client("sqs")
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         name = self._name(key)
         try:
-            self._s3.put_object(
+            self.client("s3").put_object(
                 Bucket=self._bucket, Key=name, Body=data, ContentType="application/json", IfNoneMatch="*"
             )
         except Exception as error:
@@ -81,7 +82,7 @@ class S3Store:
     def get(self, key: str, *, limit: int | None = None) -> bytes:
         name = self._name(key)
         try:
-            answer = self._s3.get_object(Bucket=self._bucket, Key=name)
+            answer = self.client("s3").get_object(Bucket=self._bucket, Key=name)
             size, body = answer.get("ContentLength", 0), b""
             if limit is None or size <= limit:
                 body = bytes(answer["Body"].read(None if limit is None else limit + 1))
@@ -99,7 +100,7 @@ class S3Store:
     def exists(self, key: str) -> bool:
         name = self._name(key)
         try:
-            self._s3.head_object(Bucket=self._bucket, Key=name)
+            self.client("s3").head_object(Bucket=self._bucket, Key=name)
         except Exception as error:
             if error_code(error) in _MISSING:
                 return False
@@ -109,9 +110,9 @@ class S3Store:
     def keys(self, prefix: str = "") -> Iterator[str]:
         name = self._prefix + check_prefix(prefix)
         try:
-            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=name):
+            for page in self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=name):
                 if not page.keys() & _EVERY_LIST:
-                    raise ConnectionError("the answer is no list; it was cut off")
+                    raise ConnectionError("the listing was cut off")
                 for entry in page.get("Contents", ()):
                     yield entry["Key"].removeprefix(self._prefix)
         except Exception as error:
@@ -130,19 +131,23 @@ class S3Store:
             },
         }
         try:
-            self._sqs.send_message(QueueUrl=self._queue_url, MessageBody=json.dumps({"Records": [record]}))
+            self.client("sqs").send_message(QueueUrl=self._queue_url, MessageBody=json.dumps({"Records": [record]}))
         except Exception as error:
             self._fail(error, f"could not announce {key!r} on {self._queue}")
 
     def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
         if self._queue is None:
-            raise ConfigError(f"{self.url} has no queue to announce results on", hint="name one with sqs_url")
+            raise ConfigError(f"{self.url} has no queue for announcements", hint="name one with sqs_url")
         try:
-            messages = self._sqs.receive_message(
-                QueueUrl=self._queue_url,
-                MaxNumberOfMessages=10,
-                WaitTimeSeconds=max(0, min(20, round(wait_seconds))),
-            ).get("Messages", [])
+            messages = (
+                self.client("sqs")
+                .receive_message(
+                    QueueUrl=self._queue_url,
+                    MaxNumberOfMessages=10,
+                    WaitTimeSeconds=max(0, min(20, round(wait_seconds))),
+                )
+                .get("Messages", [])
+            )
             wanted: list[str] = []
             done: list[dict[str, str]] = []
             for message in messages:
@@ -153,7 +158,7 @@ class S3Store:
                     wanted += mine
                     done.append({"Id": str(len(done)), "ReceiptHandle": message["ReceiptHandle"]})
             if done:
-                self._sqs.delete_message_batch(QueueUrl=self._queue_url, Entries=done)
+                self.client("sqs").delete_message_batch(QueueUrl=self._queue_url, Entries=done)
         except Exception as error:
             self._fail(error, f"could not read announcements from {self._queue}")
         return wanted
@@ -164,15 +169,15 @@ class S3Store:
                 self._clients.popitem()[1].close()
 
     def _results_in(self, body: str) -> list[tuple[str | None, str]]:
-        """Each result that a message names: its experiment, None if another store has it, and its key.
+        """Each result that a message names: its experiment, None if it is in another store, and its key.
 
-        S3's own event notifications read the same.
+        S3's own event notifications have the same format.
         """
         try:
             objects = [record["s3"] for record in json.loads(body)["Records"]]
             names = [(o["bucket"]["name"], unquote_plus(o["object"]["key"])) for o in objects]
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-            logger.warning("a message on %s is not an S3 event about an object; it was dropped", self._queue)
+            logger.warning("a message on %s is not an S3 event about an object; dropped", self._queue)
             return []
         results: list[tuple[str | None, str]] = []
         for bucket, name in names:
@@ -182,29 +187,22 @@ class S3Store:
             elif (exp_id := _exp_id(key)) is not None:
                 results.append((exp_id, key))
             else:
-                logger.debug("%r in a message on %s is no result", name, self._queue)
+                logger.debug("%r in a message on %s is not a result", name, self._queue)
         return results
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
-
-    @property
-    def _s3(self) -> Any:
-        return self._client("s3")
-
-    @property
-    def _sqs(self) -> Any:
-        return self._client("sqs")
 
     @cached_property
     def _queue_url(self) -> str:
         assert self._queue is not None
         if "/" in self._queue:
             return self._queue
-        url: str = self._sqs.get_queue_url(QueueName=self._queue)["QueueUrl"]
+        url: str = self.client("sqs").get_queue_url(QueueName=self._queue)["QueueUrl"]
         return url
 
-    def _client(self, service: str) -> Any:
+    def client(self, service: str) -> Any:
+        """The boto3 client of `s3` or `sqs`."""
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -216,11 +214,10 @@ class S3Store:
             "retries": {"total_max_attempts": 1},
         }
         try:
-            with self._lock:  # making clients is not thread-safe, and one of each is enough
+            with self._lock:  # making clients is not thread-safe
                 if service in self._clients:
                     return self._clients[service]
                 session = boto3.session.Session(**self._credentials(service))
-                # A server of our own is rarely reachable as bucket.host; boto3 knows, and names the bucket in the path.
                 where = self._endpoint(service)
                 client = self._clients[service] = session.client(service, config=Config(**settings), **where)
                 return client
@@ -228,7 +225,7 @@ class S3Store:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
 
     def _credentials(self, service: str) -> dict[str, str | None]:
-        """What boto3 would find in the environment, from one that isn't ours; and a queue's own region."""
+        """Region and credentials: those of a given environment, and a queue's own region."""
         environ = self._environs[service]
         own = self._queue_region if service == "sqs" else None
         if environ is None:
@@ -239,7 +236,7 @@ class S3Store:
         return {name: environ.get(name.upper()) for name in names} | {"region_name": region}
 
     def _endpoint(self, service: str) -> dict[str, str | None]:
-        """Where a service is, unless boto3 finds out by itself: a queue's URL says where the queue is."""
+        """The service's endpoint, where boto3 can't find it: a queue's URL names the queue's host."""
         environ, name = self._environs[service], f"AWS_ENDPOINT_URL_{service.upper()}"
         given = (os.environ if environ is None else environ).get(name)
         queue = urlsplit(self._queue or "") if service == "sqs" and not given else None
@@ -249,7 +246,7 @@ class S3Store:
 
     @property
     def _queue_region(self) -> str | None:
-        """The region that a queue's URL names: boto3 asks the one it is set to, whatever the URL says."""
+        """The region in a queue's URL, which boto3 ignores."""
         match = _QUEUE_HOST.fullmatch(urlsplit(self._queue or "").hostname or "")
         return None if match is None else match[1] or match[2] or "us-east-1"
 

@@ -1,12 +1,14 @@
-"""What S3, SQS and boto3 say when something goes wrong, as the store's own errors with a hint."""
+"""Translates errors of S3, SQS and boto3 to the store's own, by their codes and types, with hints."""
 
 from __future__ import annotations
 
 from ..errors import AgentCoreRLError, ConfigError, StoreError, StoreForbidden, StoreMisconfigured, StoreUnavailable
 
-# 409 is S3's word for two conditional writes at the same moment: whoever is told so tries again.
-_PASSING = frozenset({"ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"})
-_PASSING_CODES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+# S3 answers 409 to one of two conditional writes at the same moment; that one must try again.
+_TEMPORARY = frozenset(
+    {"ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"}
+)
+_TEMPORARY_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _FORBIDDEN = frozenset({"403", "AccessDenied", "AccessDeniedException", "AllAccessDisabled"})
 _NO_BUCKET = frozenset({"NoSuchBucket", "InvalidBucketName"})
 _OTHER_REGION = frozenset(
@@ -26,17 +28,17 @@ _CREDENTIALS = frozenset(
         "UnrecognizedClientException",
     }
 )
-_CREDENTIALS_HINT = "`aws sts get-caller-identity` says whose credentials are used, and whether they still hold"
+_CREDENTIALS_HINT = "`aws sts get-caller-identity` shows whose credentials are used, and whether they are valid"
 
 
 def error_code(error: Exception) -> str | None:
-    """The code that the service gave, if it answered."""
+    """The code in the service's answer, None if it did not answer."""
     response = getattr(error, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
 
 
 def store_error(error: Exception, what: str) -> AgentCoreRLError:
-    """`error` as ours: passing, for good, or a setting that has to be changed first."""
+    """`error` as one of ours: temporary, permanent, or a setting to change."""
     if isinstance(error, ConfigError):
         return StoreMisconfigured(f"{what}: {error}")
     text = f"{what}: {error}"
@@ -46,7 +48,7 @@ def store_error(error: Exception, what: str) -> AgentCoreRLError:
 
 
 def _from_answer(error: Exception, text: str) -> StoreError:
-    """What the service answered."""
+    """The error for an answer of the service."""
     code = error_code(error)
     meta = error.response.get("ResponseMetadata", {})  # type: ignore[attr-defined]
     if code in _NO_BUCKET:
@@ -58,13 +60,13 @@ def _from_answer(error: Exception, text: str) -> StoreError:
         return StoreMisconfigured(text, hint=f"set AWS_REGION to the bucket's region{f', {region}' if region else ''}")
     if code in _CREDENTIALS:
         return StoreMisconfigured(text, hint=_CREDENTIALS_HINT)
-    if code in _PASSING or meta.get("HTTPStatusCode") in _PASSING_CODES:
+    if code in _TEMPORARY or meta.get("HTTPStatusCode") in _TEMPORARY_STATUSES:
         return StoreUnavailable(text)
     return StoreForbidden(text) if code in _FORBIDDEN else StoreError(text)
 
 
 def _from_boto(error: Exception, text: str) -> StoreError:
-    """What boto3 found before there was an answer, or in it."""
+    """The error for an exception that boto3 raised without an answer."""
     from botocore import exceptions
 
     connection = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, OSError)

@@ -1,8 +1,8 @@
-"""A directory store seen from inside a sandbox: one session's own results, through a door that the runtime keeps.
+"""A directory store as a sandboxed session sees it: its own results only, through the runtime's proxy.
 
-A session of the local runtime doesn't see the host's files. The runtime names the door in its environment
-(`AGENTCORE_RL_STORE_DOOR`), and `open_store` then uses it for directories. Through it a session can store, read and
-announce its own results in the store that its invoke named, and nothing else.
+A session of the local runtime can't see the host's files. The runtime passes the proxy's URL in the session's
+environment (`AGENTCORE_RL_STORE_PROXY`), and `open_store` then uses the proxy for directories. A session can store,
+read and announce its own results in the store that its invoke named, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..errors import (
 )
 from ..types import check_key, check_prefix
 
-DOOR_VARIABLE = "AGENTCORE_RL_STORE_DOOR"
+STORE_PROXY_VARIABLE = "AGENTCORE_RL_STORE_PROXY"
 
 
-class DoorStore:
+class SessionStore:
     """One session's results in a directory of the host."""
 
-    def __init__(self, door: str, root: str) -> None:
-        self._door = urlsplit(door)
+    def __init__(self, proxy: str, root: str) -> None:
+        self._proxy = urlsplit(proxy)
         self._root = root
 
     @property
@@ -42,13 +42,13 @@ class DoorStore:
         return True
 
     def prepare(self) -> None:
-        """Nothing takes time here."""
+        """Needs no preparation."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self._ask("PUT", check_key(key), data)[0] == 201
+        return self._request("PUT", check_key(key), data)[0] == 201
 
     def get(self, key: str, *, limit: int | None = None) -> bytes:
-        status, body = self._ask("GET", check_key(key))
+        status, body = self._request("GET", check_key(key))
         if status == 404:
             raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}")
         if limit is not None and len(body) > limit:
@@ -56,30 +56,30 @@ class DoorStore:
         return body
 
     def exists(self, key: str) -> bool:
-        return self._ask("HEAD", check_key(key))[0] == 200
+        return self._request("HEAD", check_key(key))[0] == 200
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        _, body = self._ask("GET", "", query=f"&prefix={quote(check_prefix(prefix), safe='')}")
+        _, body = self._request("GET", "", query=f"&prefix={quote(check_prefix(prefix), safe='')}")
         yield from body.decode().splitlines()
 
     def announce(self, key: str) -> None:
-        self._ask("POST", check_key(key))
+        self._request("POST", check_key(key))
 
     def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
-        raise ConfigError("a session hears no announcements", hint="read them outside of the sandbox")
+        raise ConfigError("a session can't read announcements", hint="read them outside the sandbox")
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Holds nothing between calls."""
 
-    def _ask(self, method: str, key: str, data: bytes = b"", query: str = "") -> tuple[int, bytes]:
-        path = f"{self._door.path}/store/{quote(key, safe='/')}?store={quote(self._root, safe='')}{query}"
-        connection = http.client.HTTPConnection(self._door.hostname or "", self._door.port, timeout=30)
+    def _request(self, method: str, key: str, data: bytes = b"", query: str = "") -> tuple[int, bytes]:
+        path = f"{self._proxy.path}/store/{quote(key, safe='/')}?store={quote(self._root, safe='')}{query}"
+        connection = http.client.HTTPConnection(self._proxy.hostname or "", self._proxy.port, timeout=30)
         try:
             connection.request(method, path, data)
             response = connection.getresponse()
             status, body = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise StoreUnavailable(f"the door to {self.url} did not answer for {key!r}: {error}") from error
+            raise StoreUnavailable(f"the proxy of {self.url} did not answer for {key!r}: {error}") from error
         finally:
             connection.close()
         if status not in (200, 201, 204, 404, 409):

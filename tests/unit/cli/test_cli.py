@@ -62,7 +62,7 @@ def test_nothing_there_is_said_on_stderr(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_an_error_is_one_line_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", "./nowhere"]) == 1
-    assert capsys.readouterr().err.startswith("error: './nowhere' names no store\nhint: ")
+    assert capsys.readouterr().err.startswith("error: './nowhere' is not the name of a store\nhint: ")
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_a_local_runtime_that_is_already_there(given: dict[str, Any]) -> None:
     [
         ({"trainer": "fireworks"}, "trainer is verl or tinker, not 'fireworks'"),
         ({"agent_runtime_arn": "arn:aws:lambda:us-west-2:1:function:x"}, "is not the ARN of an agent runtime"),
-        ({"s3_bucket": "Not_A_Bucket"}, "names no store"),
+        ({"s3_bucket": "Not_A_Bucket"}, "is not the name of a store"),
         ({"s3_bucket": None}, "sessions on AWS can't store results in a folder"),
         ({"data_path": "nowhere.jsonl"}, "can't be read"),
         ({"data_path": "-"}, "data must be a file"),

@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 
 from ....errors import AgentCoreRLError, RuntimeFault
-from ....store.session_store import DOOR_VARIABLE
+from ....store.session_store import STORE_PROXY_VARIABLE
 from ...base import CommandEvent, Invocation
 from ...hosting.agent_files import copy_agent_folder
 from ...hosting.command_events import read_events
@@ -235,7 +235,7 @@ class LocalSession:
             return env
         env["TMPDIR"] = "/tmp"
         if "filesystem" in self._shared.protections:
-            env[DOOR_VARIABLE] = self._store_url
+            env[STORE_PROXY_VARIABLE] = self._store_url
         else:
             env["TMPDIR"] = env["HOME"] = str(self._private_folder / "tmp")
         return env

@@ -1,9 +1,9 @@
 """Where sessions store their results: one loopback port of the runtime, and nothing but their own results.
 
 A session sees none of the host's files. Through this port it stores the results of the rollouts it has accepted, each
-once, in the store that the request named, a directory (`store/door.py`) or a bucket of the runtime's S3; and it reads
-and announces them. An unguessable key in the URL says which session it is. All of it is bounded: the size of a result,
-the bytes that are held for all sessions together, and a session's requests per second.
+once, in the store that the request named, a directory (`store/session_store.py`) or a bucket of the runtime's S3; and
+it reads and announces them. An unguessable key in the URL says which session it is. All of it is bounded: the size of
+a result, the bytes that are held for all sessions together, and a session's requests per second.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StoreProxy:
         self._sessions.pop(url.rsplit("/", 1)[-1], None)
 
     async def _handle(self, request: web.Request) -> web.Response:
-        """A directory of the host, as `store/door.py` asks for it."""
+        """A directory of the host, as `store/session_store.py` asks for it."""
         name, key = request.query.get("store", ""), request.match_info["key"]
         session = self._sessions.get(request.match_info["session"])
         if session is None:
