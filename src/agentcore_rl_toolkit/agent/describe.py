@@ -53,7 +53,7 @@ def short_repr(value: object, limit: int = LONGEST_REPR, redact: Redactor | None
     """`repr(value)`, redacted, in at most `limit` characters.
 
     >>> short_repr([0] * 1000, 40)
-    '[0, 0… 2,960 characters left out …0, 0]'
+    '[0, 0… 2,960 characters left out … 0, 0]'
     """
     try:
         text = repr(value)
