@@ -48,9 +48,9 @@ def colocate(folder: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[dict[str, Any]]:
     """vLLM as TRL's documentation starts it, but for the way that tensors take (see transfer.py)."""
-    import agentcore_rl_toolkit.backends.trl.training as of_trl
     import transfer
 
+    import agentcore_rl_toolkit.backends.trl.training as of_trl
     from agentcore_rl_toolkit.engine import tiny
     from support.process import clean_env, free_port, server
 
