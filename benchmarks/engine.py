@@ -2,8 +2,8 @@
 
 Equal: 1, 4 and 16 requests with prompts of one length that sample the same number of tokens, which suits `generate`.
 Ragged: prompts and answers of different lengths; `generate` pads the prompts and goes on until the last one is done.
-Rollouts: groups of sessions as in training, two turns each, many prompts at once that begin alike; with passes of fixed
-shapes (CUDA graphs), with plain ones, and as two padded calls of `generate`.
+Rollouts: groups of sessions as in training, two turns each, many prompts at once that begin alike; against two padded
+calls of `generate`.
 Turns: a session of several turns, each prompt the one before with its answer and a few new tokens.
 """
 
@@ -145,11 +145,9 @@ async def rollouts_benchmark(model: Any, groups: int, n: int, rounds: int, dtype
     dice = Random(3)
     longer = [(prompt + some_ids(dice, first) + reply, second) for prompt, first, reply, second in rollouts]
     tokens = sum(first + second for _, first, _, second in rollouts)
-    seconds: dict[str, list[float]] = {"fixed shapes": [], "plain": [], "generate": []}
-    engines = {}
-    for name, graphs in (("fixed shapes", True), ("plain", False)):
-        engines[name] = TransformersEngine(model, max_batch=len(rollouts), graphs=graphs, dtype=dtype)
-        await engines[name].start()
+    seconds: dict[str, list[float]] = {"engine": [], "generate": []}
+    engine = TransformersEngine(model, max_batch=len(rollouts), dtype=dtype)
+    await engine.start()
 
     def generate() -> float:
         with torch.autocast(model.device.type, getattr(torch, dtype or "float32"), enabled=dtype is not None):
@@ -157,12 +155,10 @@ async def rollouts_benchmark(model: Any, groups: int, n: int, rounds: int, dtype
             return first + generate_run(model, longer)
 
     for i in range(rounds + 2):  # by turns; the first two are for getting warm
-        for name, engine in engines.items():
-            seconds[name].append(await rollouts_run(engine, rollouts))
-            engine.update(str(i))
+        seconds["engine"].append(await rollouts_run(engine, rollouts))
+        engine.update(str(i))
         seconds["generate"].append(await asyncio.to_thread(generate))
-    for engine in engines.values():
-        await engine.close()
+    await engine.close()
     figures = {
         name: {
             "seconds": round(percentile(some[2:], 0.5), 3),

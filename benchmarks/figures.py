@@ -141,7 +141,7 @@ def _fidelity(found: dict[str, Any]) -> str:
 
 
 def training() -> list[str]:
-    found, engine = _read("training"), _read("engine_cuda")["rollouts"]
+    found = _read("training")
     long, settings = found["long"], found["settings"]
     rows = [
         (f"held-out reward before and after {settings['steps']} steps", f"{long['before']:.2f} → {long['after']:.2f}"),
@@ -149,10 +149,6 @@ def training() -> list[str]:
         ("trained ÷ sampled tokens", f"{long['fidelity']:.1f}"),
         ("a step ÷ one of TRL alone, with its own generation", f"{found['step_time_ratio']:.2f}"),
         ("the same, each in a process of its own", f"{found['each_in_a_process_of_its_own']['step_time_ratio']:.2f}"),
-        (
-            "tokens/s of 128 rollouts at once ÷ Transformers' `generate`",
-            f"{engine['fixed shapes']['tokens_per_s'] / engine['generate']['tokens_per_s']:.1f}×",
-        ),
     ]
     return [
         "## Training",

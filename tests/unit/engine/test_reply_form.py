@@ -35,19 +35,21 @@ def loop() -> Iterator[LoopThread]:
 @cache
 def grammars() -> Any:
     pytest.importorskip("llguidance")
-    from agentcore_rl_toolkit.engine.transformers.grammar import Grammars
+    from agentcore_rl_toolkit.engine.transformers.grammar import GrammarFactory
 
-    return Grammars(tokenizer(), len(tokenizer()), frozenset(ids("")))
+    return GrammarFactory(tokenizer(), len(tokenizer()), frozenset(ids("")))
 
 
 def takes(form: Form, text: str) -> bool:
     """Whether the grammar lets a model say this, and then end."""
-    matcher = grammars().of_form(form)._matcher
-    (end,) = ids("")
+    grammar = grammars().compile(form)
+    complete = False
     for token in ids(text, end=False):
-        if matcher.is_stopped() or not matcher.consume_token(token):
+        if complete or grammar.forbidden()[token]:
             return False
-    return bool(matcher.is_stopped() or (matcher.is_accepting() and matcher.consume_token(end)))
+        complete = grammar.accept(token)
+    (end,) = ids("")
+    return complete or not bool(grammar.forbidden()[end])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_what_the_engine_in_process_lets_a_model_say(form: Form, said: list[str]
 
 def test_a_schema_that_can_not_be_followed_is_refused() -> None:
     with pytest.raises(EngineError, match="can't be followed"):
-        grammars().of_form(Form("optional", "<tool_call>", {"type": "nonsense"}))
+        grammars().compile(Form("optional", "<tool_call>", {"type": "nonsense"}))
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,16 @@
 """A Transformers model in this process, as an engine: for laptops, tests, and a trainer that shares its weights.
 
-    engine.py    the asyncio side: what a request may ask, and its stream
-    decoder.py   the thread that samples, and what happens between two steps
-    queue.py     who waits, and whose prompts are prefilled next
-    batch.py     who is decoded together
-    runner.py    the model: one forward pass, its training flags, its experts
-    layout.py    how passes are run, plainly or in fixed shapes, and which the model can have
-    kv.py        keys and values, plainly: of the batch, and kept for the next turn
-    prefill.py   keys and values of prompts, plainly
-    fixed.py     both in fixed shapes, for GPUs
-    attention.py what a step in fixed shapes attends with
-    graphs.py    passes of fixed shape, repeated as CUDA graphs
-    sampler.py   logits in, token ids and logprobs out
-    grammar.py   what a JSON schema still allows
-    sequence.py  one sequence on its way
-    limits.py    how much is taken on, and how much was done
+In: token ids with sampling settings. Out: tokens as they are sampled, with their logprobs. It batches requests as they
+arrive, on CPU and on CUDA alike. It refuses models without a plain key-value cache, and it never copies a weight.
+`json_schema` needs `llguidance`. It may import torch and transformers, which come with the extra `transformers`.
 
-Needs the extra `transformers`; `json_schema` also `llguidance`.
+    engine.py        the asyncio side: checks requests, hands out streams
+    decoder.py       the thread that samples, and what happens between two steps
+    prefill.py       the queue of waiting sequences, and the passes over their prompts
+    decode_batch.py  the running sequences, one token each per step
+    kv_cache.py      keys and values: of the running batch, and kept for a session's next turn
+    model_runner.py  the model: one forward pass, its training flags
+    sampler.py       logits in, token ids and logprobs out
 """
 
 from __future__ import annotations

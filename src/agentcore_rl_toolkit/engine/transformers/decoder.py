@@ -1,10 +1,9 @@
-"""The thread that samples: who is in the batch, what is prefilled next, and what happens between two steps.
+"""The thread that samples: it prefills waiting sequences, steps the batch, and hands tokens over.
 
 A sequence waits, is prefilled up to its last id, joins the batch and is decoded with the others, one token a step. Its
-last id goes through the batch too, so that all sampling happens in one place. Who finished or was abandoned leaves
-before the next step. A sequence without room goes back to wait and is prefilled again later, sampled tokens included.
-
-Between two steps a trainer may hold the thread and change the weights.
+last id goes through the batch too, so that all sampling happens in one place. Finished and abandoned sequences leave
+before the next step. When the batch outgrows its space, the newest sequence returns to the queue and is prefilled again
+later, sampled tokens included. Between two steps a trainer may hold the thread and change the weights.
 """
 
 from __future__ import annotations
@@ -23,39 +22,34 @@ import torch
 
 from ...errors import EngineError
 from ..base import Sampled
-from .decode_batch import Batch
-from .kv_cache import ID_BYTES, Prefixes
-from .layout import choose
-from .limits import Counters, Limits
-from .model_runner import Runner, out_of_memory
-from .prefill_queue import Queue
+from .decode_batch import Counters, DecodeBatch, DecoderLimits
+from .kv_cache import ID_BYTES, PrefixCache
+from .model_runner import ModelRunner, out_of_memory
+from .prefill import PrefillQueue
 from .sampler import Draw
-from .sequence import Sequence, Stream
+from .sequence import Sequence, TokenStream
 
 logger = logging.getLogger(__name__)
 
 
 class Decoder:
-    """Decodes what is submitted, on its own thread."""
+    """Decodes submitted sequences on its own thread."""
 
-    def __init__(
-        self, runner: Runner, limits: Limits, *, version: str, tokenizer: Any = None, graphs: bool | None = None
-    ) -> None:
+    def __init__(self, runner: ModelRunner, limits: DecoderLimits, *, version: str, tokenizer: Any = None) -> None:
         self.runner, self.limits, self.version = runner, limits, version
-        self.layout = choose(runner, limits.max_batch, graphs)
         self.counters = Counters()
         self.epoch = 0
-        """Counts updates of the weights: keys and values of different ones don't go together."""
-        self.batch = Batch(runner, self.layout, at_temperature=limits.at_temperature)
-        self.prefixes = Prefixes(limits.prefix_bytes)
-        self.queue = Queue(runner, self.layout, self.batch, self.prefixes, limits, self.counters)
+        """Counts updates of the weights: keys and values from before one don't mix with those from after."""
+        self.batch = DecodeBatch(runner, at_temperature=limits.at_temperature)
+        self.prefixes = PrefixCache(limits.prefix_bytes)
+        self.queue = PrefillQueue(runner, self.batch, self.prefixes, limits, self.counters)
         self._tokenizer = tokenizer
         self._inbox: deque[Sequence] = deque()
         self._gate = threading.Condition()
         self._holds = 0
         self._stepping = False
         self._closing = False
-        self._outbox: list[tuple[Stream, Sampled | EngineError]] = []
+        self._outbox: list[tuple[TokenStream, Sampled | EngineError]] = []
         self._delivered_at = 0.0
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
@@ -63,8 +57,8 @@ class Decoder:
     # --- from other threads ------------------------------------------------------------------------------------------
 
     @property
-    def load(self) -> int:
-        """Sequences waiting for a place."""
+    def waiting(self) -> int:
+        """Sequences without a place in the batch."""
         return len(self.queue) + len(self._inbox)
 
     def submit(self, sequence: Sequence) -> None:
@@ -75,7 +69,7 @@ class Decoder:
             self._gate.notify_all()
 
     def abandon(self, sequence: Sequence) -> None:
-        """Nobody waits for it any more."""
+        """The caller stopped reading."""
         if not sequence.finished:
             with self._gate:
                 sequence.abandoned = True
@@ -83,21 +77,21 @@ class Decoder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Between two steps, for as long as this lasts."""
+        """Keep the thread between two steps within this block."""
         self.hold()
         try:
-            self.wait_for_rest()
+            self.wait_until_idle()
             yield
         finally:
             self.release()
 
     def hold(self) -> None:
-        """Let no further step begin; `wait_for_rest` waits for the one under way."""
+        """Let no further step begin; `wait_until_idle` waits for the one in progress."""
         with self._gate:
             self._holds += 1
             self._gate.notify_all()
 
-    def wait_for_rest(self) -> None:
+    def wait_until_idle(self) -> None:
         with self._gate:
             self._gate.wait_for(lambda: not self._stepping)
 
@@ -106,14 +100,14 @@ class Decoder:
             self._holds -= 1
             self._gate.notify_all()
 
-    def renew(self, version: str | None, *, recompute: bool) -> None:
-        """The weights have changed; only while held. Who has sampled nothing yet starts again in any case."""
+    def change_weights(self, version: str | None) -> None:
+        """The weights have changed; call it only while held. Sequences that have sampled nothing yet start again."""
         self.version = self.version if version is None else version
         self.epoch += 1
         self.prefixes.clear()
         for sequence in self.queue:
-            sequence.forget()
-        for sequence in [s for s in self.batch.sequences if recompute or not s.sampled]:
+            sequence.drop_kv()
+        for sequence in [s for s in self.batch.sequences if not s.sampled]:
             self._preempt(sequence)
 
     def close(self) -> None:
@@ -126,13 +120,13 @@ class Decoder:
 
     def _run(self) -> None:
         try:
-            while self._next():
+            while self._wait_for_work():
                 try:
                     self._round()
-                except Exception as error:  # a defect of ours; better an error for everybody than a thread that is gone
-                    self._failed([*self.batch.sequences, *self.queue], error)
+                except Exception as error:  # a defect of ours: better to fail every sequence than to lose the thread
+                    self._handle_failure([*self.batch.sequences, *self.queue], error)
                 if not self.batch.sequences and not self.queue:
-                    self.runner.rest()  # before anybody learns that the last one is done
+                    self.runner.restore_training()  # before the last caller learns that its sequence is done
                 self._deliver()
         except Exception:
             logger.exception("the engine's thread has ended, and so has the engine")
@@ -144,19 +138,18 @@ class Decoder:
                 left = [*self.batch.sequences, *self.queue, *self._inbox]
             self._fail(left, "the engine was closed", status=503)
             self._deliver()
-            self.runner.close()
+            self.runner.restore_training()
             self.prefixes.clear()
 
-    def _next(self) -> bool:
-        """Wait for something to do, unless held; False at the end."""
+    def _wait_for_work(self) -> bool:
+        """Wait for a sequence, and while held; False when the engine closes."""
         with self._gate:
             if self._holds or not self._busy():
                 self._deliver(everything=True)
-                self.runner.rest()
+                self.runner.restore_training()
                 self._stepping = False
                 self._gate.notify_all()
                 self._gate.wait_for(lambda: self._closing or (not self._holds and self._busy()))
-                self.layout.wake()
             if self._closing:
                 return False
             self._stepping = True
@@ -170,50 +163,50 @@ class Decoder:
     def _round(self) -> None:
         for sequence in [s for s in (*self.batch.sequences, *self.queue) if s.abandoned]:
             self.counters.aborted += 1
-            self._end(sequence)
+            self._remove(sequence)
         self._prefill()
         if self.batch.sequences:
             try:
                 draw = self._step()
             except Exception as error:
-                self._failed(list(self.batch.sequences), error)
+                self._handle_failure(list(self.batch.sequences), error)
             else:
-                self._take(draw)
+                self._append(draw)
 
     # --- prefill -----------------------------------------------------------------------------------------------------
 
     def _prefill(self) -> None:
-        """Bring some of those who wait closer to the batch, or into it."""
-        group = self.queue.group(self.epoch)
+        """Bring some of the waiting sequences closer to the batch, or into it."""
+        group = self.queue.next_group(self.epoch)
         try:
             self.queue.prefill(group)
             for sequence in [s for s in group if s.prefilled]:
                 self.batch.join(sequence)
                 self.queue.remove(sequence)
         except Exception as error:
-            self._prefill_failed([s for s in group if s not in self.batch], error)
+            self._handle_prefill_failure([s for s in group if s not in self.batch], error)
 
-    def _prefill_failed(self, group: list[Sequence], error: Exception) -> None:
+    def _handle_prefill_failure(self, group: list[Sequence], error: Exception) -> None:
         for sequence in group:
-            sequence.forget()
+            sequence.drop_kv()
         if not out_of_memory(error):
-            self._failed(group, error)
+            self._handle_failure(group, error)
         elif self.queue.shrink():
-            self._free()
+            self._free_memory()
         elif not self.batch:
             self._fail(group, "out of memory while reading the prompt", hint="lower prefix_bytes or max_batch")
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def _step(self) -> Draw:
-        """One token for each of the batch."""
+        """One token for each sequence of the batch."""
         while len(self.batch) > 1 and len(self.batch) * (self.batch.width + 1) > self.limits.max_batch_tokens:
             self._preempt(self.batch.sequences[-1])
         draw = self.batch.step()
         self.counters.steps += 1
         return draw
 
-    def _take(self, draw: Draw) -> None:
+    def _append(self, draw: Draw) -> None:
         batch = list(self.batch.sequences)
         for sequence, token, logprob, top in zip(batch, draw.tokens, draw.logprobs, draw.top, strict=True):
             if not math.isfinite(logprob):
@@ -222,35 +215,33 @@ class Decoder:
                 continue
             sequence.append(token, logprob, self.version, top)
             self.counters.sampled += 1
-            finish = self._finish(sequence, token)
+            finish = self._finish_reason(sequence, token)
             if finish is not None:
                 sequence.finish(finish)
-                self._end(sequence)
+                self._remove(sequence)
 
-    def _finish(self, sequence: Sequence, token: int) -> str | None:
+    def _finish_reason(self, sequence: Sequence, token: int) -> str | None:
         s = sequence.sampling
-        whole = sequence.grammar is not None and sequence.grammar.accept(token)
-        if whole or (token in sequence.stop_ids and sequence.sampled >= (s.min_tokens or 0)):
+        complete = sequence.grammar is not None and sequence.grammar.accept(token)
+        if complete or (token in sequence.stop_ids and sequence.sampled >= (s.min_tokens or 0)):
             return "stop"
         if s.stop and self._tokenizer is not None:
             tail = max(map(len, s.stop)) * ID_BYTES + 8  # a character is at most four tokens
-            text = self._tokenizer.decode(
-                sequence.ids[max(sequence.prompt_length, len(sequence.ids) - tail) :].tolist()
-            )
+            start = max(sequence.prompt_length, len(sequence.ids) - tail)
+            text = self._tokenizer.decode(sequence.ids[start:].tolist())
             if any(stop and stop in text for stop in s.stop):
                 return "stop"
         return "length" if len(sequence.ids) >= sequence.limit else None
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
-    def _end(self, sequence: Sequence, *, keep: bool = True, poisoned: bool = False) -> None:
-        """Out of the batch or the queue; what it computed is kept for the next turn."""
+    def _remove(self, sequence: Sequence, *, keep: bool = True, poisoned: bool = False) -> None:
+        """End a sequence; its keys and values are kept for the session's next turn."""
         sequence.finished = True
         if sequence in self.batch:
             if keep and sequence.keep and sequence.epoch == self.epoch:
-                key = self.batch.known(sequence)
-                kv = self.batch.read(sequence, len(key) // ID_BYTES)
-                self.prefixes.put(key, kv, bytes(sequence.routes))
+                key = self.batch.cached_ids(sequence)
+                self.prefixes.put(key, self.batch.read_kv(sequence, len(key) // ID_BYTES))
             self.batch.leave(sequence, poisoned=poisoned)
         elif sequence in self.queue:
             self.queue.remove(sequence)
@@ -258,15 +249,15 @@ class Decoder:
         self._post(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue, to be prefilled again with what it has sampled."""
+        """Return it to the head of the queue, to be prefilled again with its sampled tokens."""
         self.batch.leave(sequence)
-        sequence.forget()
+        sequence.drop_kv()
         if sequence.streamed:
-            self._post(sequence)  # what follows may be of other weights
+            self._post(sequence)  # its next tokens may come from other weights
         self.queue.appendleft(sequence)
         self.counters.preempted += 1
 
-    def _failed(self, sequences: list[Sequence], error: Exception) -> None:
+    def _handle_failure(self, sequences: list[Sequence], error: Exception) -> None:
         if not out_of_memory(error):
             logger.error("the model failed", exc_info=error)
             self._fail(sequences, f"the model failed: {type(error).__name__}: {error}", poisoned=True)
@@ -274,12 +265,10 @@ class Decoder:
             self._preempt(self.batch.sequences[-1])
         elif not self.prefixes.entries:
             self._fail(sequences, "out of memory", hint="lower max_batch_tokens, max_batch or max_tokens")
-        self._free()
+        self._free_memory()
 
-    def _free(self) -> None:
-        """Memory that somebody needs more than the next turn does."""
+    def _free_memory(self) -> None:
         self.prefixes.clear()
-        self.layout.free()
         if self.runner.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -293,7 +282,7 @@ class Decoder:
         poisoned: bool = False,
     ) -> None:
         for sequence in sequences:
-            self._end(sequence, keep=False, poisoned=poisoned)
+            self._remove(sequence, keep=False, poisoned=poisoned)
             text = message if hint is None else f"{message}\nhint: {hint}"
             error = EngineError(text, status=status, sampled_any=sequence.sampled > 0)
             self._outbox.append((sequence.stream, error))
@@ -301,7 +290,7 @@ class Decoder:
     # --- handing over ------------------------------------------------------------------------------------------------
 
     def _deliver(self, everything: bool = False) -> None:
-        """Hand chunks over, with one call for each event loop: at once if somebody finished or has just begun."""
+        """Hand chunks over, with one call per event loop: at once if a sequence has just finished or begun."""
         now = time.monotonic()
         due = everything or now - self._delivered_at >= self.limits.interval
         new = any(not s.delivered and s.sampled for s in self.batch.sequences)
@@ -311,24 +300,24 @@ class Decoder:
             if sequence.streamed and (due or not sequence.delivered):
                 self._post(sequence)
             sequence.delivered = sequence.sampled > 0
-        items: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Sampled | EngineError]]] = {}
+        items: dict[asyncio.AbstractEventLoop, list[tuple[TokenStream, Sampled | EngineError]]] = {}
         for stream, item in self._outbox:
             items.setdefault(stream.loop, []).append((stream, item))
         self._outbox, self._delivered_at = [], now if due else self._delivered_at
         for loop, some in items.items():
             try:
                 loop.call_soon_threadsafe(_put, some)
-            except RuntimeError:  # the loop is closed, so nobody reads
+            except RuntimeError:  # the loop is closed
                 gone = {id(stream) for stream, _ in some}
                 for sequence in self.batch.sequences:
                     sequence.abandoned |= id(sequence.stream) in gone
 
     def _post(self, sequence: Sequence) -> None:
-        chunk = sequence.take(self.runner.route_shape)
-        if chunk is not None:
-            self._outbox.append((sequence.stream, chunk))
+        if sequence.chunk is not None:
+            self._outbox.append((sequence.stream, sequence.chunk))
+            sequence.chunk = None
 
 
-def _put(items: list[tuple[Stream, Sampled | EngineError]]) -> None:
+def _put(items: list[tuple[TokenStream, Sampled | EngineError]]) -> None:
     for stream, item in items:
         stream.put(item)

@@ -1,4 +1,4 @@
-"""The asyncio side of a Transformers model: what a request may ask for, and its stream of tokens."""
+"""The asyncio side of a Transformers model: checks requests and hands out their streams of tokens."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from transformers import AutoTokenizer
 from ...errors import ConfigError, EngineError
 from ..base import IDS, EngineInfo, Sampled, SampleRequest
 from ..reply_form import Form
+from .decode_batch import Counters, DecoderLimits
 from .decoder import Decoder
-from .grammar import Grammar, Grammars
-from .limits import Counters, Limits
-from .model_runner import Runner, load
-from .sequence import Sequence, Stream
+from .grammar import Grammar, GrammarFactory
+from .model_runner import ModelRunner, load
+from .sequence import Sequence, TokenStream
 
 
 class TransformersEngine:
     """Samples from a Transformers model in this process; requests are batched as they come.
 
-    `model` is a folder, a hub id, or a module that is already loaded (of Transformers or PEFT), for instance the one a
-    trainer trains: it is used as it is, without a copy. To change its weights, hold the engine meanwhile:
+    `model` is a folder, a hub id, or a loaded module (of Transformers or PEFT), for instance the one that a trainer
+    trains: the engine uses it as it is, without a copy. To change its weights, hold the engine meanwhile:
 
         with engine.updating("step-8"):
             optimizer.step()
 
-    Sequences that are running then go on with the new weights, their later tokens with the new `weight_version`. Their
-    keys and values are kept as they are, as inference servers do it; with `recompute` they are computed anew.
+    Running sequences then continue with the new weights and the keys and values they have, as in inference servers;
+    their later tokens carry the new `weight_version`.
 
-    A setting that a request leaves open means the policy itself: temperature 1, nothing cut off. Logprobs are
-    those of the unmodified logits unless `at_temperature` is set.
+    A setting that a request leaves open means the policy itself: temperature 1, nothing cut off. Logprobs are those of
+    the unmodified logits unless `at_temperature` is set.
     """
 
     def __init__(
@@ -56,48 +56,41 @@ class TransformersEngine:
         prefill_tokens: int = 4096,
         prefix_bytes: int = 1 << 30,
         interval: float = 0.02,
-        recompute: bool = False,
-        routes: bool = False,
-        graphs: bool | None = None,
         at_temperature: bool = False,
     ) -> None:
         """
         Args:
-            tokenizer: A fast tokenizer or where to load it from; only needed for `json_schema` and for ending at stop
-                strings here rather than in the gateway.
-            name: What the model is called; by default, its path.
-            device: Where to load the model; by default, on a GPU if there is one.
-            dtype: What to load the model as, by default what it was saved as. A module that is already loaded is run
-                with autocast to it.
+            tokenizer: A fast tokenizer, or where to load it from; needed for `json_schema`, and to end at stop strings
+                here rather than in the gateway.
+            name: The model's name; by default, its path.
+            device: Where to load the model; by default, a GPU if there is one.
+            dtype: The type to load the model as, by default the one it was saved in. A loaded module runs with autocast
+                to it.
             max_batch: How many sequences are decoded together.
-            max_batch_tokens: What their keys and values may take: sequences × the longest of them. The newest ones wait
-                when it is used up.
-            max_queue: How many may wait for a place; beyond, requests are refused with a 503.
-            context_length: The longest sequence; by default, what the model's configuration says.
-            prefill_tokens: How much is prefilled between two steps of the batch.
-            prefix_bytes: Keys and values kept for the next turns of sessions; 0 keeps none.
+            max_batch_tokens: The space of their keys and values: sequences × the longest of them. The newest sequences
+                wait when it is full.
+            max_queue: How many requests may wait; beyond, they are refused with a 503.
+            context_length: The longest sequence; by default, the one in the model's configuration.
+            prefill_tokens: How many tokens are prefilled between two steps of the batch.
+            prefix_bytes: Bytes of keys and values kept for the next turns of sessions; 0 keeps none.
             interval: Seconds between two chunks of a stream; the first and the last come at once.
-            recompute: Compute keys and values of running sequences anew after an update of the weights.
-            routes: Tell which experts each token went through.
-            graphs: Run passes in fixed shapes, as CUDA graphs; by default on a GPU. Models that can't, and `routes`,
-                are run plainly all the same. On a CPU there are only the shapes, which takes longer.
             at_temperature: Return logprobs of the logits divided by the request's temperature, as trainers compute
                 them.
         """
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:
-            raise ConfigError("max_batch and prefill_tokens are at least 1, max_queue at least 0")
+            raise ConfigError("max_batch and prefill_tokens must be at least 1, max_queue at least 0")
         self._model, self._tokenizer, self._name, self._device = model, tokenizer, name, device
         self._dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        self._version, self._max_queue, self._recompute, self._routes = weight_version, max_queue, recompute, routes
-        self._graphs = graphs
-        self._context_length = context_length
-        self._limits = Limits(max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval, at_temperature)
+        self._version, self._max_queue, self._context_length = weight_version, max_queue, context_length
+        self._limits = DecoderLimits(
+            max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval, at_temperature
+        )
         self._decoder: Decoder | None = None
         self._paused = self._closed = False
-        self._grammars: Grammars | None = None
+        self._grammars: GrammarFactory | None = None
         self._starting, self._pausing = asyncio.Lock(), asyncio.Lock()
 
-    # --- the seam ----------------------------------------------------------------------------------------------------
+    # --- the Engine protocol -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         async with self._starting:
@@ -110,19 +103,19 @@ class TransformersEngine:
             await asyncio.to_thread(self._decoder.close)
 
     async def info(self) -> EngineInfo:
-        decoder = self._ready()
+        decoder = self._running_decoder()
         return EngineInfo((self.name,), self._context(decoder), decoder.version)
 
     async def pause(self) -> None:
-        """Wait for the step under way, then rest; running sequences go on after `resume`."""
-        decoder = self._ready()
+        """Wait for the step in progress, then sample nothing; running sequences continue after `resume`."""
+        decoder = self._running_decoder()
         async with self._pausing:
             if self._paused:
                 return
             decoder.hold()
             try:
-                await asyncio.to_thread(decoder.wait_for_rest)
-            except BaseException:  # whoever paused has gone away
+                await asyncio.to_thread(decoder.wait_until_idle)
+            except BaseException:  # the caller was cancelled
                 decoder.release()
                 raise
             self._paused = True
@@ -131,10 +124,10 @@ class TransformersEngine:
         async with self._pausing:
             if self._paused:
                 self._paused = False
-                self._ready().release()
+                self._running_decoder().release()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        decoder = self._ready()
+        decoder = self._running_decoder()
         self._check(request, decoder)
         grammar = None
         schema, form = request.sampling.json_schema, request.sampling.form
@@ -159,16 +152,21 @@ class TransformersEngine:
 
     @property
     def counters(self) -> Counters:
-        """What has been done so far."""
-        return self._ready().counters
+        """What the engine has done so far."""
+        return self._running_decoder().counters
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a place in the batch."""
+        return self._running_decoder().waiting
 
     @contextmanager
-    def updating(self, version: str | None = None, *, recompute: bool | None = None) -> Iterator[None]:
+    def updating(self, version: str | None = None) -> Iterator[None]:
         """Hold the engine between two steps while the weights change, from any thread.
 
-        After it, tokens carry `version`, and no key or value computed before is reused for a new request. If the block
-        raises, the version stays as it was. Training passes over a shared module belong into such a block too, since
-        the module is in evaluation mode while it samples. Its training flags are as they were found.
+        After the block, tokens carry `version`, and new requests reuse no keys or values from before it. If the block
+        raises, the version stays as it was. Training passes over a shared module belong into such a block too, because
+        the module is in evaluation mode while it samples; in the block its training flags are as the trainer set them.
         """
         if self._decoder is None:
             yield
@@ -180,19 +178,18 @@ class TransformersEngine:
                 yield
                 done = True
             finally:
-                again = self._recompute if recompute is None else recompute
-                self._decoder.renew(version if done else None, recompute=again)
+                self._decoder.change_weights(version if done else None)
 
-    def update(self, version: str, *, recompute: bool | None = None) -> None:
-        """The weights have been changed (while the engine was paused), and are called `version` now."""
-        with self.updating(version, recompute=recompute):
+    def update(self, version: str) -> None:
+        """The weights were changed (while the engine was paused), and are called `version` now."""
+        with self.updating(version):
             pass
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The model's name."""
         if self._name is not None:
             return self._name
         if isinstance(self._model, nn.Module):
@@ -200,16 +197,20 @@ class TransformersEngine:
             return getattr(config, "_name_or_path", "") or type(self._model).__name__
         return str(self._model)
 
+    @property
+    def forms(self) -> bool:
+        return self._tokenizer is not None
+
     def _load(self) -> Decoder:
         if isinstance(self._model, nn.Module):
-            runner = Runner(self._model, autocast=self._dtype, routes=self._routes)
+            runner = ModelRunner(self._model, autocast=self._dtype)
         else:
-            runner = Runner(load(self._model, self._device, self._dtype), routes=self._routes)
+            runner = ModelRunner(load(self._model, self._device, self._dtype))
         if isinstance(self._tokenizer, str | Path):
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._tokenizer))
-        return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer, graphs=self._graphs)
+        return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer)
 
-    def _ready(self) -> Decoder:
+    def _running_decoder(self) -> Decoder:
         if self._closed:
             raise EngineError("the engine was closed", status=503)
         if self._decoder is None:
@@ -220,21 +221,21 @@ class TransformersEngine:
         return self._context_length or decoder.runner.context_length
 
     def _check(self, request: SampleRequest, decoder: Decoder) -> None:
-        """Refuse what can't be sampled. A wrong id would end a GPU's context for everybody."""
+        """Refuse a request that can't be sampled. A wrong id would end the CUDA context for all requests."""
         s, vocabulary = request.sampling, decoder.runner.vocab_size
         if request.model not in (None, self.name):
-            raise EngineError(f"there is no model {request.model!r} here, only {self.name!r}", status=404)
+            raise EngineError(f"this engine serves {self.name!r}, not {request.model!r}", status=404)
         if not request.prompt:
             raise EngineError("the prompt is empty", status=400)
         if s.max_tokens is not None and s.max_tokens < 1:
-            raise EngineError(f"max_tokens is {s.max_tokens}, but at least 1", status=400)
+            raise EngineError(f"max_tokens is {s.max_tokens}, but must be at least 1", status=400)
         for what, ids in (("prompt", request.prompt), ("logit_bias", [token for token, _ in s.logit_bias])):
             if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
                 wrong = max(ids) if max(ids) >= vocabulary else min(ids)
-                raise EngineError(f"{what} has token id {wrong}, but there are {vocabulary} tokens", status=400)
+                raise EngineError(f"{what} has token id {wrong}, but the model has {vocabulary} tokens", status=400)
         self._check_length(len(request.prompt), s.max_tokens, self._context(decoder))
-        if decoder.load >= self._max_queue:
-            raise EngineError(f"{decoder.load} requests are waiting already", status=503, retry_after=1.0)
+        if decoder.waiting >= self._max_queue:
+            raise EngineError(f"{decoder.waiting} requests are waiting already", status=503, retry_after=1.0)
 
     def _check_length(self, prompt: int, max_tokens: int | None, context: int | None) -> None:
         over = 0 if context is None else prompt + (max_tokens or 1) - context
@@ -243,41 +244,35 @@ class TransformersEngine:
             raise EngineError(f"the prompt has {wanted}, {over} more than the context of {context}", status=400)
 
     def _sequence(self, request: SampleRequest, decoder: Decoder, grammar: Grammar | None) -> Sequence:
-        s, context = request.sampling, self._context(decoder)
-        room = (context or 1 << 62) - len(request.prompt)
-        eos = decoder.runner.eos_ids | {getattr(self._tokenizer, "eos_token_id", None)}
-        own = frozenset() if s.ignore_eos else frozenset(token for token in eos if token is not None)
-        stop_ids = frozenset(token for token in own.union(s.stop_token_ids) if 0 <= token < decoder.runner.vocab_size)
-        # The same seed is the same sequence, but another one for each choice of a call.
-        rng = Random() if s.seed is None else Random(f"{s.seed}/{request.choice}")
+        s, length = request.sampling, len(request.prompt)
+        left = (self._context(decoder) or 1 << 62) - length
+        stops = s.stop_token_ids if s.ignore_eos else self._eos_ids(decoder).union(s.stop_token_ids)
         return Sequence(
             ids=array(IDS, request.prompt),
             sampling=s,
-            limit=len(request.prompt) + min(room, s.max_tokens or room),
-            stop_ids=stop_ids,
+            limit=length + min(left, s.max_tokens or left),
+            stop_ids=frozenset(token for token in stops if 0 <= token < decoder.runner.vocab_size),
             keep=bool(request.session_id),
-            rng=rng,
-            stream=Stream(),
+            # The same seed gives the same sequence, but another one for each choice of a call.
+            rng=Random() if s.seed is None else Random(f"{s.seed}/{request.choice}"),
+            stream=TokenStream(),
             streamed=request.stream,
-            routed=request.routes_from or 0,
             grammar=grammar,
         )
 
-    @property
-    def forms(self) -> bool:
-        return self._tokenizer is not None
+    def _eos_ids(self, decoder: Decoder) -> frozenset[int]:
+        """The model's and the tokenizer's."""
+        ids = decoder.runner.eos_ids | {getattr(self._tokenizer, "eos_token_id", None)}
+        return frozenset(token for token in ids if token is not None and token < decoder.runner.vocab_size)
 
     def _grammar(self, form: Form) -> Grammar:
-        decoder = self._ready()
+        decoder = self._running_decoder()
         if self._tokenizer is None:
             raise EngineError("json_schema needs the engine's `tokenizer`, and none was given", status=400)
         if self._grammars is None:
             try:
-                runner = decoder.runner
-                eos = runner.eos_ids | {getattr(self._tokenizer, "eos_token_id", None)}
-                ends = frozenset(token for token in eos if token is not None and token < runner.vocab_size)
-                self._grammars = Grammars(self._tokenizer, runner.vocab_size, ends)
+                self._grammars = GrammarFactory(self._tokenizer, decoder.runner.vocab_size, self._eos_ids(decoder))
             except ImportError as error:
                 hint = "pip install 'agentcore-rl-toolkit[transformers]'"
                 raise EngineError(f"json_schema needs llguidance: {error}\nhint: {hint}", status=400) from error
-        return self._grammars.of_form(form)
+        return self._grammars.compile(form)

@@ -1,4 +1,4 @@
-"""What the form of a reply still allows, token by token, by `llguidance`."""
+"""The tokens that the form of a reply still allows, computed by `llguidance`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..reply_form import GAP, THINK, THOUGHT, Form
 _LEXEMES = re.compile(r'\s+|[{}\[\]:,]|"[^"]*"|[^\s{}\[\]:,"]+|"')
 
 
-class Grammars:
-    """Makes grammars for one tokenizer."""
+class GrammarFactory:
+    """Compiles grammars for one tokenizer."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: frozenset[int]) -> None:
         import llguidance.hf
@@ -27,19 +27,19 @@ class Grammars:
         self._added: dict[str, int] = tokenizer.get_added_vocab()
         self._marks = re.compile(f"({'|'.join(map(re.escape, sorted(self._added, key=len, reverse=True)))})")
 
-    def of_form(self, form: Form) -> Grammar:
-        """Raises `EngineError` for a schema that can't be followed."""
+    def compile(self, form: Form) -> Grammar:
+        """Raises `EngineError` for a schema that `llguidance` can't follow."""
         matcher = self._library.LLMatcher
         try:
-            made = matcher(self._tokenizer, matcher.grammar_from_lark(self._lark(form)), log_level=0)
+            compiled = matcher(self._tokenizer, matcher.grammar_from_lark(self._lark(form)), log_level=0)
         except ValueError as error:
             raise EngineError(f"json_schema can't be followed: {error}", status=400) from error
-        if made.is_error():
-            raise EngineError(f"json_schema can't be followed: {made.get_error()}", status=400)
-        return Grammar(made, self.vocab_size)
+        if compiled.is_error():
+            raise EngineError(f"json_schema can't be followed: {compiled.get_error()}", status=400)
+        return Grammar(compiled, self.vocab_size)
 
     def _lark(self, form: Form) -> str:
-        """A form in the language that `llguidance` has its grammars in."""
+        """A form in Lark, the grammar language of `llguidance`."""
         ways = {"call": form.call, "answer": form.schema is not None}
         rules = [f"said: {' | '.join(name for name, there in ways.items() if there)}"]
         if form.call:
@@ -53,15 +53,15 @@ class Grammars:
         return "\n".join([*rules, *([] if form.thought else ["start: said"])])
 
     def _thought(self) -> list[str]:
-        """The rest of a thought, with its end."""
+        """Rules for the rest of a thought, including its end."""
         if THOUGHT in self._added:
             return [f"thought: TEXT {self._literal(THOUGHT)}", "TEXT: /(?s:.*)/"]
         return [f"thought[suffix={json.dumps(THOUGHT)}]: /(?s:.*)/"]
 
     def _literal(self, text: str) -> str:
-        """A text, in which added tokens are named by their ids: no text spells them.
+        """A text, with added tokens named by their ids, because no text spells them.
 
-        The rest is cut as JSON is: of two lexemes that begin alike, `llguidance` takes the longer for the only one.
+        The rest is cut as JSON is: of two lexemes that begin alike, `llguidance` considers only the longer one.
         """
         added = self._added
         parts = self._marks.split(text) if added else [text]
@@ -70,7 +70,7 @@ class Grammars:
 
 
 class Grammar:
-    """How far one sequence has come."""
+    """The state of one sequence's grammar."""
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self._matcher = matcher
@@ -85,6 +85,6 @@ class Grammar:
         return allowed.flatten()[: self._vocab_size] == 0
 
     def accept(self, token: int) -> bool:
-        """Take a token; whether the text is whole now and nothing can follow."""
+        """Consume a token; True if the text is complete and nothing can follow."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped())

@@ -3,9 +3,9 @@
 Logprobs ignore penalties, grammars and cut-offs. They are those of the plain logits or, with `at_temperature`, of the
 logits divided by the request's temperature, as trainers compute them.
 
-A sequence draws one number from its own generator for each token, whoever else is in the batch: the token is where that
-number falls in the cumulated probabilities. Settings are applied in vLLM's order: grammar, bias and minimum, penalties,
-temperature, min_p, top_k, top_p.
+A sequence draws one number from its own generator for each token, whichever other sequences are in the batch, and takes
+the token at that number in the cumulated probabilities. Settings apply in vLLM's order: grammar, bias and minimum,
+penalties, temperature, min_p, top_k, top_p.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .model_runner import send
 from .sequence import Sequence
 
 GREEDY = 1e-5
-"""A temperature below this takes the likeliest token."""
+"""A lower temperature takes the likeliest token."""
 
 
 @dataclass
 class Draw:
-    """What one step drew, a row each."""
+    """The tokens of one step, one per row."""
 
     ids: Tensor
-    """On the device, to go on with."""
+    """On the device, for the next step."""
     tokens: list[int]
     logprobs: list[float]
     """NaN where the logits were not finite."""
@@ -37,23 +36,22 @@ class Draw:
 
 
 class Sampler:
-    """Samples for one batch, until somebody joins or leaves."""
+    """Samples for one batch, until a sequence joins or leaves."""
 
     def __init__(
         self, batch: Many[Sequence], vocab_size: int, device: torch.device, *, at_temperature: bool = False
     ) -> None:
         self.batch, self.device, self.vocab_size = batch, device, vocab_size
         settings = [sequence.sampling for sequence in batch]
-        # None is the policy itself: temperature 1, nothing cut off.
-        heat = [1.0 if s.temperature is None else s.temperature for s in settings]
-        self._greedy = self._tensor([t < GREEDY for t in heat], torch.bool)
-        self._heat = self._tensor([t if t >= GREEDY else 1.0 for t in heat], torch.float32)[:, None]
-        self._all_greedy = all(t < GREEDY for t in heat)
-        self._any_greedy = any(t < GREEDY for t in heat)
-        self._heated = any(t != 1.0 for t in heat)
-        self._logprobs_heated = at_temperature and self._heated
+        temperatures = [1.0 if s.temperature is None else s.temperature for s in settings]
+        self._greedy = self._tensor([t < GREEDY for t in temperatures], torch.bool)
+        self._temperature = self._tensor([t if t >= GREEDY else 1.0 for t in temperatures], torch.float32)[:, None]
+        self._all_greedy = all(t < GREEDY for t in temperatures)
+        self._any_greedy = any(t < GREEDY for t in temperatures)
+        self._scaled = any(t != 1.0 for t in temperatures)
+        self._logprobs_scaled = at_temperature and self._scaled
         cut = [(s.top_k or -1) > 0 or (s.top_p or 1.0) < 1 or (s.min_p or 0.0) > 0 for s in settings]
-        self._cut_rows = [i for i, needed in enumerate(cut) if needed and heat[i] >= GREEDY]
+        self._cut_rows = [i for i, needed in enumerate(cut) if needed and temperatures[i] >= GREEDY]
         chosen = [settings[i] for i in self._cut_rows]
         most = [s.top_k if s.top_k and s.top_k > 0 else vocab_size for s in chosen]
         self._top_k = self._tensor(most, torch.int64)[:, None]
@@ -67,15 +65,15 @@ class Sampler:
         policy = raw.log_softmax(dim=-1)
         scores = self._edit(raw) if self._edited else policy
         ids = scores.argmax(dim=-1) if self._all_greedy else self._random(scores)
-        if self._logprobs_heated:
-            policy = (raw / self._heat).log_softmax(dim=-1)
+        if self._logprobs_scaled:
+            policy = (raw / self._temperature).log_softmax(dim=-1)
         picked = policy.gather(1, ids[:, None]).squeeze(1)
         tokens, logprobs = torch.stack([ids.double(), picked.double()]).tolist()  # one transfer
         top = self._top(policy) if self._alternatives else list[dict[int, float] | None]([None] * len(tokens))
         return Draw(ids, [int(token) for token in tokens], logprobs, top)
 
     def _random(self, scores: Tensor) -> Tensor:
-        scaled = scores / self._heat if self._heated or self._cut_rows else scores
+        scaled = scores / self._temperature if self._scaled or self._cut_rows else scores
         if self._cut_rows:
             scaled[self._cut_rows] = self._cut(scaled[self._cut_rows])
         cumulated = scaled.softmax(dim=-1).double().cumsum(dim=-1)
@@ -113,19 +111,19 @@ class Sampler:
         return scores
 
     def _penalize(self, sequence: Sequence, row: Tensor) -> None:
-        """Repetition counts the prompt too; presence and frequency what was sampled."""
-        s, marks = sequence.sampling, sequence.marks
-        if marks is None:
+        """Repetition counts the prompt too; presence and frequency only count sampled tokens."""
+        s, state = sequence.sampling, sequence.penalty_state
+        if state is None:
             seen = torch.zeros(self.vocab_size, dtype=torch.bool, device=self.device)
             seen[self._tensor(list(sequence.ids), torch.int64)] = True
             counts = torch.zeros(self.vocab_size, device=self.device)
             sampled = self._tensor(list(sequence.ids[sequence.prompt_length :]), torch.int64)
             counts.index_add_(0, sampled, torch.ones(len(sampled), device=self.device))
-            sequence.marks = seen, counts
+            sequence.penalty_state = seen, counts
         elif sequence.sampled:
-            marks[0][sequence.ids[-1]] = True
-            marks[1][sequence.ids[-1]] += 1
-        seen, counts = sequence.marks
+            state[0][sequence.ids[-1]] = True
+            state[1][sequence.ids[-1]] += 1
+        seen, counts = sequence.penalty_state
         repetition = s.repetition_penalty or 1.0
         row.copy_(torch.where(seen, torch.where(row > 0, row / repetition, row * repetition), row))
         row.sub_(counts * (s.frequency_penalty or 0.0) + (counts > 0) * (s.presence_penalty or 0.0))
@@ -139,7 +137,7 @@ class Sampler:
         ]
 
     def _tensor(self, values: list[float] | list[int] | list[bool], dtype: torch.dtype) -> Tensor:
-        return send(torch.tensor(values, dtype=dtype), self.device)
+        return torch.tensor(values, dtype=dtype, device=self.device)
 
 
 def _penalized(sequence: Sequence) -> bool:

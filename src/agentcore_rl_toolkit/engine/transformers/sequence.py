@@ -1,4 +1,4 @@
-"""One sequence on its way: what was asked, what was sampled so far, and where its next tokens go."""
+"""One sequence being sampled: the request, the tokens so far, and the stream its next tokens go to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EngineError
-from ..base import Routes, Sampled, Sampling
+from ..base import Sampled, Sampling
 
 if TYPE_CHECKING:
     from .grammar import Grammar
     from .kv_cache import KV
 
 
-class Stream:
+class TokenStream:
     """Hands a sequence's chunks from the decoder's thread to the event loop that asked for them."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Stream:
 
 @dataclass(eq=False)
 class Sequence:
-    """A request's state. Once submitted, only the decoder's thread touches it (but `abandoned`)."""
+    """A request's state. Once submitted, only the decoder's thread touches it, except for `abandoned`."""
 
     ids: array[int]
-    """Prompt and sampled together."""
+    """Prompt and sampled ids together."""
     sampling: Sampling
     limit: int
     """The length at which it ends."""
@@ -54,29 +54,25 @@ class Sequence:
     keep: bool
     """Whether its keys and values are worth keeping for the session's next turn."""
     rng: Random
-    stream: Stream
+    stream: TokenStream
     streamed: bool = True
     """Whether tokens are handed over as they come, or all at the end."""
     grammar: Grammar | None = None
     prompt_length: int = field(init=False)
     abandoned: bool = False
-    """Nobody reads the stream any more."""
+    """The caller stopped reading the stream."""
     finished: bool = False
     delivered: bool = False
     """Whether any token has been handed over."""
     kv: KV | None = None
-    """Of the first `filled` ids; in the batch's rows instead while it is running."""
+    """Of the first `filled` ids; None while the batch's cache has them."""
     filled: int = 0
     epoch: int = 0
-    """Of the weights that the keys and values were computed with."""
-    routes: bytearray = field(default_factory=bytearray)
-    """Of the first `filled` ids, and of those decoded since."""
-    routed: int = 0
-    """How many ids' routes were handed over, or are not wanted."""
+    """Which update of the weights the keys and values were computed after."""
     versions: list[tuple[str, int]] = field(default_factory=list)
-    """Weight versions and how many sampled ids each is behind."""
-    marks: Any = None
-    """What the sampler remembers of it between steps."""
+    """Weight versions, and how many ids were sampled with each."""
+    penalty_state: Any = None
+    """The sampler's counts of seen tokens, kept between steps."""
     chunk: Sampled | None = None
     """Sampled, but not handed over yet."""
 
@@ -87,15 +83,14 @@ class Sequence:
     def sampled(self) -> int:
         return len(self.ids) - self.prompt_length
 
-    def forget(self) -> None:
-        """Its keys and values are gone; it has to be prefilled again."""
-        self.kv, self.filled = None, 0
-        self.routes.clear()
-
     @property
     def prefilled(self) -> bool:
-        """Whether only the last id is left, which goes with the batch."""
+        """Whether only the last id is left, which the batch's next step takes."""
         return self.filled == len(self.ids) - 1
+
+    def drop_kv(self) -> None:
+        """Forget its keys and values; it has to be prefilled again."""
+        self.kv, self.filled = None, 0
 
     def append(self, token: int, logprob: float, version: str, top: dict[int, float] | None) -> None:
         self.ids.append(token)
@@ -114,12 +109,3 @@ class Sequence:
     def finish(self, reason: str) -> None:
         assert self.chunk is not None
         self.chunk.finish, self.chunk.versions = reason, tuple(self.versions)
-
-    def take(self, route_shape: tuple[int, int]) -> Sampled | None:
-        """What there is to hand over, with the routes since the last time."""
-        chunk, self.chunk = self.chunk, None
-        width, itemsize = route_shape
-        if chunk is not None and width and len(self.routes) > self.routed * width * itemsize:
-            chunk.routes = Routes(self.routed, bytes(self.routes[self.routed * width * itemsize :]), width, itemsize)
-            self.routed += chunk.routes.count
-        return chunk
