@@ -1,6 +1,6 @@
 """AgentCore RL Toolkit: the agent you train is the agent you deploy.
 
-The public names, imported only when used: `import agentcore_rl_toolkit` costs an agent's container next to nothing.
+Each public name is imported when first used, so that importing the package costs an agent's container almost nothing.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent.app import AgentCoreRLApp
-    from .agent.result import Result
-    from .agent.reward import RewardFunction
-    from .agent.strands import StrandsAgentCoreRLApp, StrandsRolloutCollector
-    from .client import AsyncBatchResult, BatchItem, BatchResult, RolloutClient, RolloutFuture
-    from .config import AgentCoreConfig
-    from .errors import AgentCoreRLError
-    from .gateway.gateway import Gateway
-    from .store import Store, open_store
-    from .types import Status
+    from .agent.app import AgentCoreRLApp as AgentCoreRLApp
+    from .agent.result import Result as Result
+    from .agent.reward import RewardFunction as RewardFunction
+    from .agent.strands import StrandsAgentCoreRLApp as StrandsAgentCoreRLApp
+    from .agent.strands import StrandsRolloutCollector as StrandsRolloutCollector
+    from .client import AsyncBatchResult as AsyncBatchResult
+    from .client import BatchItem as BatchItem
+    from .client import BatchResult as BatchResult
+    from .client import RolloutClient as RolloutClient
+    from .client import RolloutFuture as RolloutFuture
+    from .config import AgentCoreConfig as AgentCoreConfig
+    from .errors import AgentCoreRLError as AgentCoreRLError
+    from .gateway.gateway import Gateway as Gateway
+    from .store import Store as Store
+    from .store import open_store as open_store
+    from .types import Status as Status
 
 __version__ = "0.3.0"
 
-_HOMES = {
+_MODULES = {
     "AgentCoreConfig": ".config",
     "AgentCoreRLApp": ".agent.app",
     "AgentCoreRLError": ".errors",
@@ -40,31 +46,13 @@ _HOMES = {
     "StrandsRolloutCollector": ".agent.strands",
     "open_store": ".store",
 }
-
-__all__ = [
-    "AgentCoreConfig",
-    "AgentCoreRLApp",
-    "AgentCoreRLError",
-    "AsyncBatchResult",
-    "BatchItem",
-    "BatchResult",
-    "Gateway",
-    "Result",
-    "RewardFunction",
-    "RolloutClient",
-    "RolloutFuture",
-    "Status",
-    "Store",
-    "StrandsAgentCoreRLApp",
-    "StrandsRolloutCollector",
-    "open_store",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    value = getattr(importlib.import_module(_MODULES[name], __name__), name)
     globals()[name] = value
     return value
 

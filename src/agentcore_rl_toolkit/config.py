@@ -1,7 +1,6 @@
-"""`AgentCoreConfig`: every setting of the toolkit, in one object that is passed around whole.
+"""`AgentCoreConfig`: the settings of an app, in one object.
 
-One order decides each field: given explicitly, else from the environment, else the default. Unknown names are
-refused. Nothing here contacts anything.
+An explicit value wins over the environment, and the environment over the default. Unknown names are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _setting(default: Any, help: str, env: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentCoreConfig:
-    """The toolkit's settings. `load()` also reads the environment; the constructor does not.
+    """The settings of an app. `load()` also reads the environment; the constructor doesn't.
 
     >>> AgentCoreConfig.load(environ={"AGENTCORE_RL_S3_BUCKET": "from-env"}).s3_bucket
     'from-env'
@@ -74,7 +73,7 @@ class AgentCoreConfig:
 
 
 def _coerce(name: str, value: Any, kind: Any) -> Any:
-    """Turn `value` (often a string from the environment) into the field's type, or say what is wrong."""
+    """Convert `value`, often a string from the environment, to the field's type."""
     if kind == tuple[str, ...]:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple, set, frozenset)) or not all(isinstance(i, str) for i in items):

@@ -6,26 +6,26 @@
     ├── RewardInvalid           a reward that is not a finite number         (also a ValueError)
     ├── NotSerializable         a result value JSON cannot hold              (also a TypeError)
     │   └── ResultTooLarge      a result over the size limit
-    ├── StoreError              the store said no, for good
+    ├── StoreError              the store refused; another try fails too
     │   ├── KeyNotFound         nothing is stored under that key             (also a KeyError)
-    │   ├── ResultUnreadable    a stored result is too large, or no JSON object
+    │   ├── ResultUnreadable    a stored result is too large or malformed
     │   ├── StoreForbidden      a permission is missing
     │   ├── StoreMisconfigured  no such bucket, wrong region, bad credentials  (also a ConfigError)
     │   └── StoreUnavailable    the store did not answer; trying again may help
     ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
     │   └── TemplateGone        a template process ended before a session could be forked from it
-    ├── S3Error                 the local S3 server refuses a request
-    ├── GatewayFault            the gateway refuses a request; `status` and `code` reach the agent
+    ├── S3Error                 the local S3 server refused a request
+    ├── GatewayFault            the gateway refused a request; `status` and `code` reach the agent
     ├── RenderFault             the chat template can't render these messages
     ├── EngineError             an engine refused or failed; `status` reaches the agent
     ├── AwsRefused              AWS refused a call of `deploy` or `doctor`     (also a ConfigError)
     ├── SessionLost             a session ended before its rollout did
-    ├── RolloutCancelled        a rollout was given up before its result came
+    ├── RolloutCancelled        a rollout was cancelled before its result arrived
     ├── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
     └── RolloutsStopped         too many rollouts failed, or the failure table says to stop
 
-A message says what happened, with which value, and ends in a `hint:` when there is something to do.
-All of them survive pickling, so they cross process boundaries whole.
+A message says what failed, with which value, and ends in a `hint:` if the reader can do something about it. All of them
+survive pickling with their attributes, so that they can cross process boundaries.
 """
 
 from __future__ import annotations
@@ -33,39 +33,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar, Literal
 
-__all__ = [
-    "AgentCoreRLError",
-    "AwsRefused",
-    "ConfigError",
-    "EngineError",
-    "GatewayFault",
-    "KeyInvalid",
-    "KeyNotFound",
-    "NotSerializable",
-    "RenderFault",
-    "ResultTooLarge",
-    "ResultUnreadable",
-    "RewardInvalid",
-    "RolloutCancelled",
-    "RolloutFailed",
-    "RolloutsStopped",
-    "RuntimeFault",
-    "S3Error",
-    "SessionLost",
-    "StoreError",
-    "StoreForbidden",
-    "StoreMisconfigured",
-    "StoreUnavailable",
-    "TemplateGone",
-]
-
 
 class AgentCoreRLError(Exception):
     """Base of every error this package raises on purpose.
 
-    >>> print(AgentCoreRLError("it broke", hint="mend it"))
+    >>> print(AgentCoreRLError("it broke", hint="repair it"))
     it broke
-    hint: mend it
+    hint: repair it
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -97,7 +71,7 @@ class ResultTooLarge(NotSerializable):
 
 
 class StoreError(AgentCoreRLError):
-    """The store refused a request and would refuse it again."""
+    """The store refused a request, and would refuse it again."""
 
 
 class KeyNotFound(StoreError, KeyError):
@@ -105,7 +79,7 @@ class KeyNotFound(StoreError, KeyError):
 
 
 class ResultUnreadable(StoreError):
-    """A stored result is larger than its reader takes, or no JSON object."""
+    """A stored result is too large for its reader, or malformed."""
 
 
 class StoreForbidden(StoreError):
@@ -113,15 +87,15 @@ class StoreForbidden(StoreError):
 
 
 class StoreMisconfigured(StoreError, ConfigError):
-    """Nothing can be stored or read before a setting is changed: the bucket, the region or the credentials."""
+    """A setting must change first: the bucket, the region or the credentials."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer, or asked to be tried again."""
+    """The store did not answer, or asked for another try."""
 
 
 class RuntimeFault(AgentCoreRLError):
-    """A runtime refused a request or failed at it, in AWS's terms.
+    """A runtime refused a request or failed, with AWS's error codes.
 
     >>> RuntimeFault("try later", code="ThrottlingException").status
     429
@@ -139,7 +113,7 @@ class RuntimeFault(AgentCoreRLError):
         "ThrottlingException": 429,
         "InternalServerException": 500,
     }
-    """Status code by error code, as the service model has them."""
+    """HTTP status by error code, from the service model."""
 
     def __init__(
         self,
@@ -154,10 +128,10 @@ class RuntimeFault(AgentCoreRLError):
         self.code = code
         """AWS's name for the error."""
         self.reason = "full" if reason is None and code == "ServiceQuotaExceededException" else reason
-        """What the code alone doesn't tell: `full`, every session the runtime has is in use; or `agent`, the agent
-        itself failed, and would fail again."""
+        """More than the code: `full` if every session of the runtime is in use, `agent` if the agent itself failed and
+        would fail again."""
         self.retry_after = retry_after
-        """Seconds after which trying again makes sense, if the runtime said so."""
+        """Seconds to wait before another try, if the runtime gave them."""
 
     @property
     def status(self) -> int:
@@ -166,7 +140,7 @@ class RuntimeFault(AgentCoreRLError):
 
     @property
     def full(self) -> bool:
-        """Whether a session has to end before another can start."""
+        """Whether a session must end before another one can start."""
         return self.reason == "full"
 
     @property
@@ -176,14 +150,14 @@ class RuntimeFault(AgentCoreRLError):
 
 
 class TemplateGone(RuntimeFault):
-    """A template process ended before a session could be forked from it; the next template works."""
+    """A template process ended before it forked a session; the next template works."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, code="RetryableConflictException", hint=hint)
 
 
 class S3Error(AgentCoreRLError):
-    """The local S3 server refuses a request, in S3's terms."""
+    """The local S3 server refused a request, with S3's error code."""
 
     def __init__(
         self, message: str, *, status: int = 500, code: str = "InternalError", hint: str | None = None
@@ -193,7 +167,7 @@ class S3Error(AgentCoreRLError):
 
 
 class GatewayFault(AgentCoreRLError):
-    """The gateway can't serve a request: the HTTP status, a stable code, and what to do about it."""
+    """The gateway can't serve a request; it answers with `status` and the stable `code`."""
 
     def __init__(
         self,
@@ -216,23 +190,23 @@ class GatewayFault(AgentCoreRLError):
 
     @classmethod
     def invalid(cls, message: str, *, param: str | None = None, code: str = "invalid_value") -> GatewayFault:
-        """A request that is wrong in itself."""
+        """The fault of an invalid request."""
         return cls(message, status=400, code=code, param=param)
 
 
 class RenderFault(AgentCoreRLError):
-    """The chat template can't render these messages; the agent's request is at fault."""
+    """The chat template can't render the messages of a request."""
 
 
 class EngineError(AgentCoreRLError):
-    """An engine refused or failed. Raised by `sample`, before or between tokens.
+    """An engine refused a request or failed, before or between tokens.
 
-    `status` is the HTTP status an agent should see; `sampled_any` says whether tokens may have been sampled already,
-    in which case the request must not be tried again elsewhere.
+    `status` is the HTTP status for the agent. If `sampled_any`, the engine may have sampled tokens already, and another
+    replica must not get the request.
     """
 
     ELSEWHERE: ClassVar[frozenset[int]] = frozenset({429, 500, 502, 503, 504})
-    """Statuses that another replica may not give; any other is the request's own fault."""
+    """Statuses with which another replica may succeed; with any other, the request is at fault."""
 
     def __init__(
         self,
@@ -250,12 +224,12 @@ class EngineError(AgentCoreRLError):
 
     @property
     def ill(self) -> bool:
-        """Whether the engine is in bad health: a refusal or a request to come back later is an answer."""
+        """Whether the engine is unhealthy, rather than busy or right to refuse."""
         return self.status in self.ELSEWHERE and self.status != 429 and self.retry_after is None
 
 
 class AwsRefused(ConfigError):
-    """AWS refused a call; `code` is its word for why."""
+    """AWS refused a call with the error code `code`."""
 
     def __init__(self, message: str, code: str = "", *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -267,7 +241,7 @@ class SessionLost(AgentCoreRLError):
 
 
 class RolloutCancelled(AgentCoreRLError):
-    """A rollout was given up before its result came."""
+    """A rollout was cancelled before its result arrived."""
 
 
 class RolloutFailed(AgentCoreRLError):

@@ -1,4 +1,4 @@
-"""The first toolkit's module for `RewardFunction`; it is `reward.py`'s."""
+"""The first toolkit's import path of `RewardFunction`."""
 
 from .agent.reward import RewardFunction
 

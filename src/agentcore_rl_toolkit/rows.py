@@ -1,4 +1,4 @@
-"""Reading a JSONL data set: one row, one payload. A bad line is reported with its number; the rest is used."""
+"""Reads a JSONL data set, one payload per line. A malformed line is reported with its number; the others are used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import ConfigError
 
 
 def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of a file, or of stdin for `-`; and what is wrong with the lines that are none."""
+    """The rows of a file, or of stdin for `-`, and the problems with its other lines."""
     with _open(source) as file:
         rows, problems = parse_rows(file)
     if not rows:
@@ -22,11 +22,11 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
 
 
 def rows_of(agent: str) -> str:
-    """The data file in an agent's folder, for those who name none."""
+    """The data file in an agent's folder, used when the command line names none."""
     rows = os.path.join(agent, "rows.jsonl")
     if os.path.isfile(rows):
         return rows
-    what = f"there is no {rows}" if os.path.isdir(agent) else f"{agent} brings no data"
+    what = f"{rows} does not exist" if os.path.isdir(agent) else f"{agent} is not a folder"
     raise ConfigError(f"--data is missing, and {what}", hint="name a JSONL file with --data")
 
 

@@ -1,15 +1,10 @@
-"""The nouns that cross process boundaries, as plain values: `Status` and the ids of a rollout.
-
-First on the path: everything imports this module and it imports nothing but the errors. It holds no
-behaviour beyond checking and naming; building and reading results is `result.py`.
-"""
+"""`Status` and `RolloutId`: the values that cross process boundaries, and the rules for keys."""
 
 from __future__ import annotations
 
 import enum
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from .errors import KeyInvalid
 
@@ -17,16 +12,11 @@ SCHEMA_VERSION = 1
 """Version of the result documents this package writes; readers accept this one and older."""
 
 LARGEST_RESULT = 100_000_000
-"""Bytes that a result's JSON may have. A larger one is stored as a failure that says so, and never read."""
-
-
-class _StatusRow(NamedTuple):
-    status_code: int
-    meaning: str
+"""The most bytes that a result's JSON may have. The app stores a failure instead of a larger one."""
 
 
 class Status(str, enum.Enum):
-    """How a rollout ended. The one table that results, retries and training all read.
+    """How a rollout ended; results, retries and training all use this table.
 
     >>> Status("agent_error").status_code
     500
@@ -43,34 +33,34 @@ class Status(str, enum.Enum):
 
     @property
     def status_code(self) -> int:
-        """200 for a rollout that ran to its end, 500 for one that did not."""
-        return _STATUS_TABLE[self].status_code
+        """200 for a completed rollout, 500 for any other."""
+        return 200 if self is Status.COMPLETED else 500
 
     @property
     def meaning(self) -> str:
         """One sentence for people."""
-        return _STATUS_TABLE[self].meaning
+        return _MEANINGS[self]
 
 
-_STATUS_TABLE: dict[Status, _StatusRow] = {
-    Status.COMPLETED: _StatusRow(200, "The function returned a result."),
-    Status.TRUNCATED: _StatusRow(500, "The model ran out of tokens or context before the agent was done."),
-    Status.TIMEOUT: _StatusRow(500, "The rollout ran past its time limit."),
-    Status.AGENT_ERROR: _StatusRow(500, "The agent's own code failed, or returned what cannot be stored."),
-    Status.REWARD_ERROR: _StatusRow(500, "The reward could not be computed, or is not a finite number."),
-    Status.SESSION_LOST: _StatusRow(500, "The session ended before the function did."),
-    Status.ENGINE_ERROR: _StatusRow(500, "The model could not be reached, or failed."),
-    Status.CANCELLED: _StatusRow(500, "The run was cancelled."),
+_MEANINGS = {
+    Status.COMPLETED: "The function returned a result.",
+    Status.TRUNCATED: "The model ran out of tokens or context before the agent was done.",
+    Status.TIMEOUT: "The rollout ran past its time limit.",
+    Status.AGENT_ERROR: "The agent's own code failed, or returned what cannot be stored.",
+    Status.REWARD_ERROR: "The reward could not be computed, or is not a finite number.",
+    Status.SESSION_LOST: "The session ended before the function did.",
+    Status.ENGINE_ERROR: "The model could not be reached, or failed.",
+    Status.CANCELLED: "The run was cancelled.",
 }
 
 INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
-"""Failures that are not the agent's own: worth another try, and not worth keeping when a batch is resumed."""
+"""Failures that the agent did not cause: they are retried, and a resumed batch runs them again."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 def check_segment(value: object, name: str) -> str:
-    """Return `value` if it can be one segment of a key, else say why not.
+    """Return `value` if it can be one segment of a key, else raise `KeyInvalid`.
 
     >>> check_segment("row-17", "input_id")
     'row-17'
@@ -96,12 +86,12 @@ def check_segment(value: object, name: str) -> str:
     except UnicodeEncodeError:
         raise KeyInvalid(f"{name} {value!r} is not valid Unicode", hint=hint) from None
     if size > 255:
-        raise KeyInvalid(f"{name} is {size} bytes long; 255 is the most a file name can hold", hint=hint)
+        raise KeyInvalid(f"{name} is {size} bytes long; a file name holds at most 255", hint=hint)
     return value
 
 
 def check_key(key: str) -> str:
-    """Return `key` if every segment of it is sound and it is short enough for S3, else say why not."""
+    """Return `key` if every segment is valid and S3 accepts its length, else raise `KeyInvalid`."""
     if not isinstance(key, str):
         raise KeyInvalid(f"key must be a string, not {type(key).__name__}")
     for segment in key.split("/"):
@@ -112,7 +102,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` if it starts a sound key (its last segment may be partial or empty), else say why not."""
+    """Return `prefix` if a valid key can start with it (its last segment may be partial), else raise `KeyInvalid`."""
     folder, _, last = prefix.rpartition("/")
     if folder or prefix.startswith("/"):
         check_key(folder)
@@ -123,7 +113,7 @@ def check_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class RolloutId:
-    """What identifies one rollout, and where its result lands.
+    """The ids of one rollout, which make up the key of its result.
 
     >>> RolloutId("exp1", "row-17", "0f3c").result_key
     'exp1/row-17/0f3c.json'

@@ -12,10 +12,11 @@ import pytest
 
 from agentcore_rl_toolkit.agent.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
 from agentcore_rl_toolkit.agent.json_values import DEEPEST
-from agentcore_rl_toolkit.agent.result import RESERVED
+from agentcore_rl_toolkit.agent.redaction import Redactor
+from agentcore_rl_toolkit.agent.result import ResultBuilder
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
 from agentcore_rl_toolkit.gateway.http.openapi import openapi
-from agentcore_rl_toolkit.types import LARGEST_RESULT, Status
+from agentcore_rl_toolkit.types import LARGEST_RESULT, RolloutId, Status
 from support.backends import adapter, adapters
 from support.docs import PAGES, ROOT
 from support.process import clean_env
@@ -28,7 +29,11 @@ def table_after(page: str, marker: str) -> list[list[str]]:
 
 
 def test_reserved_keys() -> None:
-    assert table_after("docs/reference/results.md", "reserved keys") == [[f"`{k}`", v] for k, v in RESERVED.items()]
+    listed = {row[0] for row in table_after("docs/reference/results.md", "reserved keys")}
+    builder = ResultBuilder(RolloutId("e", "i", "s"), "bucket", {}, Redactor(), None, 1.0)
+    completed = builder.returned({"result_key": "mine"}, 2.0).document
+    failed = builder.failed(Status.TIMEOUT, ValueError("x"), 2.0, returned={}).document
+    assert listed == {f"`{name}`" for name in (*completed, *failed)}
 
 
 def test_statuses() -> None:

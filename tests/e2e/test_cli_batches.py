@@ -157,7 +157,7 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     )
     refused = cli(tmp_path, "eval", named, "--quiet")
     assert refused.returncode == 1
-    assert f"there is no {named}/rows.jsonl\nhint: name a JSONL file with --data" in refused.stderr
+    assert f"{named}/rows.jsonl does not exist\nhint: name a JSONL file with --data" in refused.stderr
     write(agent / "rows.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     policy = {"BASE_URL": "http://127.0.0.1:9/v1", "MODEL_ID": "m"}
     command = [CLI, "eval", named, "--quiet", "--exp", "e"]
@@ -165,4 +165,4 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])
     assert (table["rollouts"], table["pass@1"]) == ("2", "1")
-    assert "agent.py brings no data" in cli(tmp_path, "eval", "agent.py").stderr
+    assert "agent.py is not a folder" in cli(tmp_path, "eval", "agent.py").stderr

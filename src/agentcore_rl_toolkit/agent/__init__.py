@@ -1,6 +1,6 @@
-"""What runs in the agent's container: the app, one rollout in the background, its result and its reward.
+"""What runs in the agent's container: the app, its rollouts in the background, their results and rewards.
 
-In: an invoke, a production request or a rollout. Out: one result in the store for each rollout.
-It never samples, never trains, and needs nothing but `bedrock-agentcore` and `boto3`.
+In: an invoke, which is a production request or a rollout. Out: an answer, and one result in the store per rollout.
+It never samples and never trains, and needs only `bedrock-agentcore` and `boto3`.
 Imports: `store`, `common`, and the top-level modules.
 """

@@ -1,21 +1,7 @@
-"""Converts the values that agents return to JSON types.
+"""Converts the values that agents return to JSON types, by the table in docs/reference/results.md.
 
-| value | becomes |
-|---|---|
-| str, int, bool, None, finite float | itself |
-| NaN, infinities | the strings `"NaN"`, `"Infinity"`, `"-Infinity"` (JSON has no such numbers) |
-| dict, dataclass, pydantic model, named tuple | an object |
-| list, tuple, set (sorted where it can be), numpy array, torch tensor | an array |
-| numpy and torch scalar | a number |
-| Decimal | a number where that is exact, else a string |
-| datetime, date, time | ISO 8601 |
-| timedelta | seconds |
-| bytes | base64 |
-| Enum | its value |
-| UUID, path | a string |
-
-Any other value raises `NotSerializable`, which names its path: `steps[3].image is a PIL.Image`. Reading a value runs
-the agent's code, which may raise anything else, or never end: `limit` bounds the conversion.
+A value that the table lacks raises `NotSerializable`, which names its path: `steps[3].image is a PIL.Image`. Reading a
+value runs the agent's code, which may raise anything else, or never end: `limit` bounds the conversion.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Structured logs: one JSON object per line, with the session and request they belong to.
+"""Structured logs: one JSON object per line, with its session and request, redacted as the request asks.
 
-Only `app.run()` and the command line install this; importing the package or constructing an app leaves logging
-alone. Every line passes through the redactor of the request it was written under.
+Only `app.run()` and the command line configure logging; importing the package or constructing an app does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The result: the document that the app stores for a rollout, whatever the function returned or raised.
 
-A document is the user's dict plus the keys in `RESERVED`. The app writes it and the client reads it, both with this
-module; storing it is the caller's task. Its size is bounded: `LARGEST_RESULT` bytes in all, a quarter of that for the
-copy of the request and for what a failed rollout had returned, and the limits of `describe.py` for texts.
+A document is the user's dict plus reserved keys (docs/reference/results.md). The app writes it and the client reads it,
+both with this module; storing it is the caller's task. Its size is bounded: `LARGEST_RESULT` bytes in all, a quarter of
+that for the copy of the request and for what a failed rollout had returned, and the limits of `describe.py` for texts.
 """
 
 from __future__ import annotations
@@ -39,20 +39,6 @@ _MOST_ENTRIES = 1000  # of the dict that a failed rollout had returned
 _LEFT_OUT = "left out: too large"
 _LONGEST_FAILURE = 4000
 _LONGEST_HINT = 1000
-
-RESERVED = {
-    "status_code": "200, or 500 on failure; a number that the user returns is kept",
-    "stop_reason": "`end_turn`, or what went wrong; a string that the user returns is kept",
-    "input_id": "the data row",
-    "s3_bucket": "the store, as the request named it",
-    "result_key": "this document's key in the store",
-    "payload": "the request, without its secrets and without fields that are too large",
-    "error": "on failure: `kind` (a `Status`), `type`, `message`",
-    "traceback": "on failure: the Python traceback",
-    "shadowed": "values the user returned under a reserved key, kept here",
-    "returned": "on a failure after the function returned: what it had returned, as far as it can be stored",
-    "_rollout": "schema version, ids and times",
-}
 
 # Exceptions of model clients by module and name, so that classifying one imports none of them.
 _TRUNCATED = (

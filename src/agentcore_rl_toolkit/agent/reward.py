@@ -1,6 +1,6 @@
-"""Rewards: the base class users write theirs on, and the one rule from what they return to floats.
+"""Rewards: the base class of users' reward functions, and the rule that turns what they return into floats.
 
-Ready-made ones are in `rewards/`. Pure: no I/O, no state, no numpy import (its scalars are recognised by shape).
+numpy's and torch's values are recognized by their attributes, without importing either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 100_000
 
 
 class RewardFunction:
-    """Base of a reward: subclass it and write `__call__`, with whatever keyword arguments it needs.
+    """Base class of rewards: write `__call__` with the keyword arguments that the reward needs.
 
     >>> class Length(RewardFunction):
     ...     def __call__(self, *, response_text: str, **kwargs) -> float:
@@ -27,8 +27,7 @@ class RewardFunction:
     >>> Length()(response_text="short", ground_truth="ignored")
     0.05
 
-    The app recognises an exception that comes out of a `RewardFunction` and reports it as `reward_error`, not as
-    a fault of the agent.
+    The app reports an exception that comes out of a `RewardFunction` as `reward_error`, not as `agent_error`.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +35,7 @@ class RewardFunction:
 
 
 def normalize_rewards(value: Any) -> float | list[float] | None:
-    """The rule from what a user returns under `rewards` to what is stored and trained on.
+    """Turn what a user returns under `rewards` into what is stored and trained on.
 
     | returned | stored |
     |---|---|
@@ -70,7 +69,7 @@ def normalize_rewards(value: Any) -> float | list[float] | None:
 
 
 def _dimensions(value: Any) -> int | None:
-    """Number of dimensions of an array or tensor, None for anything else."""
+    """The number of dimensions of an array or tensor, None for anything else."""
     ndim = getattr(value, "ndim", None)
     return ndim if isinstance(ndim, int) and hasattr(value, "tolist") else None
 

@@ -1,7 +1,7 @@
-"""The first-generation Strands names: an app that makes the model, and a hook that collects the conversation.
+"""The first toolkit's Strands helpers: an app that makes the model, and a hook that collects the conversation.
 
-New agents need neither: they build their model from `payload["_rollout"]`, and the gateway records what was sampled.
-Needs the extra `strands`.
+New agents need neither: they call `app.model_endpoint(payload)`, and the gateway records the turns. Needs the extra
+`strands`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError as error:
 
 
 class StrandsAgentCoreRLApp(AgentCoreRLApp):
-    """`AgentCoreRLApp` that also makes the Strands model pointing at the policy."""
+    """`AgentCoreRLApp` that also makes the Strands model of the policy."""
 
     def create_openai_compatible_model(self, **kwargs: Any) -> OpenAIModel:
         """An `OpenAIModel` for the endpoint `BASE_URL` and the model `MODEL_ID`.
@@ -51,9 +51,9 @@ class StrandsAgentCoreRLApp(AgentCoreRLApp):
 
 
 class StrandsRolloutCollector(HookProvider):
-    """A Strands hook that keeps each model call of an invocation: the messages sent, and the reply.
+    """A Strands hook that collects each model call of an invocation: the messages sent, and the reply.
 
-    It starts fresh for each invocation; agents called as tools by the agent it watches add to the same one.
+    Each invocation starts a new collection; agents that the agent calls as tools add to the same one.
     """
 
     def __init__(self) -> None:
@@ -85,12 +85,12 @@ class StrandsRolloutCollector(HookProvider):
 
     def _after_model_call(self, event: AfterModelCallEvent) -> None:
         messages = self._sent.pop(id(event.agent), [])
-        if event.stop_response is None:  # the call failed: nothing was said
+        if event.stop_response is None:  # the call failed
             return
         reply = _sent(event.stop_response.message)
         self._calls.append({"messages": messages, "response": reply, "stop_reason": event.stop_response.stop_reason})
 
 
 def _sent(message: Any) -> dict[str, Any]:
-    """The part of a Strands message that goes over the wire; the rest is the framework's own bookkeeping."""
+    """The part of a Strands message that the model receives."""
     return {"role": message["role"], "content": copy.deepcopy(message["content"])}

@@ -1,4 +1,4 @@
-"""Small parts that several stations share: describing foreign objects, guarding ports, a private event loop.
+"""Small parts that several stations share: guards of ports, a private event loop, AWS's event frames, `.env` files.
 
-Nothing here knows a noun of the path. Imports: `errors` only.
+They know nothing of rollouts. Imports: `errors` only.
 """

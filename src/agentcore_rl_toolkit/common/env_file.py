@@ -1,4 +1,4 @@
-"""`.env`: the variables that a user keeps in a file beside the agent, or in the current folder."""
+"""Reads `.env`, the file in which a user keeps variables beside the agent or in the working directory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def read_env(folder: Path) -> dict[str, str]:
             try:
                 return parse_env(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise ConfigError(f"{path} can't be read: {error}", hint="it holds NAME=VALUE, one a line") from None
+                raise ConfigError(f"{path} can't be read: {error}", hint="write one NAME=VALUE per line") from None
     return {}
 
 
 def parse_env(text: str) -> dict[str, str]:
-    """NAME=VALUE, one a line, as a shell would read them.
+    """One NAME=VALUE per line, as a shell would read them.
 
     >>> parse_env("# mine\\nexport AWS_REGION='us-west-2'\\nAWS_ACCOUNT=123456789012 # prod\\n\\n")
     {'AWS_REGION': 'us-west-2', 'AWS_ACCOUNT': '123456789012'}

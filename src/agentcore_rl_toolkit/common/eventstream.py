@@ -1,9 +1,9 @@
-"""Frames of `application/vnd.amazon.eventstream`, the wire format in which AWS streams a command's events.
+"""Writes frames of `application/vnd.amazon.eventstream`, the format in which AWS streams events.
 
     total length (4) │ headers length (4) │ CRC of these 8 (4) │ headers │ payload │ CRC of everything before (4)
 
-Bytes out, nothing else: the runtime that answers `InvokeAgentRuntimeCommand` writes them, boto3 reads them. Decoding is
-botocore's business. Only string headers exist here, because the service sends no others.
+The local runtime and the gateway write these frames, and boto3 reads them. Headers are strings only, because the
+services send no others.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def encode_event(event_type: str, payload: bytes, content_type: str = "applicati
 def encode_exception(exception_type: str, message: str) -> bytes:
     """One frame that ends the stream with an error, named by its code (`ThrottlingException`).
 
-    On the wire an error is named by its member in the stream, which is the code with a small first letter; boto3
-    reads a frame with any other name as an error without code and message.
+    On the wire its name is that of the stream's member: the code with a lower-case first letter. boto3 reads a frame
+    with any other name as an error without code and message.
     """
     member = exception_type[:1].lower() + exception_type[1:]
     headers = {":message-type": "exception", ":exception-type": member, ":content-type": "application/json"}
@@ -62,4 +62,4 @@ def _header(name: str, value: str) -> bytes:
 
 
 KEEP_ALIVE = encode_event("keepAlive", b"{}")
-"""Nothing, to be sent when nothing is to be said: clients pass over events that they don't know."""
+"""A frame without content, to keep a connection open: clients ignore events that they don't know."""

@@ -1,13 +1,12 @@
-"""Which requests a port of ours refuses by their headers alone, before a body is read: those a web page has made.
+"""Refuses requests that a web page made, by their headers, before a body is read.
 
-A page can have its visitor's browser send requests to a port of the visitor's machine, in two ways:
+A page can make its visitor's browser send requests to a port of the visitor's machine, in two ways:
 
-- DNS rebinding: the page's own name leads to 127.0.0.1, and the browser takes us for the page's server. The `Host`
-  header, which every browser sends, then has that name, so only names that are known to be ours are served.
-- Cross-site requests: a form, a script or a link leads here. Browsers then say so (`Sec-Fetch-Site`, `Origin`).
+- DNS rebinding: the page's own name resolves to 127.0.0.1, and the browser sends that name in `Host`. So a port serves
+  requests under its own names only.
+- Cross-site requests: a form, a script or a link leads to the port. Browsers send `Sec-Fetch-Site` and `Origin` then.
 
-Headers say nothing of other programs, which can send any: those are told apart by their user (`socket_owner.py`) and by
-secrets. Nothing here does I/O, and a check costs about a microsecond.
+Other programs can send any headers; `socket_owner.py` and secrets decide about those.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
-class Refusal(NamedTuple):
+class GuardRefusal(NamedTuple):
     """Why a request is not served, and what to do about it."""
 
     message: str
@@ -45,15 +44,15 @@ class RequestGuard:
     """
 
     def __init__(self, hosts: Iterable[str] | None) -> None:
-        """`hosts` are its names beside those of loopback; None serves requests under any name."""
+        """`hosts` are the port's names besides those of loopback; None serves requests under any name."""
         self._hosts = None if hosts is None else frozenset(map(_configured, hosts))
         self._is_ours = functools.lru_cache(256)(self._names_us)
 
-    def refusal(self, headers: Mapping[str, str], arrived_at: str | None = None) -> Refusal | None:
-        """Why a request with these headers is refused, None if it is not; `arrived_at` is our end's address."""
+    def refusal(self, headers: Mapping[str, str], arrived_at: str | None = None) -> GuardRefusal | None:
+        """Why a request with these headers is refused, None if it is not; `arrived_at` is the port's own address."""
         host = headers.get("Host")
         if self._hosts is not None and host is not None and not self._is_ours(host, arrived_at):
-            return Refusal(
+            return GuardRefusal(
                 f"the Host header is {host!r}, which is not a name of this server",
                 "start it with --allow-host NAME to serve it under another name",
             )
@@ -61,7 +60,7 @@ class RequestGuard:
         if site is None and origin is None:
             return None
         if site not in (None, "none", "same-origin") or (origin is not None and not _same_origin(origin, host or "")):
-            return Refusal(
+            return GuardRefusal(
                 f"a web page of {origin or 'another site'!r} made this request",
                 "pages of other sites may not use this server; call it from a program, not from a browser",
             )
@@ -73,7 +72,7 @@ class RequestGuard:
 
 
 def host_name(authority: str) -> str:
-    """The host of `host:port`, in lower case and without brackets; empty if it is none.
+    """The host of `host:port`, in lower case and without brackets; empty for a malformed one.
 
     >>> host_name("LocalHost:8800"), host_name("[::1]:8800"), host_name("gateway.internal."), host_name("a:b")
     ('localhost', '::1', 'gateway.internal', '')
@@ -83,7 +82,7 @@ def host_name(authority: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a port that listens there.
+    """Whether only this machine can reach a port that listens on `host`.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -95,7 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """An address that a server listens on, as programs of this machine write it in a URL.
+    """The URL's host with which programs on this machine reach a server that listens on `host`.
 
     >>> reachable_host("0.0.0.0"), reachable_host("::1"), reachable_host("gateway.internal")
     ('127.0.0.1', '[::1]', 'gateway.internal')
@@ -112,7 +111,7 @@ def _configured(host: str) -> str:
 
 
 def _same_origin(origin: str, host: str) -> bool:
-    """Whether a page from `origin` came from the server that is called `host`."""
+    """Whether `origin` is a page of the server named `host`."""
     match = _ORIGIN.fullmatch(origin)
     if match is None:
         return False

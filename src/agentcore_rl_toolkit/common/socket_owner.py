@@ -1,7 +1,7 @@
-"""Which user's process is at the other end of a connection over loopback: the kernel knows.
+"""Asks the kernel which user's process is at the other end of a loopback connection.
 
-Linux only. Everywhere else, and where the other end is not a socket of this network namespace, the answer is that
-nobody knows; whoever asks then needs another proof, such as a token. Nothing is remembered here.
+Linux only. Elsewhere, and where the other end is not a socket of this network namespace, the user is unknown; the
+caller then needs another proof, such as a token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEADER = struct.Struct("=IHHII")
 def is_own_process(transport: Any) -> bool:
     """Whether a process of our own user, or of root, is at the other end of an asyncio transport.
 
-    Root's processes could read our memory anyway.
+    Root is trusted because it can read our memory anyway.
     """
     if transport is None:
         return False
@@ -35,7 +35,7 @@ def is_own_process(transport: Any) -> bool:
 def peer_uid(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
     """The user whose process holds the socket with address `peer` that is connected to `local`; None if unknown.
 
-    A user that has no id in our user namespace is unknown too: the kernel gives all of them the same one.
+    A user without an id in our user namespace is unknown too: the kernel reports one id for all of these.
     """
     if sys.platform != "linux":
         return None
@@ -46,7 +46,7 @@ def peer_uid(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
 
 
 def _ask_kernel(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
-    """Ask for that very socket (`man 7 sock_diag`): some 15 µs, however many there are."""
+    """Look up this one socket (`man 7 sock_diag`): about 15 µs, however many exist."""
     family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
     request += struct.pack("!HH16s16s", peer[1], local[1], _packed(family, peer), _packed(family, local))
@@ -55,7 +55,7 @@ def _ask_kernel(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
         netlink.sendto(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _REQUEST, 1, 0) + request, (0, 0))
         answer = netlink.recv(4096, socket.MSG_DONTWAIT)  # it is there when `sendto` returns
     if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
-        return None  # an error: there is no such socket here
+        return None  # an error: this namespace has no such socket
     state, ports = answer[17], struct.unpack_from("!HH", answer, 20)
     uid, inode = struct.unpack_from("=II", answer, 80)
     if state == _LISTENING or ports != (peer[1], local[1]):

@@ -1,16 +1,15 @@
-"""Ready-made rewards, each a `RewardFunction` called with keyword arguments it may ignore.
+"""Ready-made rewards, each a `RewardFunction` that ignores keyword arguments it doesn't know.
 
     GSM8KReward           the final number of a worked answer
     MathEquivalence       the same mathematics, written differently      (extra `rewards`)
-    ExactMatch, TokenF1   a short text answer, all or in part
+    ExactMatch, TokenF1   a short text answer, whole or in part
     JsonSchemaValidity    JSON of the right shape                        (extra `rewards`)
     UnitTestFraction      code that passes its tests
     WeightedSum           several of these in one number
 
-All but `WeightedSum` give a float from 0 to 1. A wrong answer is a 0; a wrong *ground truth*, schema or test is the
-caller's mistake and raises `ConfigError`, so that it cannot pass for a policy that learns nothing.
-
-Importing this package imports none of them: each name is loaded when first used.
+In: the response's text and the ground truth. Out: a float, from 0 to 1 except for `WeightedSum`. A wrong answer earns
+0; a wrong *ground truth*, schema or test raises `ConfigError`, because a reward of 0 would look like a policy that
+learns nothing. Each name is imported when first used. Imports: `agent/reward.py`, `errors`.
 """
 
 from __future__ import annotations
@@ -19,33 +18,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .exact_match import ExactMatch
-    from .gsm8k import GSM8KReward
-    from .json_schema import JsonSchemaValidity
-    from .math_equivalence import MathEquivalence
-    from .token_f1 import TokenF1
-    from .unit_tests import UnitTestFraction
-    from .weighted_sum import WeightedSum
-
-__all__ = [
-    "ExactMatch",
-    "GSM8KReward",
-    "JsonSchemaValidity",
-    "MathEquivalence",
-    "TokenF1",
-    "UnitTestFraction",
-    "WeightedSum",
-]
+    from .gsm8k import GSM8KReward as GSM8KReward
+    from .json_schema import JsonSchemaValidity as JsonSchemaValidity
+    from .math_equivalence import MathEquivalence as MathEquivalence
+    from .text_match import ExactMatch as ExactMatch
+    from .text_match import TokenF1 as TokenF1
+    from .unit_tests import UnitTestFraction as UnitTestFraction
+    from .weighted_sum import WeightedSum as WeightedSum
 
 _MODULES = {
-    "ExactMatch": "exact_match",
+    "ExactMatch": "text_match",
     "GSM8KReward": "gsm8k",
     "JsonSchemaValidity": "json_schema",
     "MathEquivalence": "math_equivalence",
-    "TokenF1": "token_f1",
+    "TokenF1": "text_match",
     "UnitTestFraction": "unit_tests",
     "WeightedSum": "weighted_sum",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,7 @@
-"""The child's side of `_process.py`: takes one job, limits itself, tries it, and says whether it passed.
+"""The child's side of `_process.py`: reads one job, limits itself, tries it, and reports whether it passed.
 
-Run by path under `python -I`, never imported, so it needs nothing of ours on the path. Until it says `ready`, only
-trusted code has run and a failure is reported as one; after that, everything but the token is a job not passed.
-
-`Verdict` is a context manager for a reason: while a `with` block runs, its exit is held on the interpreter's stack and
-in no variable, so the code under test does not come across the token in the frames above its own.
+Run by path under `python -I`, never imported, so it imports nothing of ours. Until it reports `ready`, only trusted
+code has run, and a failure is reported as one; afterwards only the token counts as a pass.
 """
 
 from __future__ import annotations
@@ -23,12 +20,16 @@ Attempt = Callable[[], None]
 MAX_FILE_BYTES = 64 * 2**20
 
 
-class Refused(Exception):
-    """The job itself is wrong: message and hint for the caller's `ConfigError`."""
+class JobInvalid(Exception):
+    """The job can't be tried: message and hint of the caller's `ConfigError`."""
 
 
 class Verdict:
-    """Sends the token if its block ends without an exception, and ends the process either way."""
+    """Sends the token if its block ends without an exception, and ends the process either way.
+
+    A context manager, because the interpreter keeps its exit on the stack and in no variable: the code under test can't
+    find the token in the frames above its own.
+    """
 
     def __init__(self, fd: int, token: str) -> None:
         self.fd, self.token = fd, token.encode()
@@ -36,7 +37,7 @@ class Verdict:
     def __enter__(self) -> None:
         return None
 
-    # Bound now: by then the code under test may have replaced what `os` holds.
+    # Bound now: the code under test may replace what `os` holds.
     def __exit__(self, kind: Any, *_: Any, send: Any = os.write, leave: Any = os._exit) -> None:
         if kind is None:
             send(self.fd, self.token)
@@ -49,8 +50,8 @@ def main() -> None:
         job = json.load(stdin)
     try:
         attempt = TASKS[job["task"]](job)
-    except Refused as refused:
-        os.write(fd, json.dumps({"refused": refused.args}).encode() + b"\n")
+    except JobInvalid as error:
+        os.write(fd, json.dumps({"invalid": error.args}).encode() + b"\n")
         return
     _limit(job["timeout_seconds"], job["memory_mb"])
     _silence()
@@ -61,7 +62,7 @@ def main() -> None:
 
 def unit_test(job: dict[str, Any]) -> Attempt:
     """Run the response's code, then one test in the same namespace."""
-    module = types.ModuleType("solution")  # not __main__: a response's demo under `if __name__ ...` stays asleep
+    module = types.ModuleType("solution")  # not __main__: a response's demo under `if __name__ ...` must not run
     sys.modules["solution"] = module
     namespace, code = module.__dict__, job.pop("code")
     test = compile(job.pop("test"), "<test>", "exec", dont_inherit=True)
@@ -74,18 +75,18 @@ def unit_test(job: dict[str, Any]) -> Attempt:
 
 
 def math_equal(job: dict[str, Any]) -> Attempt:
-    """Compare two answers with math-verify, whose own timeouts are left to the parent's."""
+    """Compare two answers with math-verify; the parent limits the time."""
     sys.path[:] = job["sys_path"]
     try:
         from math_verify import parse, verify
     except ImportError as error:
         message = f"MathEquivalence needs a package that is not installed: {error}"
-        raise Refused(message, "pip install 'agentcore-rl-toolkit[rewards]'") from error
+        raise JobInvalid(message, "pip install 'agentcore-rl-toolkit[rewards]'") from error
     gold = parse(job["ground_truth"], parsing_timeout=None)
     if not gold:
         shown = job["ground_truth"].strip("$")[:60]
-        message = f"ground_truth holds no mathematics that math-verify can read: {shown!r}"
-        raise Refused(message, "pass a number or LaTeX, such as '\\frac{1}{2}'")
+        message = f"math-verify can't read the ground_truth {shown!r}"
+        raise JobInvalid(message, "pass a number or LaTeX, such as '\\frac{1}{2}'")
 
     def attempt() -> None:
         answer = parse(job["answer"], parsing_timeout=None)
@@ -99,7 +100,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Attempt]] = {"unit_test": unit_test,
 
 
 def _limit(timeout_seconds: float, memory_mb: int) -> None:
-    """Cap this process and its children. The CPU cap also ends one that left the group before it was killed."""
+    """Limit this process and its children. The CPU limit also ends a child that left the process group."""
     cpu_seconds = math.ceil(time.process_time() + timeout_seconds) + 1
     for what, most in (
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -110,12 +111,11 @@ def _limit(timeout_seconds: float, memory_mb: int) -> None:
         try:
             resource.setrlimit(what, (most, most))
         except (OSError, ValueError):
-            # A stricter limit is in force already, or this system (macOS, for memory) has no such limit.
-            continue
+            continue  # a stricter limit holds already, or the system has none (macOS, for memory)
 
 
 def _silence() -> None:
-    """Put /dev/null behind the standard streams: nothing is read, and nothing printed is kept."""
+    """Point the standard streams to /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -1,4 +1,4 @@
-"""Finds the fenced block a model put its answer in. Pure."""
+"""Finds the fenced block with a model's answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One job in a process of its own, which cannot outlast its time: the parent's side of `_child.py`.
+"""Runs one job in a process with limits on time and memory: the parent's side of `_child.py`.
 
-Used where the work is not ours to trust with a thread: a response's code, and computer algebra on a response's
-formula. Not a security sandbox. The child runs as the same user, with the same network and files; what it is kept
-from is the parent's environment, interpreter, streams, time and memory.
+For work that must not run on a thread here: a response's code, and computer algebra on a response's formula. It is not
+a security sandbox: the child runs as the same user, with the same network and files, but without the parent's
+environment, interpreter and streams.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..errors import ConfigError
 
 CHILD = Path(__file__).with_name("_child.py")
 START_SECONDS = 60.0
-"""For the interpreter, its imports and our own side of the job; a response's time starts after it."""
-# What the interpreter itself may need to start. One thread per BLAS: each reserves memory the limit counts.
+"""For the interpreter and its imports; the response's own time starts afterwards."""
+# What the interpreter needs to start. One BLAS thread, because each one reserves memory.
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 FIXED_ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def passes(job: dict[str, Any], *, timeout_seconds: float, memory_mb: int) -> bool:
-    """Whether the job ran to its end in time and passed. A job that could not be started raises `ConfigError`.
+    """Whether the job ended in time and passed; raises `ConfigError` for a job that can't be started.
 
     >>> passes({"task": "unit_test", "code": "x = 1", "test": "assert x == 1"}, timeout_seconds=5, memory_mb=512)
     True
@@ -71,7 +71,7 @@ def _start(folder: str, stdin: IO[bytes], stderr: IO[bytes], send: int) -> subpr
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole group, then reap its leader: in that order, while the group's number is surely still ours."""
+    """Kill the process group, then reap its leader; the other order could kill a group that reuses the id."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -94,11 +94,11 @@ def _read(fd: int, received: bytes, deadline: float, *, until: bytes) -> bytes:
 
 def _require_ready(opening: bytes, stderr: IO[bytes]) -> None:
     state = json.loads(opening) if opening else {}
-    if "refused" in state:
-        message, hint = state["refused"]
+    if "invalid" in state:
+        message, hint = state["invalid"]
         raise ConfigError(message, hint=hint)
     if "ready" not in state:
         size = stderr.seek(0, os.SEEK_END)
         stderr.seek(max(0, size - 500))
-        said = stderr.read().decode(errors="replace").strip() or "it said nothing"
-        raise ConfigError(f"the child process {sys.executable} was not ready within {START_SECONDS:.0f} s: {said}")
+        output = stderr.read().decode(errors="replace").strip() or "it printed nothing"
+        raise ConfigError(f"the child process {sys.executable} was not ready within {START_SECONDS:.0f} s: {output}")

@@ -1,7 +1,4 @@
-"""`GSM8KReward`: does the response end in the right number? Pure, exact arithmetic, no dependency.
-
-It reads one number out of prose. Expressions and units are left to `MathEquivalence`.
-"""
+"""`GSM8KReward`: does the response end in the right number? It doesn't read expressions; `MathEquivalence` does."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 from ..agent.reward import RewardFunction
 from ..errors import ConfigError
 
-# A sign counts only where a number can begin: "10-3" ends in 3, not in -3. Longer digit strings are not answers.
+# A sign counts only where a number can begin: "10-3" ends in 3, not in -3. Longer numbers are not answers.
 _NUMBER = re.compile(
     r"""(?<![^\W_]) (?<![^\W_]_) (?<!\d\.)
         (?P<sign>(?<![)\]])[-+])? (?:[$€£][ ]?)? (?P<sign2>(?<=[$€£])[-+])?
@@ -54,7 +51,7 @@ class GSM8KReward(RewardFunction):
 
 
 def final_number(text: str) -> Fraction | None:
-    """The number a worked answer ends in, or None if it holds none.
+    """The number that a worked answer ends in, or None.
 
     >>> final_number("#### 1,234.50")
     Fraction(2469, 2)
@@ -72,7 +69,7 @@ def _after_hashes(text: str) -> Fraction | None:
 
 
 def _in_box(text: str) -> Fraction | None:
-    """The number in the last `\\boxed{...}`: after its last `=`, with LaTeX's decoration taken off."""
+    """The number in the last `\\boxed{...}`: after its last `=`, without LaTeX's decoration."""
     start = max((m.end() for m in _BOXED.finditer(text)), default=None)
     if start is None:
         return None
@@ -95,7 +92,7 @@ def _after_answer_is(text: str) -> Fraction | None:
 
 
 def _leading(text: str, start: int = 0) -> Fraction | None:
-    """The number that begins at `start`, unless it only begins a calculation."""
+    """The number at `start`, unless it begins a calculation."""
     match = _NUMBER.match(text, start)
     return None if match and _WORKING.match(text, match.end()) else _value(match)
 
@@ -115,12 +112,12 @@ def _expected(ground_truth: Any) -> Fraction:
     if isinstance(ground_truth, str):
         number = final_number(ground_truth)
         if number is None:
-            raise ConfigError(f"ground_truth holds no number: {ground_truth[-60:]!r}", hint=hint)
+            raise ConfigError(f"ground_truth has no number: {ground_truth[-60:]!r}", hint=hint)
         return number
     if not isinstance(ground_truth, (numbers.Real, Decimal)):
         raise ConfigError(f"ground_truth is a {type(ground_truth).__name__}, not a number", hint=hint)
     try:
-        # Through its shortest text: the float 0.1 means 1/10, not its nearest binary fraction.
+        # By its text: the float 0.1 means 1/10, not the nearest binary fraction.
         return Fraction(str(ground_truth))
     except ValueError:
         raise ConfigError(f"ground_truth is {ground_truth}, not a finite number", hint=hint) from None

@@ -1,6 +1,6 @@
 """`JsonSchemaValidity`: is the response JSON of the right shape? Needs `jsonschema` (extra `rewards`).
 
-It judges shape, never content; `format` is not asserted and no `$ref` is fetched from the network.
+It ignores `format`, and fetches no `$ref` from the network.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from ._fence import last_fenced
 class JsonSchemaValidity(RewardFunction):
     """1.0 if the response is JSON (bare, or in its last ```json fence) that is valid under the schema, else 0.0.
 
-    With `partial=True` an object that is not valid earns a part: the required and the present declared properties
-    count one each, and the object as a whole one more, which it has missed. So the part stays below 1.0.
-
-    An invalid schema raises `ConfigError` when the reward is made.
+    With `partial=True` an invalid object earns its share of valid properties, below 1.0: required and present declared
+    properties count one each, and the whole object counts one more. An invalid schema raises `ConfigError` at once.
 
     >>> schema = {"properties": {"city": {"type": "string"}, "zip": {"type": "string"}}, "required": ["city", "zip"]}
     >>> JsonSchemaValidity(schema)(response_text='{"city": "Paris", "zip": "75001"}')
@@ -40,14 +38,16 @@ class JsonSchemaValidity(RewardFunction):
             value = _parse(response_text)
             errors = list(self._validator.iter_errors(value))
         except referencing.exceptions.Unresolvable as error:
-            raise ConfigError(f"the schema's $ref {error.ref!r} leads nowhere", hint="put it under $defs") from error
+            raise ConfigError(
+                f"the schema's $ref {error.ref!r} can't be resolved", hint="put it under $defs"
+            ) from error
         except (ValueError, RecursionError):
             return 0.0
         if not errors:
             return 1.0
-        return self._part(value, errors) if self.partial else 0.0
+        return self._share(value, errors) if self.partial else 0.0
 
-    def _part(self, value: Any, errors: list[Any]) -> float:
+    def _share(self, value: Any, errors: list[Any]) -> float:
         schema = self._validator.schema
         if not isinstance(value, dict) or isinstance(schema, bool):
             return 0.0
@@ -71,19 +71,19 @@ def _validator(schema: Any) -> Any:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigError(f"schema is not a valid JSON Schema at {error.json_path}: {error.message}") from error
-    # A registry of our own: the default one downloads what a $ref points to.
+    # With this registry; the default one downloads what a $ref points to.
     return kind(schema, registry=REGISTRY)
 
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except ValueError:
         fenced = last_fenced(text, "json")
         if fenced is None:
             raise
-    return json.loads(fenced, parse_constant=_no_constant)
+    return json.loads(fenced, parse_constant=_refuse_constant)
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")

@@ -1,10 +1,8 @@
 """`MathEquivalence`: is it the same mathematics? Needs `math-verify` (extra `rewards`).
 
-Each answer is graded in a process of its own. That was measured, not assumed: `9**9**9**9`, `99999999!`,
-`10^{10^{10}}`, `\\sum_{n=1}^{10^8}` and `(x+y+z+w)^{200}` each keep math-verify busy for more than 25 s, several inside
-one big-integer operation that holds the interpreter lock, which would stop every other agent in the process. Its own
-timeouts are signals, which work on the main thread only, and an agent runs on a worker thread. The price is about
-half a second per answer, nearly all of it the import of sympy.
+Each answer is graded in a process of its own, which costs about half a second. On a thread, `9**9**9**9`, `99999999!`
+and `\\sum_{n=1}^{10^8}` each keep math-verify busy for more than 25 s, some of them inside one big-integer operation
+that holds the interpreter lock; its own timeouts are signals, which work on the main thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from ..agent.reward import RewardFunction
 from ._process import passes
 
 MAX_CHARS = 10_000
-"""Longer responses are judged by their end, where the answer is."""
+"""Of longer responses only the end is read, where the answer is."""
 MEMORY_MB = 2048
 _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[|\\begin")
 
@@ -27,9 +25,8 @@ _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[|\\begin")
 class MathEquivalence(RewardFunction):
     """1.0 if the response's final expression equals the ground truth under math-verify, else 0.0.
 
-    `ground_truth` is a number or a text, LaTeX with or without delimiters. An answer that takes longer than
-    `timeout_seconds` to judge, or too much memory, is worth 0.0; a ground truth that cannot be read raises
-    `ConfigError`.
+    `ground_truth` is a number or a text, LaTeX with or without delimiters; one that math-verify can't read raises
+    `ConfigError`. An answer that takes longer than `timeout_seconds` to grade, or too much memory, earns 0.0.
 
     >>> reward_fn = MathEquivalence()
     >>> reward_fn(response_text="It is $(x+1)^2$.", ground_truth="x^2 + 2x + 1")
@@ -50,7 +47,7 @@ class MathEquivalence(RewardFunction):
 
 
 def _as_latex(ground_truth: str | int | float) -> str:
-    """With delimiters, or math-verify reads only numbers; and a float written out, or its `e` is taken for Euler's."""
+    """With delimiters, or math-verify reads only numbers; floats without an exponent, or it reads `e` as Euler's."""
     if isinstance(ground_truth, float):
         ground_truth = format(Decimal(str(ground_truth)), "f")
     text = str(ground_truth)

@@ -1,12 +1,10 @@
-"""`UnitTestFraction`: how many of the tests the response's code passes. POSIX only.
+"""`UnitTestFraction`: the share of tests that the response's code passes. POSIX only.
 
-**Not a security sandbox.** The code runs as you, with your network and your files; it relies on the isolation of the
-session around it (on AgentCore Runtime, a microVM of its own). What is done here is to keep a bad response from
-spoiling the rollout or claiming a pass by accident or by an easy trick. Every test gets a fresh `python -I`, in its own
-temporary directory and process group, without the parent's environment, under limits on time, CPU, memory and file
-size; its output is thrown away, and the group is killed at the end. A pass is a random token that the child sends
-over a pipe after the test's last line, so neither an exit status nor anything printed counts. Code that goes looking
-for that token inside its own interpreter can find it; code that redefines equality needs no token at all.
+**Not a security sandbox.** The code runs as you, with your network and files; the session around it must isolate it (on
+AgentCore Runtime, a microVM does). Every test runs in a fresh `python -I` with its own temporary directory and process
+group, without the parent's environment, and with limits on time, CPU, memory and file size. A test passes when the
+child sends a random token over a pipe after the test's last line: exit status and output don't count. This defeats
+accidents and easy tricks, not code that searches its own interpreter for the token or redefines equality.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ class UnitTestFraction(RewardFunction):
 
     The code is the last ```python block of the response, else its last block without a language, else all of it. A
     test is a piece of Python, usually one `assert`, that sees the names the code defines; it passes if it runs to its
-    end. Give the tests here, or per example as the keyword argument `tests`, which goes first.
+    end. Give the tests here, or per example as the keyword argument `tests`, which wins.
 
-    A test that runs longer than `timeout_seconds` fails; all that have not finished after `total_seconds` fail too.
-    The interpreter is this one with its installed packages, but without `PYTHONPATH`. `if __name__ == "__main__"`
-    blocks do not run.
+    A test that runs longer than `timeout_seconds` fails, and so does one that has not finished after `total_seconds`.
+    The interpreter is this one with its installed packages, but without `PYTHONPATH`; `if __name__ == "__main__"`
+    blocks don't run.
 
     >>> response = "Here you go:\\n```python\\ndef double(x):\\n    return x + x\\n```"
     >>> reward_fn = UnitTestFraction()
@@ -54,7 +52,9 @@ class UnitTestFraction(RewardFunction):
     def __call__(self, *, response_text: str, tests: Sequence[str] | None = None, **kwargs: Any) -> float:
         todo = self.tests if tests is None else _checked(tests)
         if todo is None:
-            raise ConfigError("there are no tests", hint="pass tests=[...] to the constructor or to the call")
+            raise ConfigError(
+                "UnitTestFraction has no tests", hint="pass tests=[...] to the constructor or to the call"
+            )
         code = last_fenced(response_text, "python", "py", "python3")
         code = response_text if code is None else code
         deadline = time.monotonic() + self.total_seconds
@@ -67,7 +67,7 @@ class UnitTestFraction(RewardFunction):
 
 
 def _checked(tests: Sequence[str]) -> list[str]:
-    """The tests as a list. One that is not Python would fail every response, so it is refused here."""
+    """The tests as a list; raises for one that is not Python, because every response would fail it."""
     if isinstance(tests, str) or not tests or not all(isinstance(test, str) for test in tests):
         raise ConfigError(f"tests is {tests!r:.60}, not a list of strings", hint='give ["assert f(1) == 2", ...]')
     for test in tests:

@@ -1,4 +1,4 @@
-"""`WeightedSum`: several rewards in one number. It adds; it neither clips nor rescales."""
+"""`WeightedSum`: several rewards in one number, neither clipped nor rescaled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Component = Callable[..., Any]
 class WeightedSum(RewardFunction):
     """The sum of weight × reward over its components, each called with the same keyword arguments.
 
-    Weights are finite numbers, negative ones for penalties; the sum may leave [0, 1]. A component that gives no
-    single finite number raises `RewardInvalid` under its name.
+    Weights are finite numbers, negative ones for penalties; the sum may leave [0, 1]. A component that doesn't return
+    one finite number raises `RewardInvalid` with its name.
 
     >>> from agentcore_rl_toolkit.rewards import ExactMatch, TokenF1
     >>> reward_fn = WeightedSum({ExactMatch(): 0.25, TokenF1(): 0.75})
@@ -26,7 +26,7 @@ class WeightedSum(RewardFunction):
     >>> reward_fn(**answer)
     0.75
 
-    To log the parts without computing them twice, take them first and add them after:
+    To log the components without computing them twice:
 
     >>> parts = reward_fn.components(**answer)
     >>> parts
@@ -56,7 +56,7 @@ class WeightedSum(RewardFunction):
         return {name: _scalar(name, fn(**kwargs)) for name, (fn, _) in self._components.items()}
 
     def total(self, components: Mapping[str, float]) -> float:
-        """The weighted sum of what `components` gave."""
+        """The weighted sum of the values that `components` returned."""
         return sum(weight * components[name] for name, (_, weight) in self._components.items())
 
 
@@ -67,7 +67,7 @@ def _scalar(name: str, value: Any) -> float:
         raise RewardInvalid(f"component {name}: {error}") from error
     if not isinstance(number, float):
         got = "no reward (None)" if number is None else f"a list of {len(number)} rewards"
-        raise RewardInvalid(f"component {name} gave {got}", hint="each component must return one number")
+        raise RewardInvalid(f"component {name} returned {got}", hint="each component must return one number")
     return number
 
 

@@ -20,7 +20,7 @@ from strands.types.exceptions import (
 
 from agentcore_rl_toolkit.agent.json_values import jsonable
 from agentcore_rl_toolkit.agent.redaction import Redactor
-from agentcore_rl_toolkit.agent.result import RESERVED, Result, ResultBuilder, classify
+from agentcore_rl_toolkit.agent.result import Result, ResultBuilder, classify
 from agentcore_rl_toolkit.errors import RewardInvalid
 from agentcore_rl_toolkit.types import RolloutId, Status
 
@@ -97,7 +97,8 @@ def test_the_status_is_read_back() -> None:
 
 
 def test_no_reserved_key_is_overwritten_silently() -> None:
-    mine = {name: f"my {name}" for name in RESERVED}
+    reserved = {*builder().failed(Status.TIMEOUT, ValueError(), 2.0, returned=1).document, "shadowed"}
+    mine = {name: f"my {name}" for name in reserved}
     document = builder(prompt="p").returned(mine, 2.0).document
     kept = document["shadowed"]
     for name, value in mine.items():

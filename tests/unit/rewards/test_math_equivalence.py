@@ -48,7 +48,7 @@ def test_only_the_end_of_a_long_response_is_read() -> None:
 
 
 def test_a_ground_truth_that_is_no_mathematics_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"holds no mathematics that math-verify can read: ''\nhint: pass a number"):
+    with pytest.raises(ConfigError, match=r"math-verify can't read the ground_truth ''\nhint: pass a number"):
         reward_fn(response_text="7", ground_truth="")
 
 

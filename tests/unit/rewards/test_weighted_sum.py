@@ -71,7 +71,7 @@ def test_a_component_without_one_finite_number_is_named(value: object) -> None:
 
 
 def test_a_component_of_no_weight_is_still_checked() -> None:
-    with pytest.raises(RewardInvalid, match="component Given gave no reward"):
+    with pytest.raises(RewardInvalid, match="component Given returned no reward"):
         WeightedSum({Given(None): 0})()
 
 

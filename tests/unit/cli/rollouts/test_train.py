@@ -121,9 +121,9 @@ def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["train", "--data", "rows.jsonl"]) == 1
     assert "error: agent is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
     assert main(["train", "rl_app.py"]) == 1
-    assert "error: --data is missing, and rl_app.py brings no data\nhint: name a JSONL" in capsys.readouterr().err
+    assert "error: --data is missing, and rl_app.py is not a folder\nhint: name a JSONL" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 1
-    assert f"--data is missing, and there is no {tmp_path}/rows.jsonl" in capsys.readouterr().err
+    assert f"--data is missing, and {tmp_path}/rows.jsonl does not exist" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text("{}\n")
     assert settings(str(tmp_path)).data == str(tmp_path / "rows.jsonl")
 

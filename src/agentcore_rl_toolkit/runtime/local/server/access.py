@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....common.http_guard import Refusal, RequestGuard, is_loopback
+from ....common.http_guard import GuardRefusal, RequestGuard, is_loopback
 from ....common.socket_owner import is_own_process
 from ....errors import ConfigError, RuntimeFault
 from ....store.base import directory_of
@@ -48,7 +48,7 @@ class Access:
         self._guard = RequestGuard([*allow_hosts] if host in _EVERYWHERE else [host, *allow_hosts])
         self._own: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
-    def refusal(self, headers: Mapping[str, str], query: Mapping[str, str], transport: Any) -> Refusal | None:
+    def refusal(self, headers: Mapping[str, str], query: Mapping[str, str], transport: Any) -> GuardRefusal | None:
         """Why a request is not served, None if it is; `transport` is its connection."""
         refusal = self._guard.refusal(headers, _arrived_at(transport))
         if refusal is not None:
@@ -58,11 +58,11 @@ class Access:
             return None
         hint = f"send the {TOKEN_VARIABLE} that it printed: as AWS_ACCESS_KEY_ID, or as Authorization: Bearer …"
         if is_bearer:
-            return Refusal("this is not the runtime's token", hint)
+            return GuardRefusal("this is not the runtime's token", hint)
         if self._trusts_own and self._is_own(transport):
             return None
         whom = "processes of other users, or of unknown ones," if self._trusts_own else "requests"
-        return Refusal(f"{whom} need the runtime's token", hint)
+        return GuardRefusal(f"{whom} need the runtime's token", hint)
 
     def _is_own(self, transport: Any) -> bool:
         """Asked of the kernel once for each connection."""
