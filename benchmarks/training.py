@@ -38,8 +38,7 @@ from train import batches  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train  # noqa: E402
-from agentcore_rl_toolkit.backends.trl.config import trl_config  # noqa: E402
-from agentcore_rl_toolkit.backends.trl.model import load  # noqa: E402
+from agentcore_rl_toolkit.backends.trl.config import load_policy, trl_config  # noqa: E402
 
 SYSTEM = "Solve the math problem step by step."
 
@@ -84,7 +83,7 @@ def main() -> None:
 def _show(model_name: str, template: str, steps: int, folder: Path, device: str | None) -> str:
     """Train on conversations of a mediocre agent; gives the folder of the model that comes of it."""
     settings = TrlSettings(model=model_name, chat_template=template, device=device)
-    model, tokenizer = load(settings)
+    model, tokenizer = load_policy(settings)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for ids, labels in islice(batches(conversations(MEDIOCRE, 1), tokenizer, 32), steps):
@@ -154,7 +153,7 @@ def _ours(settings: TrlSettings, *, evaluated: bool) -> dict[str, Any]:
 def _trl_loop(settings: TrlSettings) -> dict[str, Any]:
     """TRL alone: the tool is called in its own process, between two batched generations."""
     transformers.set_seed(settings.seed)
-    model, tokenizer = load(settings)
+    model, tokenizer = load_policy(settings)
     rows = [json.loads(line) for line in Path(settings.data).read_text().splitlines()]
     data = [
         {

@@ -52,7 +52,7 @@ def training_settings() -> str:
             seen.setdefault(spec.name, spec)
     for name, spec in seen.items():
         takers = [b for b, settings in backends.items() if name in {s.name for s in dataclasses.fields(settings)}]
-        also = f"`{spec.metadata['seed']}`" if spec.metadata["seed"] else ""
+        also = f"`{spec.metadata['alias']}`" if spec.metadata["alias"] else ""
         defaults = {b: _default(settings, name) for b, settings in backends.items() if b in takers}
         others = [f"{b}: {shown}" for b, shown in defaults.items() if shown != _shown(spec.default)]
         default = ", ".join([_shown(spec.default), *others] if _shown(spec.default) else others)

@@ -21,7 +21,7 @@ from support.process import clean_env
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "agentcore_rl_toolkit"
-ELSEWHERE = {f"agentcore_rl_toolkit.backends.verl.{name}" for name in ("compose", "manager", "worker")}
+ELSEWHERE = {f"agentcore_rl_toolkit.backends.verl.{name}" for name in ("compose", "manager")}
 """Modules that need what only an environment of its own has (`make test-verl`)."""
 MODULES = sorted(
     m.name
@@ -117,7 +117,7 @@ def _imported(path: Path, depth: int) -> set[str]:
 TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/transformers").glob("*.py")}
 
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
-VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager", "worker")}
+VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/sdk_warmup.py"  # imports an SDK only where the agent has done so
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.backends.slime import generate_rollout, post_process
-from agentcore_rl_toolkit.backends.slime.convert import flat
-from agentcore_rl_toolkit.backends.slime.data import write_rows
+from agentcore_rl_toolkit.backends.slime.backend import write_rows
+from agentcore_rl_toolkit.backends.slime.convert import flatten
 from agentcore_rl_toolkit.backends.slime.generate import generate
-from agentcore_rl_toolkit.backends.slime.plug import close_plugs
+from agentcore_rl_toolkit.backends.slime.resources import close_resources
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
 from support.runtime import local_runtime
@@ -91,7 +91,7 @@ def arn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for name, value in (known | dict.fromkeys(endpoints, user.runtime.endpoint_url)).items():
             variables.setenv(name, value)
         yield user.runtime.arn
-        close_plugs()
+        close_resources()
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_step(args: Arguments, router: FakeRouter) -> None:
     output = generate_rollout(asked, 7, Source(rows("a", "b"), 2))
     assert type(output).__name__ == "RolloutFnTrainOutput"
     assert [sorted(len(rollout) for rollout in group) for group in output.samples] == [[1, 1], [1, 2]]
-    samples = flat(output.samples)
+    samples = flatten(output.samples)
     assert {sample.group_index for sample in samples} == {0, 1}
     assert sorted({sample.rollout_id for sample in samples}) == [0, 1, 2, 3]
     assert {sample.status for sample in samples} == {type(samples[0]).Status.COMPLETED}
@@ -175,7 +175,7 @@ def test_slime_decides_how_tokens_are_sampled(args: Arguments, router: FakeRoute
         "max_new_tokens": 3,
         "stop_token_ids": [router.tokenizer.eos_token_id],  # the gateway's own
     }
-    assert {sample.status for sample in flat(output.samples)} == {type(output.samples[0][0][0]).Status.TRUNCATED}
+    assert {sample.status for sample in flatten(output.samples)} == {type(output.samples[0][0][0]).Status.TRUNCATED}
 
 
 def test_failed_rollouts_are_left_out_and_the_batch_is_smaller(args: Arguments, router: FakeRouter) -> None:
@@ -183,7 +183,7 @@ def test_failed_rollouts_are_left_out_and_the_batch_is_smaller(args: Arguments, 
     asked = args(rollout_batch_size=2, n_samples_per_prompt=3, global_batch_size=6)
     source = Source(rows("a", "b", "c"), 3)
     output = generate_rollout(asked, 0, source)
-    samples = flat(output.samples)
+    samples = flatten(output.samples)
     assert {sample.group_index for sample in samples} == {0, 2}, "b has one rollout, which compares with nothing"
     assert source.groups == 3
     assert len(samples) == 5
@@ -200,8 +200,8 @@ def test_failed_rollouts_are_left_out_and_the_batch_is_smaller(args: Arguments, 
 def test_sessions_that_vanish_are_run_again(args: Arguments, router: FakeRouter) -> None:
     router.script = Told(a=["vanish", "0"])
     output = generate_rollout(args(rollout_batch_size=1), 0, Source(rows("a"), 2))
-    assert sorted(sample.reward for sample in flat(output.samples)) == [0.0, 1.0]
-    assert sorted(sample.rollout_id for sample in flat(output.samples)) == [0, 1]
+    assert sorted(sample.reward for sample in flatten(output.samples)) == [0.0, 1.0]
+    assert sorted(sample.rollout_id for sample in flatten(output.samples)) == [0, 1]
 
 
 def test_nothing_to_train_on_ends_the_run(args: Arguments, router: FakeRouter) -> None:
@@ -220,7 +220,7 @@ def test_what_is_given_up_is_not_sampled_on(args: Arguments, router: FakeRouter)
     router.pace = 0.01
     asked = args(ours={"oversample": 1}, rollout_batch_size=1, rollout_max_response_len=2000)
     output = generate_rollout(asked, 0, Source(rows("a"), 2))
-    assert sorted(sample.reward for sample in flat(output.samples)) == [0.0, 1.0]
+    assert sorted(sample.reward for sample in flatten(output.samples)) == [0.0, 1.0]
     assert router.settled
     assert router.running == 0
 
@@ -236,7 +236,7 @@ def test_one_gateway_for_all_steps(args: Arguments, router: FakeRouter) -> None:
     asked = args(rollout_batch_size=1)
     source = Source(rows("a"), 2)
     first, second = (generate_rollout(asked, step, source) for step in range(2))
-    assert [sample.rollout_id for sample in flat([first.samples, second.samples])] == [0, 1, 2, 3]
+    assert [sample.rollout_id for sample in flatten([first.samples, second.samples])] == [0, 1, 2, 3]
     asks = [path for path, _ in router.requests if path == "/v1/models"]
     assert len(asks) == 1
 
@@ -245,7 +245,7 @@ def test_expert_routes(args: Arguments, router: FakeRouter) -> None:
     router.script = Told(a=["on", "0"])
     asked = args(rollout_batch_size=1, use_rollout_routing_replay=True)
     asked.num_layers, asked.moe_router_topk = LAYERS, EXPERTS
-    samples = flat(generate_rollout(asked, 0, Source(rows("a"), 2)).samples)
+    samples = flatten(generate_rollout(asked, 0, Source(rows("a"), 2)).samples)
     assert len(samples) == 2
     for sample in samples:
         length = len(sample.tokens) - 1
@@ -298,7 +298,7 @@ def test_one_sample_at_a_time(args: Arguments, router: FakeRouter) -> None:
     assert len(masked.tokens) == 2
     assert masked.metadata["agentcore"]["why"] == "agent_error"
     assert [sample.reward for sample in again] == [0.5]
-    _, advantages = post_process(asked, flat([done, broken, again]))
+    _, advantages = post_process(asked, flatten([done, broken, again]))
     assert advantages[0] == advantages[1] > 0
     assert advantages[2] == 0.0
     assert advantages[3] == pytest.approx(-advantages[0])
@@ -332,7 +332,7 @@ def test_slimes_own_rollout_function(args: Arguments, router: FakeRouter) -> Non
     init_http_client(asked)
     output = sglang_rollout.generate_rollout(asked, 0, Source(rows("a", "b"), 2))
     assert [sorted(len(rollout) for rollout in group) for group in output.samples] == [[1, 2], [1, 1]]
-    samples = flat(output.samples)
+    samples = flatten(output.samples)
     assert sorted({sample.rollout_id for sample in samples}) == [0, 1, 2, 3]
     assert [sample.metadata["agentcore"]["why"] for sample in samples if sample.remove_sample] == ["agent_error"]
     _, advantages = post_process(asked, samples)
@@ -343,7 +343,7 @@ def test_slimes_own_rollout_function(args: Arguments, router: FakeRouter) -> Non
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"agentcore": None}, "told nothing of the agent"),
+        ({"agentcore": None}, "arguments don't name an agent"),
         ({"agentcore": {"s3_bucket": "b"}}, "agent is missing"),
         ({"agentcore": {"agent": "x", "nonsense": 1}}, "unknown setting 'nonsense'"),
         ({"rollout_top_p": 0.9}, "nucleus"),

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("tinker")
 
+from agentcore_rl_toolkit.backends.loop.training_loop import delay_interrupt
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
-from agentcore_rl_toolkit.backends.tinker.training import held_back
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.rollout import read_rollouts
@@ -202,7 +202,7 @@ def test_ctrl_c_ends_with_a_checkpoint(
 
 def test_ctrl_c_waits_for_the_end_of_an_update() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), held_back():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), delay_interrupt():  # noqa: PT012
         os.kill(os.getpid(), signal.SIGINT)
         done.append(True)
     assert done == [True]
@@ -211,7 +211,7 @@ def test_ctrl_c_waits_for_the_end_of_an_update() -> None:
 
 def test_a_service_that_fails_ends_the_run_with_its_words(parts: Path, tmp_path: Path, fake: FakeTinker) -> None:
     fake.failing["optim_step"] = {"error": "out of adapters", "category": "server"}
-    with pytest.raises(AgentCoreRLError, match=r"can't be trained: .*out of adapters") as caught:
+    with pytest.raises(AgentCoreRLError, match=r"can't train the weights: .*out of adapters") as caught:
         train(settings(parts, tmp_path / "run", fake, steps=20))
     assert "--resume" in str(caught.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

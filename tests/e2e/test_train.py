@@ -274,7 +274,7 @@ def test_a_reward_that_is_always_the_same_is_warned_of(
     summary = train(settings(parts, tmp_path / "run", "same", steps=1))
     assert summary["reward"] == [1.0]
     err = capsys.readouterr().err
-    assert err.count("warning: every row's rollouts got the same reward ([1.0]): nothing can be learned") == 1
+    assert err.count("warning: every row's rollouts got the same reward ([1.0]), so there is nothing to learn") == 1
     assert "nan" not in (tmp_path / "run" / "metrics.jsonl").read_text().lower()
 
 

@@ -16,7 +16,8 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
-from agentcore_rl_toolkit.backends.verl.compose import composed
+from agentcore_rl_toolkit.backends.verl.compose import compose_config
+from agentcore_rl_toolkit.backends.verl.overrides import run_overrides
 from agentcore_rl_toolkit.engine.checkpoints import resolve_model, verl_step
 from agentcore_rl_toolkit.engine.tiny import path as tiny
 
@@ -32,7 +33,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_a_runs_folder_stands_for_weights_that_verl_saved(tmp_path: Path) -> None:
     settings = VerlSettings(agent="rl_app.py", data=str(tmp_path / "rows.jsonl"), output=str(tmp_path / "run"), keep=2)
-    config = composed(settings.overrides())
+    config = compose_config(run_overrides(settings))
     model = AutoModelForCausalLM.from_pretrained(str(tiny()), dtype=torch.float32)
     with torch.no_grad():
         model.model.norm.weight.add_(0.25)

@@ -20,9 +20,9 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import load_class_from_fqn
 
 from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
-from agentcore_rl_toolkit.backends.verl.compose import Rollouts, check, composed
-from agentcore_rl_toolkit.backends.verl.environment import ATTENTION, has
-from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, translate
+from agentcore_rl_toolkit.backends.verl.compose import RolloutConfig, check_overrides, compose_config
+from agentcore_rl_toolkit.backends.verl.environment import ATTENTION, is_installed
+from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, run_overrides, translate
 from agentcore_rl_toolkit.engine.tiny import path as tiny
 from agentcore_rl_toolkit.errors import ConfigError
 
@@ -46,7 +46,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def spelled(*more: str) -> Any:
-    return composed(translate([*START, *more]))
+    return compose_config(translate([*START, *more]))
 
 
 def test_the_example_is_understood_by_stock_verl() -> None:
@@ -61,7 +61,7 @@ def test_the_example_is_understood_by_stock_verl() -> None:
     ours = rollout.custom.agentcore
     assert (ours.agent_name, ours.container_uri, ours.s3_bucket) == ("strands_math_agent", IMAGE, "my-bucket")
     assert load_class_from_fqn(OmegaConf.select(config, MANAGER)).__name__ == "AgentCoreManager"
-    assert Rollouts.read(config).settings.image is not None
+    assert RolloutConfig.read(config).settings.image is not None
     assert config.algorithm.adv_estimator == "grpo"
 
 
@@ -70,7 +70,7 @@ def test_the_guides_command_is_understood_by_verl() -> None:
     block = guide.split("<!-- verl command -->")[1].split("```bash")[1].split("```")[0]
     python, module, name, *overrides = shlex.split(block.replace("\\\n", ""))
     assert (python, module, name) == ("python", "-m", "verl.trainer.main_ppo")
-    assert any("composed and in order" in note for note in check(translate(overrides)))
+    assert any("accepts its configuration" in note for note in check_overrides(translate(overrides)))
 
 
 def test_verls_own_types_take_it() -> None:
@@ -78,7 +78,7 @@ def test_verls_own_types_take_it() -> None:
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     assert (rollout.name, rollout.agent.num_workers) == ("sglang", 1)
     assert rollout.custom["agentcore"]["failures"] == {"timeout": "train"}
-    found = Rollouts.read(config)
+    found = RolloutConfig.read(config)
     assert (found.settings.agent, found.settings.n, found.context) == (ARN, 4, 1024)
     assert found.settings.failures == {"timeout": "train"}
 
@@ -97,46 +97,48 @@ def test_verls_own_types_take_it() -> None:
 )
 def test_what_would_not_work_is_refused(override: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Rollouts.read(spelled(override))
+        RolloutConfig.read(spelled(override))
 
 
 def test_without_an_agent_verl_is_told_what_is_missing() -> None:
     with pytest.raises(ConfigError, match="which agent to run"):
-        Rollouts.read(composed([f"{ROLLOUT}.name=vllm"]))
+        RolloutConfig.read(compose_config([f"{ROLLOUT}.name=vllm"]))
 
 
 def test_the_context_is_the_shortest_that_is_set() -> None:
-    assert Rollouts.read(spelled(f"{ROLLOUT}.max_model_len=900")).context == 900
-    assert Rollouts.read(spelled(f"{ROLLOUT}.agentcore.context_limit=800")).context == 800
+    assert RolloutConfig.read(spelled(f"{ROLLOUT}.max_model_len=900")).context == 900
+    assert RolloutConfig.read(spelled(f"{ROLLOUT}.agentcore.context_limit=800")).context == 800
 
 
 def test_workers_share_the_limits() -> None:
     url = f"{ROLLOUT}.agentcore.gateway_url='http://{{host}}:{{port}}'"
     more = ["agentcore.gateway_port=9000", "agentcore.concurrency=9", "agentcore.tps_limit=20", "agent.num_workers=4"]
-    found = Rollouts.read(spelled(url, *(f"{ROLLOUT}.{one}" for one in more)))
-    mine = found.of_worker(2, 4, "agent.py", "10.0.0.7")
+    found = RolloutConfig.read(spelled(url, *(f"{ROLLOUT}.{one}" for one in more)))
+    mine = found.for_worker(2, 4, "agent.py", "10.0.0.7")
     assert (mine.concurrency, mine.tps_limit, mine.gateway_port) == (2, 5.0, 9002)
     assert (mine.gateway_url, mine.agent) == ("http://10.0.0.7:9002", "agent.py")
 
 
 def test_the_gateway_is_where_its_agents_are() -> None:
-    aws, local = (Rollouts.read(spelled(*more)) for more in ([], [f"{ROLLOUT}.agentcore.agent_runtime_arn=agent.py"]))
-    assert aws.of_worker(0, 1, ARN, "10.0.0.7").gateway_host == "10.0.0.7"
-    assert local.of_worker(0, 1, "agent.py", "10.0.0.7").gateway_host == "127.0.0.1"
-    told = Rollouts.read(spelled(f"{ROLLOUT}.agentcore.gateway_host=0.0.0.0"))
-    assert told.of_worker(0, 1, ARN, "10.0.0.7").gateway_host == "0.0.0.0"
+    aws, local = (
+        RolloutConfig.read(spelled(*more)) for more in ([], [f"{ROLLOUT}.agentcore.agent_runtime_arn=agent.py"])
+    )
+    assert aws.for_worker(0, 1, ARN, "10.0.0.7").gateway_host == "10.0.0.7"
+    assert local.for_worker(0, 1, "agent.py", "10.0.0.7").gateway_host == "127.0.0.1"
+    told = RolloutConfig.read(spelled(f"{ROLLOUT}.agentcore.gateway_host=0.0.0.0"))
+    assert told.for_worker(0, 1, ARN, "10.0.0.7").gateway_host == "0.0.0.0"
 
 
 def test_a_plan_is_composed_and_checked(agent: Path, rows: Path) -> None:
     settings = VerlSettings(agent=str(agent), data=str(rows), n=4, context_limit=4096, output="runs/it's")
     plan = BACKEND.plan(settings)
     assert plan.command[:3] == (sys.executable, "-m", "verl.trainer.main_ppo")
-    assert any("composed and in order" in note for note in plan.notes)
-    config = composed(plan.command[3:])
+    assert any("accepts its configuration" in note for note in plan.notes)
+    config = compose_config(plan.command[3:])
     assert config.data.train_batch_size == settings.rows_per_step
     assert config.trainer.default_local_dir.endswith("runs/it's/checkpoints")
     assert config.actor_rollout_ref.rollout.prompt_length + config.actor_rollout_ref.rollout.response_length == 4096
-    read = Rollouts.read(config).settings
+    read = RolloutConfig.read(config).settings
     assert (read.agent, read.n, read.context_limit) == (str(agent), 4, 4096)
     data = create_rl_dataset(config.data.train_files, config.data, None, None)
     assert (len(data), data[3]["payload"]) == (16, {"prompt": "1 + 1", "answer": "2"})
@@ -144,7 +146,7 @@ def test_a_plan_is_composed_and_checked(agent: Path, rows: Path) -> None:
 
 def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Path) -> None:
     settings = VerlSettings(agent=str(agent), data=str(rows), options={"trainer.logger": "[a, b]"})
-    assert composed(BACKEND.plan(settings).command[3:]).trainer.logger == ["a", "b"]
+    assert compose_config(BACKEND.plan(settings).command[3:]).trainer.logger == ["a", "b"]
     with pytest.raises(ConfigError, match="loger"):
         BACKEND.plan(VerlSettings(agent=str(agent), data=str(rows), options={"trainer.loger": "wandb"}))
     odd = {"data.train_batch_size": 3, "trainer.n_gpus_per_node": 2, "actor_rollout_ref.actor.use_dynamic_bsz": False}
@@ -154,7 +156,7 @@ def test_options_have_the_last_word_and_typos_are_refused(agent: Path, rows: Pat
 
 def test_verl_saves_what_transformers_load_and_steps_alone_end_a_run(agent: Path, rows: Path, tmp_path: Path) -> None:
     known = {"agent": str(agent), "data": str(rows), "eval_data": str(rows), "output": str(tmp_path / "run")}
-    config = composed(VerlSettings(**known, steps=500, save_every=5, keep=3, temperature=0.5).overrides())
+    config = compose_config(run_overrides(VerlSettings(**known, steps=500, save_every=5, keep=3, temperature=0.5)))
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
     assert (trainer.save_freq, trainer.max_actor_ckpt_to_keep, trainer.resume_mode) == (5, 3, "disable")
     assert "hf_model" in omega_conf_to_dataclass(config.actor_rollout_ref.actor.checkpoint).save_contents
@@ -163,7 +165,7 @@ def test_verl_saves_what_transformers_load_and_steps_alone_end_a_run(agent: Path
     assert (trainer.val_before_train, trainer.test_freq) == (True, 500)
     validation = omega_conf_to_dataclass(rollout).val_kwargs
     assert (validation.do_sample, validation.temperature, validation.top_p, validation.top_k) == (True, 0.5, 1.0, -1)
-    resumed = composed(VerlSettings(**known, resume=True).overrides())
+    resumed = compose_config(run_overrides(VerlSettings(**known, resume=True)))
     assert resumed.trainer.resume_mode == "auto"
 
 
@@ -176,16 +178,16 @@ def test_the_samplers_logprobs_correct_the_loss(agent: Path, rows: Path) -> None
     assert spelled(f"{off}=null").algorithm.rollout_correction.rollout_is is None
     told = {"trainer.v1.trainer_mode": "colocate_async", off: "sequence"}
     settings = VerlSettings(agent=str(agent), data=str(rows), options=told)
-    assert composed(settings.overrides()).algorithm.rollout_correction.rollout_is == "sequence"
-    assert not [note for note in check(settings.overrides()) if "without a correction" in note]
+    assert compose_config(run_overrides(settings)).algorithm.rollout_correction.rollout_is == "sequence"
+    assert not [note for note in check_overrides(run_overrides(settings)) if "without a correction" in note]
     without = VerlSettings(agent=str(agent), data=str(rows), options=told | {off: "null"})
-    assert [note for note in check(without.overrides()) if "without a correction" in note]
+    assert [note for note in check_overrides(run_overrides(without)) if "without a correction" in note]
 
 
-@pytest.mark.skipif(has("flash_attn"), reason="here is flash-attn")
+@pytest.mark.skipif(is_installed("flash_attn"), reason="here is flash-attn")
 def test_without_flash_attn_the_model_is_loaded_with_sdpa(agent: Path, rows: Path) -> None:
     known = {"agent": str(agent), "data": str(rows)}
-    config = composed(VerlSettings(**known).overrides())
+    config = compose_config(run_overrides(VerlSettings(**known)))
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     assert model.hf_config._attn_implementation == "sdpa"
     assert model.use_remove_padding
@@ -220,5 +222,5 @@ def test_trl_beside_verl_is_warned_of(agent: Path, rows: Path) -> None:
 
 def test_losses_by_row_are_noted() -> None:
     more = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]
-    notes = check(translate([*START, *more]))
-    assert any("sequences of their own" in note for note in notes)
+    notes = check_overrides(translate([*START, *more]))
+    assert any("a sequence of its own" in note for note in notes)

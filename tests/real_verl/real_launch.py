@@ -28,7 +28,7 @@ def test_it_gets_to_the_gpus_that_there_are_not(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-2:] == [
         "error: verl ended with code 1",
-        "hint: its output above says why; it was started with run/command.sh",
+        "hint: its output above says why; run/command.sh starts it again",
     ]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["exit_code"], summary["interrupted"]) == (1, False)

@@ -21,9 +21,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
-from agentcore_rl_toolkit.backends.verl.compose import composed
+from agentcore_rl_toolkit.backends.verl.compose import compose_config
 from agentcore_rl_toolkit.backends.verl.data import JsonlRows
-from agentcore_rl_toolkit.backends.verl.figures import figures
+from agentcore_rl_toolkit.backends.verl.figures import run_figures
 from agentcore_rl_toolkit.backends.verl.manager import AgentCoreManager
 from agentcore_rl_toolkit.backends.verl.overrides import translate
 from agentcore_rl_toolkit.engine.tiny import path as tiny
@@ -37,7 +37,7 @@ STEP = 5
 
 
 def config_of(agent: Path, folder: Path) -> Any:
-    return composed(
+    return compose_config(
         translate(
             [
                 "actor_rollout_ref.rollout.name=agentcore",
@@ -219,7 +219,7 @@ def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
 
 
 def test_every_group_is_counted(folder: Path, run: Run) -> None:
-    found = figures(VerlSettings(agent="rl_app.py", output=str(folder)), folder / "checkpoints")
+    found = run_figures(VerlSettings(agent="rl_app.py", output=str(folder)), folder / "checkpoints")
     assert (found["rollouts"], found["trained"]) == (16, 11)  # a, b, c, d with one that was run again, and g
     assert found["failures"] == {"agent_error": 3, "session_lost": 1}
     line = json.loads((folder / "metrics.jsonl").read_text())

@@ -69,7 +69,7 @@ def serve(folder: Path) -> Iterator[dict[str, Any]]:
     told = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     told |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     transfer.send_from_cpu()
-    of_trl.check_sender = lambda settings: None
+    of_trl.check_weight_transfer = lambda settings: None
     log = folder / "server.log"
     with server(command, port=port, log=log, env=clean_env(**told), ready="/health", seconds=400):
         yield {"vllm": f"http://127.0.0.1:{port}", "options": {"vllm_group_port": free_port()}}

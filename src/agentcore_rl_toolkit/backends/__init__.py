@@ -1,12 +1,13 @@
-"""Backends: each converts rollouts to one trainer's types and plugs into its hooks.
+"""Backends: each one converts rollouts to its trainer's types and connects them to that trainer's own hooks.
 
-base.py      what a backend is, how it is found, and what it plans
-launch.py    starting and ending trainers that have a program of their own
-settings.py  what a run is told
-checks.py    what can be told of a run before it starts
-loop.py      the rollouts of a run, step by step, for trainers in this process
-folder.py    what a run leaves behind, by step
-report.py    what a run shows
+In: a run's settings, and groups of judged rollouts from `rollout/`. Out: the batches of TRL, verl, slime, rLLM or
+Tinker, and the run's folder with its summary. A backend never changes a token, a mask or a logprob, and never patches
+a trainer. It may import every station except `cli`, `deploy` and `studio`; nothing but `cli` imports it.
+
+base.py      the protocol of a backend, its discovery, the checks before a run, and the plan
+settings.py  the settings that backends share
+launch.py    trainers with a program of their own: start it, end it, write its summary
+loop/        trainers that are libraries: the rollouts of each step, the run's folder, the report
 
 One folder for each trainer.
 """

@@ -1,6 +1,6 @@
-"""What a backend is, how it is found, and what it plans.
+"""The protocol of a backend, its discovery, the checks before a run, and the plan. Nothing here contacts a service.
 
-Backends are entry points of the group `agentcore_rl.backends`, ours among them, so that others can add theirs:
+Backends are entry points of the group `agentcore_rl.backends`, ours among them, so other packages can add theirs:
 
     [project.entry-points."agentcore_rl.backends"]
     mine = "my_package.backend:BACKEND"
@@ -11,36 +11,42 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from ..agent.redaction import HIDDEN
 from ..errors import ConfigError
-from .settings import TrainSettings
+from ..rows import read_rows
+from .settings import RolloutSettings, TrainSettings
 
 GROUP = "agentcore_rl.backends"
+_NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run would do: shown by `--dry-run`, and carried out by `launch.py`."""
+class TrainingPlan:
+    """What a run would do. `--dry-run` prints it, and `launch.py` carries it out."""
 
     backend: str
     settings: Mapping[str, Any]
     command: tuple[str, ...] = ()
-    """What is started; empty where the loop runs in this process."""
+    """The program to start; empty if the training loop runs in this process."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that are set for it, beside those there are."""
+    """Variables for the program, added to those of this process."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files that are written first: path and text."""
+    """Files to write before the start: path and text."""
     notes: tuple[str, ...] = ()
     """What was checked, and what could not be."""
 
     def text(self) -> str:
-        """The plan for people: as a shell would be told it, or as a file of settings."""
+        """The plan as a shell script, or as a TOML file if there is no program to start."""
         lines = [f"# {note}" for note in self.notes]
         for path, content in self.files.items():
             lines += [f"# {path}", *(f"#   {line}" for line in content.splitlines())]
@@ -48,7 +54,7 @@ class Plan:
         if self.command:
             lines.append(" \\\n    ".join(shlex.quote(part) for part in self.command))
         else:
-            lines += ["# in this process, with", *map(_toml, self.settings, self.settings.values())]
+            lines += ["# in this process, with", *map(_toml_line, self.settings, self.settings.values())]
         return "\n".join(line for line in lines if line)
 
 
@@ -58,46 +64,46 @@ class Backend(Protocol):
 
     name: str
     extra: str
-    """What to install for it: `pip install 'agentcore-rl-toolkit[extra]'`."""
+    """The extra to install: `pip install 'agentcore-rl-toolkit[extra]'`."""
     settings: type[TrainSettings]
 
-    def plan(self, settings: Any) -> Plan:
-        """Check what can be checked without a GPU, and say what would be done. Starts and writes nothing."""
+    def plan(self, settings: Any) -> TrainingPlan:
+        """Check everything that needs no GPU, and describe the run. Starts and writes nothing."""
 
     def train(self, settings: Any) -> dict[str, Any]:
-        """Train; gives the run's figures. `interrupted` is true if it was ended early, with what there was saved."""
+        """Train and return the run's summary. `interrupted` is true if a signal ended the run early."""
 
 
 def names() -> list[str]:
-    """The backends that are installed."""
+    """The names of the installed backends."""
     return sorted({entry.name for entry in metadata.entry_points(group=GROUP)})
 
 
 def find(name: str) -> Backend:
-    """A backend by its name."""
+    """Find a backend by its name."""
     for entry in metadata.entry_points(group=GROUP):
         if entry.name == name:
             found = entry.load()
             if not isinstance(found, Backend):
-                raise ConfigError(f"the entry point {entry.value} of {GROUP} is no backend")
+                raise ConfigError(f"the entry point {entry.value} of {GROUP} is not a backend")
             return found
     close = difflib.get_close_matches(name, names(), 1)
-    hint = f"did you mean {close[0]}?" if close else f"there is: {', '.join(names())}"
+    hint = f"did you mean {close[0]}?" if close else f"installed are: {', '.join(names())}"
     raise ConfigError(f"no backend named {name!r} is installed", hint=hint)
 
 
-def require(module: str, extra: str, what: str) -> Any:
-    """Import what a backend needs, or say what to install."""
+def require(module: str, extra: str, user: str) -> Any:
+    """Import a module that `user` needs; if it is missing, name the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         hint = f"pip install 'agentcore-rl-toolkit[{extra}]'"
-        missing = f"{what} needs {error.name or module}, which is not installed"
+        missing = f"{user} needs {error.name or module}, which is not installed"
         raise ImportError(f"{missing}\nhint: {hint}", name=error.name) from error
 
 
-def lazily(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
-    """A package's `__getattr__`: names from the modules they live in, imported when they are used."""
+def lazy_attributes(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
+    """Make a package's `__getattr__`, which imports a name from its module on first use."""
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -107,11 +113,64 @@ def lazily(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str]
     return get
 
 
-def _toml(name: str, value: Any) -> str:
-    """A setting as a line of TOML; none for what is not set."""
+# --- checks before a run ---------------------------------------------------------------------------------------------
+
+
+def check_settings(settings: TrainSettings) -> tuple[str, ...]:
+    """Refuse settings that can't work; return notes about the agent and the data."""
+    notes = [_check_agent(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
+    if settings.eval_data:
+        notes += _check_rows("eval_data", settings.eval_data, 1)
+    return tuple(notes)
+
+
+def runs_on_aws(agent: str) -> bool:
+    """Whether the agent's sessions run on AWS, rather than on this machine or on the user's own cluster."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE")
+    return agent.startswith("arn:") and not agent.startswith(_NOT_AWS) and not endpoint
+
+
+def refuse_env(settings: TrainSettings) -> None:
+    """Refuse `env` for backends that start other processes: their command lines and files would show the values."""
+    if settings.env:
+        hint = "write it to .env in the agent's folder, which the workers read"
+        raise ConfigError(f"env {', '.join(settings.env)}: this backend can't pass secrets to its workers", hint=hint)
+
+
+def _check_agent(settings: TrainSettings) -> str:
+    agent = settings.agent
+    if not agent.startswith("arn:"):
+        if not Path(agent).exists():
+            raise ConfigError(
+                f"there is no agent at {agent!r}", hint="give an ARN, or the path of an agent (rl_app.py)"
+            )
+        return f"agent: {agent}, on this machine"
+    if not runs_on_aws(agent):
+        return f"agent: {agent}, not on AWS"
+    if settings.store is None or settings.store.startswith((".", "/")):
+        hint = "give store (s3_bucket): a bucket that the agent's role may write to"
+        raise ConfigError(f"sessions on AWS can't store results in {settings.store or 'a folder'}", hint=hint)
+    if isinstance(settings, RolloutSettings):
+        host = urlsplit(settings.gateway_url or "").hostname
+        if host is None or host in _LOOPBACK:
+            hint = "give gateway_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
+            raise ConfigError("sessions on AWS can't reach a gateway on this machine's own address", hint=hint)
+    return f"agent: {agent}, on AWS"
+
+
+def _check_rows(name: str, path: str, least: int) -> list[str]:
+    if path == "-":
+        return [f"{name}: standard input, not read yet"]
+    rows, problems = read_rows(path)
+    if len(rows) < least:
+        raise ConfigError(f"{path} has {len(rows)} rows, and a step takes {least}", hint="lower rows_per_step")
+    return [f"{name}: {len(rows)} rows in {path}", *(f"{name}: {problem}; left out" for problem in problems)]
+
+
+def _toml_line(name: str, value: Any) -> str:
+    """A setting as a line of TOML; an empty text for one that is not set."""
     if isinstance(value, Mapping):
         value = dict.fromkeys(value, HIDDEN) if name == "env" else value
-        value = {key: known for key, known in value.items() if known is not None}
-        inner = ", ".join(f"{json.dumps(key)} = {json.dumps(known)}" for key, known in value.items())
-        return f"{name} = {{ {inner} }}" if inner else ""
+        pairs = [f"{json.dumps(key)} = {json.dumps(one)}" for key, one in value.items() if one is not None]
+        return f"{name} = {{ {', '.join(pairs)} }}" if pairs else ""
     return "" if value in (None, ()) else f"{name} = {json.dumps(value)}"

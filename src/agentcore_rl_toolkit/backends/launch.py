@@ -1,9 +1,7 @@
-"""Starting a trainer that has a program of its own, ending it when asked to, and what such a run leaves behind.
+"""Trainers that have a program of their own: write its overrides, start it, end it on a signal, and write its summary.
 
-The program gets a process group of its own, and only what is in that group is ever signalled.
-
-command.sh     what was started, as a shell would be told it
-summary.json   how it ended
+The program runs in a process group of its own, and only processes of that group are ever signalled. A run leaves
+`command.sh` (the program as a shell script) and `summary.json` (how it ended) in its folder.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import json
 import logging
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -23,128 +22,166 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AgentCoreRLError, ConfigError
-from .base import Plan
+from .base import TrainingPlan
 
 logger = logging.getLogger(__name__)
 
 STAGES = ((signal.SIGINT, 30.0), (signal.SIGTERM, 10.0))
-"""What an interrupted program is told, and the seconds it has to end; then it is killed."""
-_PAUSE = 0.05
+"""The signals an interrupted program gets, each with the seconds it has to exit; then it is killed."""
+_POLL_SECONDS = 0.05
 _BY_SIGNAL = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_PLAIN = re.compile(r"[A-Za-z_/][\w./:-]*")
+_HYDRA_WORDS = frozenset({"true", "false", "null", "none", "nan", "inf", "yes", "no", "on", "off"})
 
-Signals = queue.SimpleQueue[int]
-"""Signals that came; a handler may put one there at any time."""
+SignalQueue = queue.SimpleQueue[int]
+"""Received signals; a handler may add one at any time."""
 
 
 @dataclass(frozen=True)
-class Ending:
+class ProgramExit:
     """How a program ended."""
 
     code: int
-    """As a shell has it: for a signal, 128 and its number."""
+    """As a shell reports it: 128 plus the number of the signal that ended it."""
     interrupted: bool
 
     @property
-    def how(self) -> str:
-        """In words."""
-        if self.code <= 128:
-            return f"ended with code {self.code}"
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(self.code - 128).name}"
+    def description(self) -> str:
+        if self.code > 128:
+            with contextlib.suppress(ValueError):
+                return f"was ended by {signal.Signals(self.code - 128).name}"
         return f"ended with code {self.code}"
 
 
-def launch(plan: Plan, *, stages: Sequence[tuple[int, float]] = STAGES) -> Ending:
-    """Carry out a plan. Ctrl-C and SIGTERM end its program and what that started, by stages; another one skips one."""
-    for path, content in plan.files.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(content)
-    with _listening() as came:
-        try:
-            process = subprocess.Popen(plan.command, env={**os.environ, **plan.environment}, start_new_session=True)
-        except OSError as error:
-            raise ConfigError(f"{plan.command[0]} can't be started: {error.strerror}") from error
-        try:
-            number = _wait(process, came)
-            if number is None:
-                code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-                return Ending(code, interrupted=code in _BY_SIGNAL)
-            logger.warning("%s: ending %s; once more to hurry", signal.Signals(number).name, plan.backend)
-        finally:
-            _end(process, came, stages)
-        return Ending(128 + number, interrupted=True)
+def run_trainer(
+    plan: TrainingPlan, folder: Path, name: str, figures: Callable[[], Mapping[str, Any]] = dict
+) -> dict[str, Any]:
+    """Run the trainer `name` to its end and return the summary, which is also written to the run's folder.
 
-
-def run(plan: Plan, folder: Path, name: str, look: Callable[[], Mapping[str, Any]] = dict) -> dict[str, Any]:
-    """Launch the trainer `name`, and leave its command and its summary in the run's folder; gives the summary.
-
-    `look` gives further figures once it has ended. A program that failed is an error.
+    `figures` returns further entries of the summary. Raises `AgentCoreRLError` if the program fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "command.sh").write_text(plan.text() + "\n")
     ending = launch(plan)
     summary: dict[str, Any] = {"backend": plan.backend, "output": str(folder)}
-    summary |= {"exit_code": ending.code, "interrupted": ending.interrupted, **look()}
+    summary |= {"exit_code": ending.code, "interrupted": ending.interrupted, **figures()}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     if ending.code and not ending.interrupted:
-        hint = f"its output above says why; it was started with {folder / 'command.sh'}"
-        raise AgentCoreRLError(f"{name} {ending.how}", hint=hint)
+        hint = f"its output above says why; {folder / 'command.sh'} starts it again"
+        raise AgentCoreRLError(f"{name} {ending.description}", hint=hint)
     return summary
 
 
+def launch(plan: TrainingPlan, *, stages: Sequence[tuple[int, float]] = STAGES) -> ProgramExit:
+    """Carry out a plan. Ctrl-C and SIGTERM end the program's group, stage by stage; a repeated signal skips a stage."""
+    for path, content in plan.files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(content)
+    with _queued_signals() as signals:
+        try:
+            process = subprocess.Popen(plan.command, env={**os.environ, **plan.environment}, start_new_session=True)
+        except OSError as error:
+            raise ConfigError(f"{plan.command[0]} can't be started: {error.strerror}") from error
+        try:
+            number = _wait_for_exit(process, signals)
+            if number is None:
+                code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+                return ProgramExit(code, interrupted=code in _BY_SIGNAL)
+            logger.warning("%s: ending %s; repeat it to hurry", signal.Signals(number).name, plan.backend)
+        finally:
+            _end_group(process, signals, stages)
+        return ProgramExit(128 + number, interrupted=True)
+
+
 @contextlib.contextmanager
-def _listening() -> Iterator[Signals]:
-    """Signals of this process, in place of what they would do; another thread than the main one hears none."""
-    came: Signals = queue.SimpleQueue()
+def _queued_signals() -> Iterator[SignalQueue]:
+    """Queue the signals of this process instead of handling them; outside the main thread the queue stays empty."""
+    signals: SignalQueue = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield signals
         return
-    known = {n: signal.signal(n, lambda number, _: came.put(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    previous = {n: signal.signal(n, lambda number, _: signals.put(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield came
+        yield signals
     finally:
-        for number, handler in known.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], came: Signals) -> int | None:
-    """Until the program has ended, or a signal came: which one."""
+def _wait_for_exit(process: subprocess.Popen[bytes], signals: SignalQueue) -> int | None:
+    """Wait until the program exits (None) or a signal arrives (its number)."""
     while process.poll() is None:
         with contextlib.suppress(queue.Empty):
-            return came.get(timeout=_PAUSE * 4)
+            return signals.get(timeout=_POLL_SECONDS * 4)
     return None
 
 
-def _end(process: subprocess.Popen[bytes], came: Signals, stages: Sequence[tuple[int, float]]) -> None:
-    """End the program, if it runs, with all of its group."""
+def _end_group(process: subprocess.Popen[bytes], signals: SignalQueue, stages: Sequence[tuple[int, float]]) -> None:
+    """End the program, if it still runs, and all of its group."""
     if process.returncode is not None:
         return
     for number, seconds in stages:
-        _tell(process, number)
+        _signal_group(process, number)
         deadline = time.monotonic() + seconds
-        while _runs(process):
-            if time.monotonic() > deadline or not came.empty():
+        while process.poll() is None or _signal_group(process, 0):
+            if time.monotonic() > deadline or not signals.empty():
                 break
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
         else:
             return
         with contextlib.suppress(queue.Empty):
-            came.get_nowait()
-    _tell(process, signal.SIGKILL)
+            signals.get_nowait()
+    _signal_group(process, signal.SIGKILL)
     process.wait()
 
 
-def _runs(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the program, or anything else of its group, is still there."""
-    return process.poll() is None or _tell(process, 0)
-
-
-def _tell(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal the program's group; False if nobody is left in it."""
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal the program's group; False if the group is empty."""
     try:
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # macOS, of a group of zombies
+    except (ProcessLookupError, PermissionError):  # macOS refuses to signal a group of zombies
         return False
     return True
+
+
+# --- overrides of trainers that are configured with Hydra ------------------------------------------------------------
+
+
+def override_key(override: str) -> str:
+    """The key that an override sets.
+
+    >>> override_key("++trainer.logger=x")
+    'trainer.logger'
+    """
+    return override.partition("=")[0].lstrip("+~")
+
+
+def write_option(key: str, value: Any) -> str:
+    """A user's option as an override; a text is written unchanged, as on Hydra's own command line.
+
+    >>> write_option("trainer.logger", "[a, b]"), write_option("trainer.logger", ["a b"])
+    ('trainer.logger=[a, b]', "trainer.logger=['a b']")
+    """
+    return f"{key}={value if isinstance(value, str) else hydra_value(value)}"
+
+
+def hydra_value(value: Any) -> str:
+    """A value in Hydra's grammar.
+
+    >>> hydra_value("runs/my run"), hydra_value([1, None, "it's"]), hydra_value("a/b.c"), hydra_value("true")
+    ("'runs/my run'", "[1,null,'it\\\\'s']", 'a/b.c', "'true'")
+    """
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{hydra_value(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(hydra_value(one) for one in value) + "]"
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} can't be an option", hint="give numbers, texts, lists and tables")
+    if _PLAIN.fullmatch(value) and value.lower() not in _HYDRA_WORDS:
+        return value
+    # Hydra keeps backslashes, except before a quote.
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value) + "'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentcore_rl_toolkit.backends.slime.convert import flat, to_samples
+from agentcore_rl_toolkit.backends.slime.convert import flatten, to_samples
 from agentcore_rl_toolkit.backends.slime.rewards import post_process
 from agentcore_rl_toolkit.rollout import Group
 from support.backends import Seen
@@ -17,7 +17,7 @@ PASSES_ON: frozenset[str] = frozenset({"several rows", "logprobs", "routes", "ve
 def seen(groups: Sequence[Group], n: int) -> list[Seen]:
     """What reaches slime's loss. Routing replay is on where there are routes: slime then takes nothing without."""
     routed = any(row.routes for group in groups for rollout in group.rollouts for row in rollout.rows)
-    samples = flat(
+    samples = flatten(
         to_samples(group, source_group(n, place), str, (1, 2) if routed else None) for place, group in enumerate(groups)
     )
     args = arguments(rollout_batch_size=len(groups), n_samples_per_prompt=n, global_batch_size=len(groups) * n)

@@ -13,7 +13,7 @@ from verl import DataProto
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from agentcore_rl_toolkit.backends.verl.convert import outputs, trained
+from agentcore_rl_toolkit.backends.verl.convert import to_outputs, trained_rollouts
 from agentcore_rl_toolkit.rollout import Group
 from support.backends import Seen
 
@@ -26,8 +26,8 @@ def seen(groups: Sequence[Group], n: int) -> list[Seen]:
     """What reaches verl's loss."""
     keys, made = [], []
     for group in groups:
-        for session, rollout in enumerate(trained(group)):
-            for index, fields in enumerate(outputs(rollout, routes=_SHAPE)):
+        for session, rollout in enumerate(trained_rollouts(group)):
+            for index, fields in enumerate(to_outputs(rollout, routes=_SHAPE)):
                 keys.append(f"uid{group.index}_{session}_{index}")
                 made.append(AgentLoopOutput(**fields).as_dict())
     advantages = _advantages(keys, made)

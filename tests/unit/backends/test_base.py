@@ -1,4 +1,4 @@
-"""Finding backends, and showing a plan."""
+"""Finding backends, the checks before a run, and showing a plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 import tomllib
 
 from agentcore_rl_toolkit.backends import base
-from agentcore_rl_toolkit.backends.base import Backend, Plan, find, names, require
+from agentcore_rl_toolkit.backends.base import Backend, TrainingPlan, check_settings, find, names, require
+from agentcore_rl_toolkit.backends.settings import RolloutSettings, TrainSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 
 ROOT = Path(__file__).parents[3]
+ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/mine"
 
 
 def test_ours_are_entry_points_like_others() -> None:
@@ -53,12 +55,12 @@ def test_a_backend_of_ones_own_is_found(tmp_path: Path) -> None:
     done = run("mine")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"steps": 3, "interrupted": False}
-    assert "mine:NOTHING of agentcore_rl.backends is no backend" in run("broken").stderr
+    assert "mine:NOTHING of agentcore_rl.backends is not a backend" in run("broken").stderr
     assert "did you mean mine?" in run("mime").stderr
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no backend named 'zzzz' is installed\nhint: there is: .*trl"):
+    with pytest.raises(ConfigError, match=r"no backend named 'zzzz' is installed\nhint: installed are: .*trl"):
         find("zzzz")
 
 
@@ -68,7 +70,7 @@ def test_what_is_missing_names_its_extra() -> None:
 
 
 def test_a_plan_is_what_a_shell_would_be_told(tmp_path: Path) -> None:
-    plan = Plan(
+    plan = TrainingPlan(
         backend="b",
         settings={},
         command=("echo", "a b", "c"),
@@ -79,3 +81,55 @@ def test_a_plan_is_what_a_shell_would_be_told(tmp_path: Path) -> None:
     assert plan.text().splitlines()[:4] == ["# fine", "# f.yaml", "#   a: 1", "#   b: 2"]
     done = subprocess.run(["bash", "-c", plan.text() + '\nprintf "%s" "$X"'], capture_output=True, text=True)
     assert done.stdout == "a b c\nit's"
+
+
+# --- checks before a run ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", raising=False)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": }\n{"prompt": "b"}\n')
+    return str(path)
+
+
+def test_an_agent_on_this_machine(tmp_path: Path, rows: str) -> None:
+    agent = tmp_path / "rl_app.py"
+    settings = {"agent": str(agent), "data": rows, "eval_data": rows, "rows_per_step": 2}
+    with pytest.raises(ConfigError, match="there is no agent at"):
+        check_settings(TrainSettings(**settings))
+    agent.write_text("")
+    assert check_settings(TrainSettings(**settings)) == (
+        f"agent: {agent}, on this machine",
+        f"data: 2 rows in {rows}",
+        "data: line 2: Expecting value at column 12; left out",
+        f"eval_data: 2 rows in {rows}",
+        "eval_data: line 2: Expecting value at column 12; left out",
+    )
+    with pytest.raises(ConfigError, match="has 2 rows, and a step takes 3"):
+        check_settings(TrainSettings(**settings | {"rows_per_step": 3}))
+
+
+def test_sessions_on_aws_need_a_bucket_and_a_way_to_the_gateway(rows: str) -> None:
+    settings = {"agent": ARN, "data": rows, "rows_per_step": 1}
+    for store in (None, "./runs", "/runs"):
+        with pytest.raises(ConfigError, match="sessions on AWS can't store results in"):
+            check_settings(TrainSettings(store=store, **settings))
+    check_settings(TrainSettings(store="bucket", **settings))
+    for url in (None, "http://localhost:9000", "http://127.0.0.1:9000"):
+        with pytest.raises(ConfigError, match="can't reach a gateway"):
+            check_settings(RolloutSettings(store="bucket", gateway_url=url, **settings))
+    found = check_settings(RolloutSettings(store="bucket", gateway_url="https://gw.example.com", **settings))
+    assert found[0] == f"agent: {ARN}, on AWS"
+
+
+def test_what_is_not_on_aws_needs_neither(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arn in (ARN.replace("us-west-2", "local"), ARN.replace("us-west-2", "ray")):
+        assert "not on AWS" in check_settings(RolloutSettings(agent=arn, data=rows, rows_per_step=1))[0]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", "http://127.0.0.1:1")
+    assert "not on AWS" in check_settings(RolloutSettings(agent=ARN, data=rows, rows_per_step=1))[0]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.base import Plan
-from agentcore_rl_toolkit.backends.launch import Ending, launch, run
+from agentcore_rl_toolkit.backends.base import TrainingPlan
+from agentcore_rl_toolkit.backends.launch import ProgramExit, hydra_value, launch, run_trainer
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from support.process import clean_env
 from support.runtime import eventually
@@ -52,17 +52,17 @@ while True:
 
 LAUNCHER = """
 import json, sys
-from agentcore_rl_toolkit.backends.base import Plan
+from agentcore_rl_toolkit.backends.base import TrainingPlan
 from agentcore_rl_toolkit.backends.launch import launch
-plan = Plan(backend="b", settings={}, command=tuple(json.loads(sys.argv[1])))
+plan = TrainingPlan(backend="b", settings={}, command=tuple(json.loads(sys.argv[1])))
 stages = zip((2, 15), map(float, sys.argv[2:]))
 ending = launch(plan, stages=list(stages)) if sys.argv[2:] else launch(plan)
 print(json.dumps([ending.code, ending.interrupted]))
 """
 
 
-def plan(code: str, **more: Any) -> Plan:
-    return Plan(backend="b", settings={}, command=(sys.executable, "-c", code), **more)
+def plan(code: str, **more: Any) -> TrainingPlan:
+    return TrainingPlan(backend="b", settings={}, command=(sys.executable, "-c", code), **more)
 
 
 @contextlib.contextmanager
@@ -85,12 +85,12 @@ def launched(folder: Path, *, deaf: str = "", child_deaf: str = "", seconds: tup
                 os.kill(pid, signal.SIGKILL)
 
 
-def ended(process: Any, folder: Path) -> tuple[Ending, list[str]]:
+def ended(process: Any, folder: Path) -> tuple[ProgramExit, list[str]]:
     """How a launch ended, and what its program heard; nothing of it runs any more."""
     out, said = process.communicate(timeout=60)
-    assert "ending b; once more to hurry" in said
+    assert "ending b; repeat it to hurry" in said
     eventually(lambda: not any(runs(pid) for pid in json.loads((folder / "pids.json").read_text())))
-    return Ending(*json.loads(out)), json.loads((folder / "heard.json").read_text())
+    return ProgramExit(*json.loads(out)), json.loads((folder / "heard.json").read_text())
 
 
 def runs(pid: int) -> bool:
@@ -104,12 +104,12 @@ def test_files_are_written_and_the_exit_code_is_given(tmp_path: Path) -> None:
     seen = tmp_path / "deep" / "seen"
     code = f"import os, pathlib, sys; assert pathlib.Path({str(seen)!r}).read_text() == os.environ['X']; sys.exit(3)"
     ending = launch(plan(code, environment={"X": "text"}, files={str(seen): "text"}))
-    assert ending == Ending(3, interrupted=False)
+    assert ending == ProgramExit(3, interrupted=False)
 
 
 def test_a_program_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="no-such-program can't be started: No such file"):
-        launch(Plan(backend="b", settings={}, command=("no-such-program",)))
+        launch(TrainingPlan(backend="b", settings={}, command=("no-such-program",)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -117,7 +117,7 @@ def test_either_signal_asks_politely_first(tmp_path: Path, number: signal.Signal
     with launched(tmp_path) as process:
         process.send_signal(number)
         ending, heard = ended(process, tmp_path)
-    assert ending == Ending(128 + number, interrupted=True), "whatever the program makes of it"
+    assert ending == ProgramExit(128 + number, interrupted=True), "whatever the program makes of it"
     assert heard == ["SIGINT"]
 
 
@@ -132,7 +132,7 @@ def test_what_hears_nothing_is_killed(tmp_path: Path) -> None:
     with launched(tmp_path, deaf="SIGINT,SIGTERM", child_deaf="SIGINT,SIGTERM", seconds=(2, 2)) as process:
         process.send_signal(signal.SIGINT)
         ending, heard = ended(process, tmp_path)
-    assert (ending, heard) == (Ending(130, interrupted=True), ["SIGINT", "SIGTERM"])
+    assert (ending, heard) == (ProgramExit(130, interrupted=True), ["SIGINT", "SIGTERM"])
 
 
 def test_a_second_signal_hurries(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
         eventually(lambda: "SIGTERM" in (tmp_path / "heard.json").read_text())
         process.send_signal(signal.SIGINT)
         ending, _ = ended(process, tmp_path)
-    assert ending == Ending(130, interrupted=True)
+    assert ending == ProgramExit(130, interrupted=True)
 
 
 def test_only_its_own_group_is_signalled(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_only_its_own_group_is_signalled(tmp_path: Path) -> None:
     waiting.join()
     pid = int(other.read_text())
     try:
-        assert ending == Ending(143, interrupted=True)
+        assert ending == ProgramExit(143, interrupted=True)
         assert runs(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -174,11 +174,11 @@ def test_only_its_own_group_is_signalled(tmp_path: Path) -> None:
 
 def test_handlers_are_as_before_and_a_thread_needs_none(tmp_path: Path) -> None:
     known = signal.getsignal(signal.SIGTERM)
-    found: list[Ending] = []
+    found: list[ProgramExit] = []
     thread = threading.Thread(target=lambda: found.append(launch(plan("import sys; sys.exit(4)"))))
     thread.start()
     thread.join(60)
-    assert found == [Ending(4, interrupted=False)]
+    assert found == [ProgramExit(4, interrupted=False)]
     launch(plan(""))
     assert signal.getsignal(signal.SIGTERM) is known
 
@@ -186,19 +186,19 @@ def test_handlers_are_as_before_and_a_thread_needs_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "ending", "how"),
     [
-        ("raise SystemExit(9)", Ending(9, interrupted=False), "ended with code 9"),
-        ("import os; os.kill(os.getpid(), 9)", Ending(137, interrupted=False), "was ended by SIGKILL"),
-        ("raise SystemExit(255)", Ending(255, interrupted=False), "ended with code 255"),
-        ("import os; os.kill(os.getpid(), 15)", Ending(143, interrupted=True), "was ended by SIGTERM"),
+        ("raise SystemExit(9)", ProgramExit(9, interrupted=False), "ended with code 9"),
+        ("import os; os.kill(os.getpid(), 9)", ProgramExit(137, interrupted=False), "was ended by SIGKILL"),
+        ("raise SystemExit(255)", ProgramExit(255, interrupted=False), "ended with code 255"),
+        ("import os; os.kill(os.getpid(), 15)", ProgramExit(143, interrupted=True), "was ended by SIGTERM"),
     ],
 )
-def test_how_a_program_ended(code: str, ending: Ending, how: str) -> None:
+def test_how_a_program_ended(code: str, ending: ProgramExit, how: str) -> None:
     assert launch(plan(code)) == ending
-    assert ending.how == how
+    assert ending.description == how
 
 
 def test_a_run_leaves_its_command_and_its_summary(tmp_path: Path) -> None:
-    summary = run(plan("print('hello')"), tmp_path / "run", "Program", lambda: {"more": 1})
+    summary = run_trainer(plan("print('hello')"), tmp_path / "run", "Program", lambda: {"more": 1})
     known = {"backend": "b", "output": str(tmp_path / "run"), "exit_code": 0, "interrupted": False, "more": 1}
     assert summary == known == json.loads((tmp_path / "run" / "summary.json").read_text())
     done = subprocess.run(["bash", str(tmp_path / "run" / "command.sh")], capture_output=True, text=True)
@@ -207,13 +207,45 @@ def test_a_run_leaves_its_command_and_its_summary(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
-        AgentCoreRLError, match=r"Program ended with code 3\nhint: its output above says why.*command.sh"
+        AgentCoreRLError, match=r"Program ended with code 3\nhint: its output above says why; .*command.sh"
     ):
-        run(plan("raise SystemExit(3)"), tmp_path, "Program")
+        run_trainer(plan("raise SystemExit(3)"), tmp_path, "Program")
     assert json.loads((tmp_path / "summary.json").read_text())["exit_code"] == 3
 
 
 def test_an_interrupted_run_is_none(tmp_path: Path) -> None:
-    summary = run(plan("import os; os.kill(os.getpid(), 2)"), tmp_path, "Program")
+    summary = run_trainer(plan("import os; os.kill(os.getpid(), 2)"), tmp_path, "Program")
     assert (summary["exit_code"], summary["interrupted"]) == (130, True)
     assert json.loads((tmp_path / "summary.json").read_text())["interrupted"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (25.0, "25.0"),
+        (1e-6, "1e-06"),
+        ("arn:aws:x:y/z-1.2", "arn:aws:x:y/z-1.2"),
+        ("a b", "'a b'"),
+        ("", "''"),
+        ("3", "'3'"),
+        ("1e5", "'1e5'"),
+        ("null", "'null'"),
+        ("plain/path.jsonl", "plain/path.jsonl"),
+        ("true", "'true'"),
+        ("it's", r"'it\'s'"),
+        ("a\\", r"'a\\'"),
+        (r"C:\x y", r"'C:\x y'"),
+        (r"\'", r"'\\\''"),
+        (["a", 1, ["b c"]], "[a,1,['b c']]"),
+        ({"a": {"b": None}}, "{a:{b:null}}"),
+    ],
+)
+def test_values_in_hydras_grammar(value: Any, text: str) -> None:
+    assert hydra_value(value) == text
+
+
+def test_what_has_no_place_in_it() -> None:
+    with pytest.raises(ConfigError, match="can't be an option"):
+        hydra_value(object())

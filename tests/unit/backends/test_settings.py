@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.base import Plan, find
+from agentcore_rl_toolkit.backends.base import TrainingPlan, find
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import UNALTERED, Action
@@ -32,7 +32,7 @@ def test_a_group_of_one_learns_nothing() -> None:
 
 
 def test_types_of_weights() -> None:
-    with pytest.raises(ConfigError, match="float32, bfloat16 or float16, not 'int8'"):
+    with pytest.raises(ConfigError, match="one of float32, bfloat16, float16, not 'int8'"):
         TrlSettings(dtype="int8")
 
 
@@ -41,7 +41,7 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'learning_rat'") as caught:
         TrlSettings.from_mapping({"learning_rat": 1.0, "steps": 1})
     assert "did you mean 'learning_rate'?" in str(caught.value)
-    with pytest.raises(ConfigError, match="there is: agent, data, model"):
+    with pytest.raises(ConfigError, match="the settings are: agent, data, model"):
         TrlSettings.from_mapping({"zzz": 1})
 
 
@@ -212,7 +212,7 @@ def test_a_variable_is_not_written_where_a_trainer_of_its_own_reads_it(name: str
 
 
 def test_a_plan_hides_the_values_of_variables() -> None:
-    text = Plan(backend="trl", settings={"env": {"MODE": "something"}, "allow": ("a:1",)}).text()
+    text = TrainingPlan(backend="trl", settings={"env": {"MODE": "something"}, "allow": ("a:1",)}).text()
     assert text.splitlines()[1:] == ['env = { "MODE" = "***" }', 'allow = ["a:1"]']
 
 

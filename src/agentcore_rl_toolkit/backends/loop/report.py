@@ -1,4 +1,4 @@
-"""What a run shows while it trains, and leaves behind: a live table or lines, metrics.jsonl, a reward curve."""
+"""The progress of a run: a live table or lines on stderr, metrics.jsonl, a reward curve, and the totals at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...client.evaluation import Summary
@@ -15,37 +15,32 @@ from ...gateway.call.unbridged import MEANINGS, UNAVOIDABLE
 from ..settings import TrainSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left")
+_SHOWN_STEPS = 15
 
-_UNBRIDGED = "fidelity/unbridged/"
+Metrics = dict[str, Any]
 
 
 class Report:
-    """Tells people, and a file, how a run is going. Everything goes to stderr."""
+    """Reports how a run is going. With `quiet` it only writes metrics.jsonl."""
 
     def __init__(self, settings: TrainSettings, *, quiet: bool = False) -> None:
         self._settings, self._quiet = settings, quiet
-        self._steps: list[dict[str, Any]] = []
+        self.steps: list[Metrics] = []
+        """The metrics of every step so far."""
         self._held_out: dict[int, float | None] = {}
         self._live: Any = None
-        self._last = time.monotonic()
-        self._failed: Counter[str] = Counter()
-        self._unbridged: Counter[str] = Counter()
-        self._rollouts = 0
+        self._step_ended = time.monotonic()
 
-    def go_on(self, step: int) -> None:
-        """Take up what was reported up to a step, and forget what came after it: that is run again."""
+    def resume(self, step: int) -> None:
+        """Read the metrics up to a step, and drop those of later steps, which run again."""
         path = self._settings.folder / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        known = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be cut off
-        path.write_text("".join(json.dumps(line) + "\n" for line in known if line["step"] <= step))
-        for line in known:
-            if line["step"] <= step:
-                self._take(line)
-
-    # --- while it trains ---------------------------------------------------------------------------------------------
+        complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may cut off the last line
+        self.steps = [line for line in complete if line["step"] <= step]
+        path.write_text("".join(json.dumps(line) + "\n" for line in self.steps))
 
     def __enter__(self) -> Report:
-        self._last = time.monotonic()
+        self._step_ended = time.monotonic()
         if not self._quiet and sys.stderr.isatty():
             with contextlib.suppress(ImportError):
                 from rich.console import Console
@@ -63,7 +58,7 @@ class Report:
             self._live = None
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Write one line to stderr."""
         if self._quiet:
             return
         if self._live is not None:
@@ -72,79 +67,38 @@ class Report:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
 
-    def stepped(self, step: int, logs: dict[str, Any]) -> None:
-        """A step is done."""
+    def add_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record the metrics of a finished step, and show them."""
         now = time.monotonic()
-        taken, self._last = logs.get("step_time") or now - self._last, now
-        line = {"step": step, "seconds": round(taken, 3), **{k: v for k, v in logs.items() if v is not None}}
-        self._take(line)
+        seconds, self._step_ended = metrics.get("step_time") or now - self._step_ended, now
+        line = {"step": step, "seconds": round(seconds, 3), **{k: v for k, v in metrics.items() if v is not None}}
+        self.steps.append(line)
         with (self._settings.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-        self._show()
+        self._show_steps()
 
-    def _take(self, line: dict[str, Any]) -> None:
-        self._steps.append(line)
-        self._rollouts += int(line.get("rollouts/run", 0))
-        for name, count in line.items():
-            if name.startswith("failures/"):
-                self._failed[name.partition("/")[2]] += int(count)
-            elif name.startswith(_UNBRIDGED):
-                self._unbridged[name.removeprefix(_UNBRIDGED)] += int(count)
-
-    @contextlib.contextmanager
-    def evaluating(self, step: int, rows: int) -> Iterator[Callable[[], None]]:
-        """Held-out rows are being run."""
-        done = 0
-
-        def advance() -> None:
-            nonlocal done
-            done += 1
-
-        yield advance
-        self._last = time.monotonic()
-
-    def evaluated(self, step: int, summary: Summary) -> None:
+    def show_evaluation(self, step: int, summary: Summary) -> None:
+        self._step_ended = time.monotonic()
         self._held_out[step] = summary.reward
         interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
         reward = _number(summary.reward)
         self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {summary.rollouts} rollouts")
 
-    # --- at the end --------------------------------------------------------------------------------------------------
-
-    def totals(self, evaluations: dict[int, Summary], last: int) -> dict[str, Any]:
-        """The figures of the whole run, which has come to step `last`.
-
-        `before` is the evaluation before training, `after` that of the final weights; each only if it was made.
-        """
-        sampled = sum(line.get("fidelity", 0) for line in self._steps)
-        known = sum("fidelity" in line for line in self._steps)
-        figures: dict[str, Any] = {
-            "rollouts": self._rollouts,
-            "trained": sum(int(line.get("rollouts/trained", 0)) for line in self._steps),
-            "fidelity": sampled / known if known else None,
-            "failures": dict(self._failed),
-            "unbridged": dict(self._unbridged),
-            "reward": [line.get("reward") for line in self._steps],
-        }
-        for name, step in (("before", 0), ("after", last)):
-            if step in evaluations and (name == "before" or step > 0):
-                figures |= {name: evaluations[step].reward, f"{name}_interval": evaluations[step].interval}
-        return figures
-
-    def finished(self, summary: dict[str, Any]) -> None:
-        for reason, count in self._unbridged.items():
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Explain avoidable breaks in the token sequence, and say where the run's files are."""
+        for reason, count in _counts(self.steps, "fidelity/unbridged/").items():
             if reason not in UNAVOIDABLE:
                 self.say(f"{count} turns began a row of their own ({reason}): {MEANINGS.get(reason, reason)}")
-        curve = self._curve()
+        curve = self._draw_curve()
         if curve is not None:
             self.say(f"reward curve   {curve}")
         for name in ("checkpoint", "rollouts_folder"):
             if summary.get(name):
                 self.say(f"{name.partition('_')[0].ljust(14)} {summary[name]}")
 
-    def _curve(self) -> str | None:
-        """A picture of the rewards, if matplotlib is there."""
-        if not self._steps:
+    def _draw_curve(self) -> str | None:
+        """Draw the rewards, if matplotlib is installed; the path of the picture."""
+        if not self.steps:
             return None
         try:
             import matplotlib
@@ -154,7 +108,7 @@ class Report:
         except ImportError:
             return None
         figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
-        points = [(line["step"], line["reward"]) for line in self._steps if line.get("reward") is not None]
+        points = [(line["step"], line["reward"]) for line in self.steps if line.get("reward") is not None]
         axes.plot(*zip(*points, strict=True), label="training rollouts", color="tab:blue", linewidth=1)
         held_out = [(step, reward) for step, reward in sorted(self._held_out.items()) if reward is not None]
         if held_out:
@@ -168,39 +122,62 @@ class Report:
         pyplot.close(figure)
         return str(path)
 
-    def _cells(self, line: dict[str, Any]) -> list[str]:
-        done = [known["seconds"] for known in self._steps]
-        left = (self._settings.steps - line["step"]) * sum(done[-5:]) / len(done[-5:])
-        held_out = self._held_out.get(line["step"])
+    def _cells(self, line: Metrics) -> list[str]:
+        latest = [step["seconds"] for step in self.steps][-5:]
+        left = (self._settings.steps - line["step"]) * sum(latest) / len(latest)
         return [
             str(line["step"]),
             _number(line.get("reward")),
-            _number(held_out),
+            _number(self._held_out.get(line["step"])),
             f"{line.get('tokens_per_second', 0):.0f}",
             str(int(line.get("rollouts/failed", 0))),
-            _percent(line.get("fidelity")),
+            "-" if line.get("fidelity") is None else f"{line['fidelity']:.1%}",
             str(int(line.get("fidelity/unbridged", 0))),
             f"{line['seconds']:.1f}",
             f"{left // 60:.0f}:{left % 60:02.0f}",
         ]
 
-    def _show(self) -> None:
-        if self._quiet:
-            return
+    def _show_steps(self) -> None:
         if self._live is None:
-            self.say("  ".join(cell.rjust(9) for cell in self._cells(self._steps[-1])))
+            self.say("  ".join(cell.rjust(9) for cell in self._cells(self.steps[-1])))
             return
         from rich.table import Table
 
         table = Table(*_COLUMNS, title=f"{self._settings.model} · {self._settings.agent}", title_style="dim")
-        for line in self._steps[-15:]:
+        for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)
 
 
+def run_totals(steps: Sequence[Metrics], evaluations: Mapping[int, Summary], last: int) -> dict[str, Any]:
+    """The figures of a whole run that has come to step `last`, from the metrics of its steps.
+
+    `before` is the evaluation before training, `after` that of the final weights; each only if it was made.
+    """
+    fidelity = [line["fidelity"] for line in steps if "fidelity" in line]
+    totals: dict[str, Any] = {
+        "rollouts": sum(int(line.get("rollouts/run", 0)) for line in steps),
+        "trained": sum(int(line.get("rollouts/trained", 0)) for line in steps),
+        "fidelity": sum(fidelity) / len(fidelity) if fidelity else None,
+        "failures": _counts(steps, "failures/"),
+        "unbridged": _counts(steps, "fidelity/unbridged/"),
+        "reward": [line.get("reward") for line in steps],
+    }
+    for name, step in (("before", 0), ("after", last)):
+        if step in evaluations and (name == "before" or step > 0):
+            totals |= {name: evaluations[step].reward, f"{name}_interval": evaluations[step].interval}
+    return totals
+
+
+def _counts(steps: Sequence[Metrics], prefix: str) -> dict[str, int]:
+    """The sums of all metrics whose name starts with a prefix, by the rest of the name."""
+    counts: Counter[str] = Counter()
+    for line in steps:
+        for name, count in line.items():
+            if name.startswith(prefix):
+                counts[name.removeprefix(prefix)] += int(count)
+    return dict(counts)
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

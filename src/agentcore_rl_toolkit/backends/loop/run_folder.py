@@ -1,7 +1,7 @@
-"""What a run leaves behind, by step, so that one that was killed goes on from its latest checkpoint.
+"""The files of a run, by step, so that a killed run resumes from its latest checkpoint.
 
 checkpoints/checkpoint-K   the weights after K updates
-rollouts/step-K.jsonl      what led from K updates to K + 1
+rollouts/step-K.jsonl      the rollouts that led from K updates to K + 1
 evaluations/step-K.jsonl   held-out rows with the weights after K updates
 metrics.jsonl, summary.json, reward.png
 """
@@ -18,15 +18,15 @@ from ..settings import LoopSettings
 
 
 class RunFolder:
-    """The folder of one run. `process` is which of several processes of the run this is."""
+    """The folder of one run, as process number `process` of the run uses it."""
 
-    def __init__(self, settings: LoopSettings, whole: Callable[[Path], bool], *, process: int = 0) -> None:
-        """`whole` tells whether a checkpoint was written to its end."""
+    def __init__(self, settings: LoopSettings, is_complete: Callable[[Path], bool], *, process: int = 0) -> None:
+        """`is_complete` says whether a checkpoint was written to its end."""
         self.path, self._resume = settings.folder, settings.resume
-        self._whole, self._process = whole, process
+        self._is_complete, self._process = is_complete, process
 
     def prepare(self) -> int | None:
-        """The step to go on from, None for a new run. What a run left behind after it is removed."""
+        """Remove the files of later steps and return the step to resume from; None for a new run."""
         latest = self.latest()
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
@@ -41,20 +41,22 @@ class RunFolder:
         return latest
 
     def latest(self) -> int | None:
-        """The step of the newest whole checkpoint; one that a kill has cut off is removed."""
-        steps = []
+        """The step of the newest complete checkpoint; an incomplete one is removed."""
         for path in (self.path / "checkpoints").glob("checkpoint-*"):
-            if self._whole(path):
-                steps.append(step_of(path))
-            else:
+            if not self._is_complete(path):
                 _remove(path)
-        return max(steps, default=None)
+        return max(map(step_of, self.checkpoints()), default=None)
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        found = (self.path / "checkpoints").glob("checkpoint-*")
+        return sorted(filter(self._is_complete, found), key=step_of)
 
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"checkpoint-{step}"
 
     def rollouts(self, step: int) -> Path:
-        """The file for a step's rollouts, which is not there yet."""
+        """The file for a step's rollouts; an earlier attempt is removed."""
         path = self.path / "rollouts" / self._name(step)
         path.unlink(missing_ok=True)
         return path
@@ -63,7 +65,7 @@ class RunFolder:
         return self.path / "evaluations" / self._name(step)
 
     def evaluations(self) -> Iterator[tuple[int, Path]]:
-        """Whole evaluations of this process, by step."""
+        """Complete evaluations of this process, by step."""
         for path in self._files("evaluations"):
             if path.name == self._name(step_of(path)):
                 yield step_of(path), path

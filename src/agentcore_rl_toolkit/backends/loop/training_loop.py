@@ -1,4 +1,4 @@
-"""The rollouts of a run, step by step: what a training loop in this process needs beside a trainer.
+"""The rollouts of a run, step by step, and the frame around a trainer: evaluate, train, save, evaluate, summarize.
 
     step k:  rows → sessions → gateway → engine        (weights after k updates)
              rollouts → rollouts/step-k.jsonl → the trainer → k + 1
@@ -8,32 +8,38 @@ Several processes may share a run: each runs its part of a step's rows and of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...client.evaluation import Outcome, Summary, summarize
-from ...errors import ConfigError, RolloutsStopped
+from ...engine import Engine
+from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
+from ...gateway.gateway import Gateway
 from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutWriter, merge_metrics, read_rollouts, step_metrics
 from ...rows import read_rows
 from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
-from .report import Report
+from .report import Report, run_totals
 from .run_folder import RunFolder
 
-_BARREN_STEPS = 3
-"""So many steps in a row with nothing to train on end a run."""
+_MOST_EMPTY_STEPS = 3
+"""This many steps in a row without anything to train on end the run."""
 
 Gather = Callable[[Any], list[Any]]
-"""Gives what every process has, in the order of processes; all of them have to call it."""
+"""Collects one value from every process, in the order of processes; all of them have to call it."""
 
 
-class Loop:
-    """The rollouts of one run. `runner` is set once there is a gateway."""
+class TrainingLoop:
+    """One run, apart from its trainer."""
 
     runner: RolloutRunner
+    gateway: Gateway
 
     def __init__(
         self,
@@ -41,30 +47,62 @@ class Loop:
         report: Report,
         folder: RunFolder,
         *,
-        update: Callable[[int], None],
+        version: Callable[[], int],
+        update_engine: Callable[[int], None],
         process: int = 0,
         processes: int = 1,
         gather: Gather = lambda one: [one],
     ) -> None:
-        """`update` makes the engine sample with the weights after so many updates."""
+        """`version` counts the updates so far; `update_engine` makes the engine sample with the weights of a step."""
         self.settings, self.report, self.folder = settings, report, folder
-        self._update, self._process, self._processes, self._gather = update, process, processes, gather
+        self._version, self._update_engine = version, update_engine
+        self._process, self._processes, self._gather = process, processes, gather
         self.rows = self._read(settings.data)
         self.held_out = self._read(settings.eval_data) if settings.eval_data else []
         if len(self.rows) < settings.rows_per_step:
             raise ConfigError(f"{settings.data} has {len(self.rows)} rows, and a step takes {settings.rows_per_step}")
-        self._warn_of_overlap()
+        self._warn_about_overlap()
         self.evaluations: dict[int, Summary] = {}
         self.metrics: dict[str, float] = {}
-        """Of the latest step."""
-        self._examples: dict[int, dict[str, Rollout]] = {}
+        """The metrics of the latest step."""
+        self._held_out_rollouts: dict[int, dict[str, Rollout]] = {}
         self._began = time.monotonic()
-        self._causes, self._barren = Causes(), 0
+        self._causes, self._empty_steps = Causes(), 0
+
+    def run(
+        self,
+        engine: Engine,
+        tokenizer: Any,
+        start: int | None,
+        *,
+        train: Callable[[], None],
+        save: Callable[[], None],
+        model: str | None = None,
+    ) -> dict[str, Any]:
+        """Train from step `start` (None for a new run) and return the summary. `save` writes a checkpoint."""
+        options = self.settings.rollout_options(model, self._version)
+        with (
+            Gateway(engine, tokenizer=tokenizer, **self.settings.gateway) as gateway,
+            self.settings.client() as client,
+            contextlib.closing(RolloutRunner(client, gateway, options)) as runner,
+            self.report,
+        ):
+            self.gateway, self.runner = gateway, runner
+            self.report.say(gateway.abilities.line)
+            if start is None:
+                self.evaluate(0)
+            else:
+                self._resume(start)
+            interrupted = self._train(train, save)
+            if not interrupted:
+                save()
+                self.evaluate(self._version())
+            return self._finish(interrupted=interrupted, decode=tokenizer.decode)
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
-        """Run a step's rows; gives one group for each, dropped ones last."""
+        """Run a step's rows and return one group for each, dropped ones last."""
         began = time.monotonic()
-        self._update(step)
+        self._update_engine(step)
         self.runner.failures_reset()
         with RolloutWriter(self.folder.rollouts(step)) as writer:
             self.runner.on_rollout = writer.write
@@ -72,51 +110,74 @@ class Loop:
             self.runner.on_rollout = None
         self._measure(groups, time.monotonic() - began)
         self._causes.add(groups)
-        barren = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
-        self._barren = self._barren + 1 if barren else 0
-        if self._barren == _BARREN_STEPS:
-            raise self._nothing_trained(f"nothing could be trained on in {_BARREN_STEPS} steps in a row")
+        empty = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
+        self._empty_steps = self._empty_steps + 1 if empty else 0
+        if self._empty_steps == _MOST_EMPTY_STEPS:
+            raise self._nothing_trained(f"nothing could be trained on in {_MOST_EMPTY_STEPS} steps in a row")
         if step == 0:
-            self._warn_of_sameness(groups)
-        kept = sorted((g for g in groups if g.dropped is None), key=lambda g: g.index)
-        dropped = sorted((g for g in groups if g.dropped is not None), key=lambda g: g.index)
-        return [*kept, *dropped][: len(rows)]
+            self._warn_about_equal_rewards(groups)
+        return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: len(rows)]
+
+    def evaluate_if_due(self, step: int) -> None:
+        """Evaluate between two steps, if `eval_every` asks for it; the last step is evaluated after training."""
+        every = self.settings.eval_every
+        if every and step % every == 0 and step < self.settings.steps:
+            self.evaluate(step)
 
     def evaluate(self, step: int) -> None:
-        """Run the held-out rows, unless they have been with these weights."""
+        """Run the held-out rows, unless they have been run with these weights."""
         if not self.held_out or step in self.evaluations:
             return
-        self._update(step)
+        self._update_engine(step)
         self.runner.failures_reset()
-        mine = self.held_out[self._process :: self._processes]
         path = self.folder.evaluation(step)
         unfinished = path.with_name(f"unfinished-{path.name}")
         unfinished.unlink(missing_ok=True)
         rollouts: list[Rollout] = []
-        with RolloutWriter(unfinished) as writer, self.report.evaluating(step, len(self.held_out)) as advance:
+        with RolloutWriter(unfinished) as writer:
 
-            def ended(rollout: Rollout) -> None:
+            def keep(rollout: Rollout) -> None:
                 writer.write(rollout)
                 rollouts.append(rollout)
-                advance()
 
-            self.runner.on_rollout = ended
+            self.runner.on_rollout = keep
+            mine = self.held_out[self._process :: self._processes]
             for _ in self.runner.run(mine, n=self.settings.eval_samples, oversample=0, max_batch_tokens=None):
                 pass
             self.runner.on_rollout = None
         unfinished.rename(path)
-        self._evaluated(step, rollouts)
+        self._add_evaluation(step, rollouts)
 
-    def go_on(self, step: int) -> None:
-        """Take up what is known of the steps up to this one."""
-        self.report.go_on(step)
+    # --- the frame ---------------------------------------------------------------------------------------------------
+
+    def _resume(self, step: int) -> None:
+        self.report.resume(step)
         for at, path in self.folder.evaluations():
-            self._evaluated(at, list(read_rollouts(path)))
+            self._add_evaluation(at, list(read_rollouts(path)))
 
-    def finish(self, step: int, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-        """The run in figures, written to its folder and told. A run that trained on nothing is an error."""
-        settings, latest = self.settings, self.folder.latest()
-        causes = self._all_causes()
+    def _train(self, train: Callable[[], None], save: Callable[[], None]) -> bool:
+        """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""
+        try:
+            train()
+        except KeyboardInterrupt:
+            previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut a checkpoint in half
+            try:
+                self.report.say("interrupted; saving a checkpoint …")
+                save()
+            finally:
+                signal.signal(signal.SIGINT, previous)
+            return True
+        except AgentCoreRLError:
+            if self._version():
+                with contextlib.suppress(AgentCoreRLError):  # the first error is the one to report
+                    save()
+            raise
+        return False
+
+    def _finish(self, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+        """Write the summary and return it. A run that trained on nothing is an error."""
+        settings, step, latest = self.settings, self._version(), self.folder.latest()
+        causes = Causes.merged(self._gather(self._causes))
         summary: dict[str, Any] = {
             "model": settings.model,
             "agent": settings.agent,
@@ -124,15 +185,15 @@ class Loop:
             "steps": step,
             "interrupted": interrupted,
             "seconds": round(time.monotonic() - self._began, 1),
-            **self.report.totals(self.evaluations, step),
+            **run_totals(self.report.steps, self.evaluations, step),
             "not_trained_on": causes.figures(),
-            "examples": {str(at): conversation(rollout, decode) for at, rollout in self._example().items()},
+            "examples": {str(at): describe_rollout(one, decode) for at, one in self._example().items()},
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),
         }
         if self._process == 0:
             (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-            self.report.finished(summary)
+            self.report.finish(summary)
         first: dict[str, Any] = self._gather(summary)[0]
         if step and not first["trained"] and not interrupted:
             raise self._nothing_trained(f"nothing could be trained on in {step} steps")
@@ -140,25 +201,29 @@ class Loop:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _all_causes(self) -> Causes:
-        return Causes.merged(self._gather(self._causes))
-
-    def _nothing_trained(self, what: str) -> RolloutsStopped:
-        causes = self._all_causes()
+    def _nothing_trained(self, problem: str) -> RolloutsStopped:
+        causes = Causes.merged(self._gather(self._causes))
         return RolloutsStopped(
-            f"{what}. What became of the rollouts:\n{causes.text()}\n\nAll of them are in "
+            f"{problem}. What became of the rollouts:\n{causes.text()}\n\nAll of them are in "
             f"{self.settings.folder / 'rollouts'}.",
             hint=causes.hint or "run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
         )
 
-    def _warn_of_overlap(self) -> None:
-        """Held-out rows that are trained on measure memory, not skill."""
+    def _warn_about_overlap(self) -> None:
         trained = {json.dumps(row, sort_keys=True, default=repr) for row in self.rows}
         shared = sum(json.dumps(row, sort_keys=True, default=repr) in trained for row in self.held_out)
         if shared:
             self.report.say(
                 f"warning: {shared} of {len(self.held_out)} held-out rows are training rows too, so held-out rewards "
                 "will flatter the model"
+            )
+
+    def _warn_about_equal_rewards(self, groups: Sequence[Group]) -> None:
+        if not any(group.has_variance for group in groups):
+            rewards = sorted({reward for group in groups for reward in group.rewards})
+            self.report.say(
+                f"warning: every row's rollouts got the same reward ({rewards}), so there is nothing to learn from. "
+                "Check the reward, and whether the tasks are trivial or impossible for this model."
             )
 
     def _read(self, path: str) -> list[dict[str, Any]]:
@@ -168,7 +233,7 @@ class Loop:
         return rows
 
     def _supply(self, rows: list[dict[str, Any]], step: int) -> Iterator[dict[str, Any]]:
-        """The step's rows; then, to make up for dropped groups, others."""
+        """The step's rows; then, with dynamic sampling, random rows to replace dropped groups."""
         yield from rows
         if self.settings.dynamic_sampling:
             dice = random.Random(f"{self.settings.seed}/{step}/{self._process}")
@@ -181,33 +246,41 @@ class Loop:
         mine["tokens_per_second"] = sampled / max(1e-9, seconds)
         self.metrics = merge_metrics(self._gather(mine))
 
-    def _warn_of_sameness(self, groups: Sequence[Group]) -> None:
-        if not any(group.has_variance for group in groups):
-            rewards = sorted({reward for group in groups for reward in group.rewards})
-            self.report.say(
-                f"warning: every row's rollouts got the same reward ({rewards}): nothing can be learned from that. "
-                "Is the reward right, and are the tasks neither trivial nor impossible for this model?"
-            )
-
-    def _evaluated(self, step: int, rollouts: list[Rollout]) -> None:
+    def _add_evaluation(self, step: int, rollouts: list[Rollout]) -> None:
         mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
         self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
-        self._examples[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
-        self.report.evaluated(step, self.evaluations[step])
+        self._held_out_rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
+        self.report.show_evaluation(step, self.evaluations[step])
 
     def _example(self) -> dict[int, Rollout]:
-        """One held-out row at the first and the last evaluation; one that got better, if there is one."""
-        if not self._examples:
+        """One held-out row at the first and the last evaluation; one that improved, if there is one."""
+        if not self._held_out_rollouts:
             return {}
-        steps = min(self._examples), max(self._examples)
-        before, after = (self._examples[step] for step in steps)
+        steps = min(self._held_out_rollouts), max(self._held_out_rollouts)
+        before, after = (self._held_out_rollouts[step] for step in steps)
         both = [input_id for input_id in before if input_id in after]
         better = [i for i in both if (after[i].reward or 0.0) > (before[i].reward or 0.0)]
-        return {step: self._examples[step][(better or both)[0]] for step in steps} if both else {}
+        return {step: self._held_out_rollouts[step][(better or both)[0]] for step in steps} if both else {}
 
 
-def conversation(rollout: Rollout, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    """A rollout for people: what was said, with the special tokens that say who said it."""
+@contextlib.contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        raise KeyboardInterrupt
+
+
+def describe_rollout(rollout: Rollout, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """A rollout for people to read: its text includes the special tokens that mark who speaks."""
     return {
         "reward": rollout.reward,
         "payload": rollout.payload,
@@ -216,7 +289,7 @@ def conversation(rollout: Rollout, decode: Callable[[list[int]], str]) -> dict[s
 
 
 def held_out_outcome(rollout: Rollout, failed_reward: float) -> Outcome:
-    """For the mean of held-out rows, where a failure of the agent's own counts as one: leaving it out would flatter."""
+    """A rollout of an evaluation. The agent's own failures count with `failed_reward`, or the mean would flatter."""
     status, reward = rollout.status, rollout.reward
     if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
         status, reward = Status.COMPLETED, failed_reward

@@ -1,4 +1,4 @@
-"""Overrides against rLLM's own configuration. Where rLLM or its trainer is not installed, it says what was left out."""
+"""Checks overrides against rLLM's own configuration, as far as rLLM and its trainer are installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTALL = (
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module could be imported; it is not."""
+    """Whether a module can be imported; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:
@@ -25,14 +25,14 @@ def is_installed(module: str) -> bool:
 
 
 def check_overrides(trainer: str, overrides: Sequence[str]) -> tuple[str, ...]:
-    """Refuse what rLLM would refuse; gives what was checked, for people."""
+    """Refuse what rLLM would refuse; return a note about what was checked."""
     if not is_installed("rllm"):
         return ("rLLM is not installed here, so its configuration was not checked",)
     if trainer == "verl" and not is_installed("verl"):
-        known = [text for text in overrides if text.lstrip("+~").startswith("rllm.")]
-        _check_remote(_compose(["rllm/backend=tinker", *known]))  # its own part is the same with every trainer
+        rllms = [text for text in overrides if text.lstrip("+~").startswith("rllm.")]
+        _check_adapter(_compose(["rllm/backend=tinker", *rllms]))  # this part is the same with every trainer
         return ("verl is not installed here, so only overrides of rllm.* were checked",)
-    _check_remote(_compose(overrides))
+    _check_adapter(_compose(overrides))
     return (f"{len(overrides)} overrides fit rLLM's configuration",)
 
 
@@ -41,17 +41,17 @@ def _compose(overrides: Sequence[str]) -> Any:
     from hydra.errors import HydraException
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of verl's folder of configuration, which may be missing
+        warnings.simplefilter("ignore")  # verl's configuration folder may be missing
         try:
             with initialize_config_module(config_module="rllm.trainer.config", version_base=None):
                 return compose("unified", overrides=list(overrides))
         except HydraException as error:
-            said = " ".join(str(error).split())
-            raise ConfigError(f"rLLM refuses these overrides: {said}", hint="see options") from error
+            text = " ".join(str(error).split())
+            raise ConfigError(f"rLLM refuses these overrides: {text}", hint="see options") from error
 
 
-def _check_remote(config: Any) -> None:
-    """The adapter builds its own configuration from this table when training starts, and refuses further names."""
+def _check_adapter(config: Any) -> None:
+    """Build the adapter's configuration now: rLLM does so only when training starts, and refuses unknown names."""
     from rllm.engine.remote_runtime.protocol import AgentCoreRuntimeConfig
 
     try:

@@ -1,7 +1,7 @@
-"""Rows as a data set that rLLM knows by name. Training takes the rows themselves, never what was read back.
+"""Rows as a registered dataset of rLLM. Training uses the rows themselves, never what rLLM reads back.
 
-rLLM keeps data sets as tables, where a field that a row lacks becomes null and 3 may become 3.0; an agent has to get
-exactly the payload that its row is.
+rLLM stores datasets as tables, where a missing field becomes null and 3 may become 3.0. An agent must get exactly the
+payload that its row is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def dataset_name(path: str) -> str:
-    """The name of a file's rows among rLLM's data sets.
+    """The name of a file's rows among rLLM's datasets.
 
     >>> dataset_name("data/gsm8k train.jsonl")
     'agentcore_gsm8k_train'
@@ -28,7 +28,7 @@ def dataset_name(path: str) -> str:
 
 
 def register(path: str, name: str, split: str) -> Any:
-    """Register a file's rows with rLLM; gives its `Dataset`, which holds the rows as they are in the file."""
+    """Register a file's rows with rLLM; returns its `Dataset`, which holds the rows unchanged."""
     from rllm.data.dataset import Dataset, DatasetRegistry
 
     rows, problems = read_rows(path)
@@ -37,24 +37,24 @@ def register(path: str, name: str, split: str) -> Any:
     check_ids(path, rows)
     try:
         return DatasetRegistry.register_dataset(name, rows, split, source=path, description="rows for an agent")
-    except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's errors are of these kinds
+    except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's errors have these types
         logger.warning("%s: no table can hold these rows (%s): they are trained on, but not registered", path, error)
         return Dataset(rows, name, split)
 
 
 def check_ids(path: str, rows: Sequence[dict[str, Any]]) -> None:
-    """rLLM takes a row's `id` for that of its group, and the client makes it a part of the result's key."""
+    """Refuse ids that repeat or can't be part of a key: rLLM groups rollouts by `id`, and stores results under it."""
     seen: set[str] = set()
     for row in rows:
         if not row.get("id"):
             continue
         given = str(row["id"])
         if given in seen:
-            hint = "give each row an id of its own, or none"
-            raise ConfigError(f"{path} has several rows of id {given!r}, which rLLM takes for one group", hint=hint)
+            hint = "give each row its own id, or leave ids out"
+            raise ConfigError(f"{path} has several rows with id {given!r}, which rLLM treats as one group", hint=hint)
         seen.add(given)
         try:
             RolloutId("check", given, "check")
         except KeyInvalid as error:
-            hint = "rLLM hands a row's id on, and results are stored under it: use letters, digits, '-' and '_'"
+            hint = "results are stored under the id: use letters, digits, '-' and '_'"
             raise ConfigError(f"{path}: the id {given!r} can't be part of a key", hint=hint) from error

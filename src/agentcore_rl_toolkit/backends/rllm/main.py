@@ -1,7 +1,7 @@
-"""What a run with rLLM is: `python -m agentcore_rl_toolkit.backends.rllm.main … -- OVERRIDE …`.
+"""The program that a run starts: `python -m agentcore_rl_toolkit.backends.rllm.main … -- OVERRIDE …`.
 
-It registers the rows, starts the local runtime if the agent is a path, and calls rLLM's trainer as its own examples do:
-under Hydra, which tells rLLM which settings were given and which are defaults. `backend.py` writes the command line.
+It registers the rows, starts the local runtime if the agent is a path, and calls rLLM's trainer under Hydra, as rLLM's
+own examples do, so rLLM can tell given settings from defaults. `backend.py` writes the command line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ...runtime.local_agent import local_agent
 from ...store.base import directory_of
 from .data import register
 
-_STAND_IN = {"AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
+_DUMMY_CREDENTIALS = {"AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train; exit with 130 if it was interrupted, whatever rLLM makes of that."""
+    """Train; exit with 130 after a signal, even if rLLM swallows the interrupt."""
     cut = argv.index("--") if "--" in argv else len(argv)
     args = _parser().parse_args(argv[:cut])
     interrupted: list[int] = []
@@ -46,28 +46,27 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="agentcore_rl_toolkit.backends.rllm.main", description=__doc__)
     parser.add_argument("--trainer", required=True, choices=("verl", "tinker"))
-    parser.add_argument("--dataset", required=True, help="what rLLM knows the rows as")
-    parser.add_argument("--data", required=True, help="JSONL: the split train")
-    parser.add_argument("--eval-data", help="JSONL: the split test")
+    parser.add_argument("--dataset", required=True, help="the name of the rows in rLLM")
+    parser.add_argument("--data", required=True, help="the JSONL file of the split train")
+    parser.add_argument("--eval-data", help="the JSONL file of the split test")
     parser.add_argument("--agent", help="start the local runtime for this agent")
     parser.add_argument("--allow", action="append", default=[], help="an address that its sessions may reach")
     parser.add_argument("--memory-mb", type=int, help="memory of a session")
-    parser.add_argument("--buckets", help="the folder of its buckets")
-    parser.add_argument("--store", default="", help="where results land")
+    parser.add_argument("--buckets", help="the folder of the local runtime's buckets")
+    parser.add_argument("--store", default="", help="the store of results")
     return parser
 
 
 @contextlib.contextmanager
 def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
-    """Serve the agent on AWS's wire, and let everything that reads AWS's variables find it: our client, and Ray's
-    workers, which inherit them."""
+    """Serve the agent on AWS's wire, and set AWS's variables so that our client finds it, also in Ray's workers."""
     from ...runtime.local import LocalRuntime
 
     folder = directory_of(args.store)
     agent = local_agent(args.agent, allow=args.allow, memory_mb=args.memory_mb)
     with LocalRuntime(agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
-        known = _STAND_IN | {"AWS_ACCESS_KEY_ID": runtime.token}
-        os.environ.update({name: value for name, value in known.items() if name not in os.environ})
+        variables = _DUMMY_CREDENTIALS | {"AWS_ACCESS_KEY_ID": runtime.token}
+        os.environ.update({name: value for name, value in variables.items() if name not in os.environ})
         os.environ[TOKEN_VARIABLE] = runtime.token
         for service in ("BEDROCK_AGENTCORE", "S3"):
             os.environ[f"AWS_ENDPOINT_URL_{service}"] = runtime.endpoint_url

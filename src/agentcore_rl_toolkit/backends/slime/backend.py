@@ -1,77 +1,82 @@
-"""slime as a backend: its settings, what is checked before a run, and its start."""
+"""slime as a backend: its settings, the checks before a run, its start, and `SlimeRunner`."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ...rows import read_rows
-from ..base import Plan, require
-from ..launch import run
-from ..preflight import check
-from ..settings import RolloutSettings, option, refuse_env
+from ..base import TrainingPlan, check_settings, refuse_env, require
+from ..launch import run_trainer
+from ..settings import RolloutSettings, option
 from .checkout import Checkout, check_model
-from .command import PLUGS, custom_config, flags, rendered
-from .data import write_rows
-from .setting_names import OTHER_NAMES, understood
+from .flags import ALIASES, HOOKS, custom_config, flag_name, flags, move_flags_to_options, write_flags
 
-_MEGATRON = "/root/Megatron-LM"  # where slime's image has it
+_MEGATRON = "/root/Megatron-LM"  # its place in slime's image
+_PARALLEL_SIZES = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlimeSettings(RolloutSettings):
     """A run with slime. `options` are its flags, and Megatron's and SGLang's."""
 
-    model: str = option("", "the folder of a Hugging Face checkpoint", seed="model_dir")
+    model: str = option("", "the folder of a Hugging Face checkpoint", alias="model_dir")
     model_type: str = option("", "the name of slime's script for the model: qwen3-4B for scripts/models/qwen3-4B.sh")
-    output: str = option("runs/slime", "where checkpoints, rollouts and slime's own files go")
-    max_tokens: int | None = option(8192, "most tokens of one reply")
-    rows_per_step: int = option(32, "data rows in a step")
-    slime_dir: str | None = option(None, "slime's checkout (default: SLIME_DIR, or where Python finds it)")
+    output: str = option("runs/slime", "the folder for checkpoints, rollouts and slime's own files")
+    max_tokens: int | None = option(8192, "the most tokens in one completion")
+    rows_per_step: int = option(32, "data rows per step")
+    slime_dir: str | None = option(None, "slime's checkout (default: SLIME_DIR, or the one that Python finds)")
     megatron_dir: str | None = option(None, f"Megatron-LM's checkout (default: MEGATRON_DIR, or {_MEGATRON})")
-    ref_load: str | None = option(None, "a checkpoint in Megatron's format, for models whose own slime can't load")
-    gpus: int = option(8, "GPUs of a node")
+    ref_load: str | None = option(None, "a checkpoint in Megatron's format, if slime can't load the model's own")
+    gpus: int = option(8, "GPUs per node")
     nodes: int = option(1, "nodes that train")
-    rollout_gpus: int | None = option(None, "GPUs that only sample (default: those that train do both in turn)")
-    asynchronous: bool = option(False, "sample the next step while this one is trained; needs rollout_gpus")
-    plug: str = option("rollout", f"where slime calls us: {' or '.join(PLUGS)}")
+    rollout_gpus: int | None = option(None, "GPUs that only sample (default: the training GPUs do both in turn)")
+    asynchronous: bool = option(False, "sample the next step during training; needs rollout_gpus")
+    plug: str = option("rollout", f"the hook that slime calls: {' or '.join(HOOKS)}")
     ray_address: str | None = option(None, "a Ray cluster to join; `local` starts one (default: join one, or start it)")
-    learning_rate: float = option(1e-6, "of the optimizer")
+    learning_rate: float = option(1e-6, "the learning rate of the optimizer")
     max_tokens_per_gpu: int = option(9216, "tokens of a micro-batch on each GPU")
-    save_every: int = option(20, "a checkpoint every so many steps")
+    save_every: int = option(20, "save a checkpoint every N steps")
     custom_config: Mapping[str, Any] = option({}, "further keys of slime's custom configuration")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "gpus", "nodes", "save_every")
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"plug": tuple(HOOKS)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.plug not in PLUGS:
-            raise ConfigError(f"plug is {' or '.join(PLUGS)}, not {self.plug!r}")
         if self.asynchronous and self.rollout_gpus is None:
-            raise ConfigError("an asynchronous run samples on GPUs of its own", hint="give rollout_gpus")
+            raise ConfigError("an asynchronous run needs GPUs that only sample", hint="give rollout_gpus")
         if self.temperature <= 0:
-            raise ConfigError(f"temperature is above 0, not {self.temperature}", hint="0 is no policy to train")
+            raise ConfigError(f"temperature must be above 0, not {self.temperature}", hint="GRPO needs random samples")
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
-        """Further names of settings, each with ours."""
-        return super().aliases() | OTHER_NAMES
+        return super().aliases() | ALIASES
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SlimeSettings:
-        """Settings by any of their names, those of the first toolkit's runner among them."""
-        return super().from_mapping(understood(values))
+        """Make settings from any of their names, those of the first toolkit's runner included."""
+        return super().from_mapping(move_flags_to_options(values))
 
     @property
     def files(self) -> Path:
-        """Where what slime reads is written."""
+        """The folder of the files that slime reads."""
         return self.folder.resolve() / "slime"
+
+    @property
+    def data_file(self) -> Path:
+        return self.files / "data.jsonl"
+
+    @property
+    def eval_file(self) -> Path:
+        return self.files / "held-out.jsonl"
 
 
 class SlimeBackend:
@@ -81,95 +86,143 @@ class SlimeBackend:
     extra = "slime"
     settings = SlimeSettings
 
-    def plan(self, settings: SlimeSettings) -> Plan:
-        """Data, agent, model and flags are checked; GPUs, Megatron and SGLang are met when the run starts."""
+    def plan(self, settings: SlimeSettings) -> TrainingPlan:
+        """Checks data, agent, model and flags; GPUs, Megatron and SGLang are checked only by the run itself."""
         refuse_env(settings)
-        notes = list(check(settings))
+        notes = list(check_settings(settings))
         checkout = Checkout.find(settings.slime_dir)
-        model_flags = _model_flags(settings, checkout)
+        if not settings.model_type:
+            raise ConfigError("model_type is missing", hint="give the name of a script in slime's scripts/models")
+        model_flags = checkout.model_flags(settings.model_type)
+        check_model(Path(settings.model), model_flags)
         _check_sizes(settings)
-        told = flags(settings, *_data_files(settings), str(settings.files / "custom.yaml"))
+        config = settings.files / "custom.yaml"
+        ours = flags(settings, config)
         notes.append(f"slime: {checkout.folder}, model type {settings.model_type}")
-        if left := checkout.check_flags(list(told)):
+        if left := checkout.check_flags(list(ours)):
             notes.append(f"not flags of slime's own, left to Megatron: {', '.join('--' + name for name in left)}")
         notes.append(f"data: written for slime to {settings.files}")
         yaml = require("yaml", self.extra, "slime's custom configuration")
-        return Plan(
+        return TrainingPlan(
             backend=self.name,
             settings=dataclasses.asdict(settings),
             command=(
                 *(sys.executable, "-m", "agentcore_rl_toolkit.backends.slime.driver"),
                 str(checkout.script(asynchronous=settings.asynchronous)),
                 *model_flags,
-                *rendered(told),
+                *write_flags(ours),
             ),
             environment=_environment(settings, checkout),
-            files={str(settings.files / "custom.yaml"): yaml.safe_dump(custom_config(settings), sort_keys=False)},
+            files={str(config): yaml.safe_dump(custom_config(settings), sort_keys=False)},
             notes=tuple(notes),
         )
 
     def train(self, settings: SlimeSettings) -> dict[str, Any]:
-        """Start slime, and wait for it."""
         plan = self.plan(settings)
-        data, eval_data = _data_files(settings)
-        write_rows(Path(data), read_rows(settings.data)[0])
-        if settings.eval_data and eval_data:
-            write_rows(Path(eval_data), read_rows(settings.eval_data)[0])
-        return run(plan, settings.folder, "slime", lambda: _known(settings))
+        write_rows(settings.data_file, read_rows(settings.data)[0])
+        if settings.eval_data:
+            write_rows(settings.eval_file, read_rows(settings.eval_data)[0])
+        folders = {"checkpoints": "checkpoints", "rollouts_folder": "rollouts"}
+        places = {name: str(settings.folder / folder) for name, folder in folders.items()}
+        figures = {"agent": settings.agent, "model": settings.model, **places}
+        return run_trainer(plan, settings.folder, "slime", lambda: figures)
 
 
-def _known(settings: SlimeSettings) -> dict[str, str]:
-    """What the summary says beside how it ended."""
-    places = {"checkpoints": "checkpoints", "rollouts_folder": "rollouts"}
-    known = {name: str(settings.folder / place) for name, place in places.items()}
-    return {"agent": settings.agent, "model": settings.model, **known}
+BACKEND = SlimeBackend()
 
 
-def _model_flags(settings: SlimeSettings, checkout: Checkout) -> list[str]:
-    if not settings.model_type:
-        raise ConfigError("model_type is missing", hint="the name of a script in slime's scripts/models: qwen3-4B, …")
-    told = checkout.model_flags(settings.model_type)
-    check_model(Path(settings.model), told)
-    return told
+class SlimeRunner:
+    """Trains an agent with slime.
+
+        runner = SlimeRunner(
+            agent_runtime_arn=…, s3_bucket=…, exp_id=…, model_dir=…, data_path=…, model_type="qwen3-4B"
+        )
+        runner.train(num_rollout=200)
+
+    Takes every setting of `SlimeSettings`, by our name, slime's, or that of the first toolkit's runner.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        SlimeSettings.from_mapping(settings)  # refuse mistakes here, not in `train`
+        self._given = settings
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> SlimeRunner:
+        """Read the settings of a YAML file; its paths are relative to the working directory."""
+        yaml = require("yaml", BACKEND.extra, "SlimeRunner.from_yaml")
+        try:
+            values = yaml.safe_load(Path(path).read_text())
+        except OSError as error:
+            raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} has no settings", hint="write: agent_runtime_arn: …")
+        values.pop("backend", None)
+        return cls(**values)
+
+    def settings(self, **changes: Any) -> SlimeSettings:
+        """The settings of a run, with changes."""
+        ours = SlimeSettings.aliases()
+        changed = {ours.get(name, name) for name in changes}
+        kept = {name: value for name, value in self._given.items() if ours.get(name, name) not in changed}
+        return SlimeSettings.from_mapping(kept | changes)
+
+    def plan(self, **changes: Any) -> TrainingPlan:
+        """Describe what `train` would start, after all checks that need no GPU. Starts and writes nothing."""
+        return BACKEND.plan(self.settings(**changes))
+
+    def train(self, **changes: Any) -> dict[str, Any]:
+        """Train and return the run's summary. A failed run raises `AgentCoreRLError`."""
+        return BACKEND.train(self.settings(**changes))
 
 
 def _check_sizes(settings: SlimeSettings) -> None:
-    """Refuse what Megatron can't be laid out for."""
-    options = {name.removeprefix("--").replace("_", "-"): value for name, value in settings.options.items()}
-    parts = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+    """Refuse sizes that Megatron can't lay out."""
+    options = {flag_name(name): value for name, value in settings.options.items()}
     width = 1
-    for name in parts:
+    for name in _PARALLEL_SIZES:
         width *= int(options.get(name, 1))
     gpus = settings.gpus * settings.nodes
     if gpus % width:
-        raise ConfigError(f"{gpus} GPUs are no multiple of {width}, the product of {', '.join(parts)}")
-    updates = int(options.get("num-steps-per-rollout", 1))
-    least = 2 * settings.rows_per_step // updates
+        raise ConfigError(f"{gpus} GPUs must be a multiple of {width}, the product of {', '.join(_PARALLEL_SIZES)}")
+    least = 2 * settings.rows_per_step // int(options.get("num-steps-per-rollout", 1))
     if least < gpus // width:
-        hint = "more rows_per_step, or more parallelism within the model"
+        hint = "raise rows_per_step, or the parallelism within the model"
         raise ConfigError(
-            f"an update may come down to {least} rollouts, and {gpus // width} parts of the data want one each",
+            f"an update may have only {least} rollouts, and each of {gpus // width} data-parallel ranks needs one",
             hint=hint,
         )
-
-
-def _data_files(settings: SlimeSettings) -> tuple[str, str | None]:
-    """Where the rows are written for slime."""
-    held_out = str(settings.files / "held-out.jsonl") if settings.eval_data else None
-    return str(settings.files / "data.jsonl"), held_out
 
 
 def _environment(settings: SlimeSettings, checkout: Checkout) -> dict[str, str]:
     megatron = settings.megatron_dir or os.environ.get("MEGATRON_DIR") or _MEGATRON
     if settings.megatron_dir and not (Path(megatron) / "megatron").is_dir():
-        raise ConfigError(f"{megatron} is no checkout of Megatron-LM", hint="megatron_dir has a folder megatron in it")
+        hint = "megatron_dir must contain the folder megatron"
+        raise ConfigError(f"{megatron} is not a checkout of Megatron-LM", hint=hint)
     paths = [str(checkout.folder), megatron, os.environ.get("PYTHONPATH", "")]
-    told = {
+    variables = {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
-    return told | ({"RAY_ADDRESS": settings.ray_address} if settings.ray_address else {})
+    return variables | ({"RAY_ADDRESS": settings.ray_address} if settings.ray_address else {})
 
 
-BACKEND = SlimeBackend()
+def slime_row(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A payload as slime reads it.
+
+    slime only shows the prompt. It is a list of messages because slime insists on one for vision models.
+
+    >>> slime_row({"prompt": "2+2?", "answer": "4"})["metadata"]
+    {'prompt': '2+2?', 'answer': '4'}
+    """
+    prompt = payload.get("prompt")
+    text = prompt if isinstance(prompt, str) else json.dumps(payload, default=repr)[:1000]
+    return {"prompt": [{"role": "user", "content": text}], "metadata": dict(payload)}
+
+
+def write_rows(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
+    """Write a dataset for slime."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(slime_row(payload)) + "\n" for payload in payloads))

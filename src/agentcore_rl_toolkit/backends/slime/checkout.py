@@ -1,4 +1,4 @@
-"""What a checkout of slime says of itself, read without importing it: a model's flags, and the flags it knows."""
+"""A checkout of slime, read without importing it: the flags of a model, and the flags that slime has."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 from ...errors import ConfigError
 
 _PARSERS = ("slime/utils/arguments.py", "slime/backends/sglang_utils/arguments.py")
-_ALIKE = 0.85
+_SIMILARITY = 0.85
 _FLAG = re.compile(r"--[a-z0-9][a-z0-9-]*")
-_OTHERS = ("sglang-", "router-")
-"""What SGLang and its router define themselves."""
+_SGLANG_PREFIXES = ("sglang-", "router-")
+"""Flags that SGLang and its router define."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Checkout:
 
     @classmethod
     def find(cls, folder: str | None) -> Checkout:
-        """The one that is named, that SLIME_DIR names, or that Python finds."""
+        """The checkout in `folder`, in SLIME_DIR, or where Python finds slime."""
         named = folder or os.environ.get("SLIME_DIR") or _installed()
         hint = "clone https://github.com/THUDM/slime and give its folder: slime_dir, or SLIME_DIR"
         if named is None:
-            raise ConfigError("slime is not here", hint=hint)
+            raise ConfigError("slime was not found", hint=hint)
         found = cls(Path(named).expanduser().resolve())
         if not found.script().is_file() or not (found.folder / _PARSERS[0]).is_file():
-            raise ConfigError(f"{found.folder} is no checkout of slime", hint=hint)
+            raise ConfigError(f"{found.folder} is not a checkout of slime", hint=hint)
         return found
 
     def script(self, *, asynchronous: bool = False) -> Path:
@@ -58,29 +58,29 @@ class Checkout:
         ran = subprocess.run([*shell, "bash", str(script)], capture_output=True, text=True, cwd=script.parent)
         flags = ran.stdout.split("\0")[:-1]
         if ran.returncode or not flags or not flags[0]:
-            raise ConfigError(f"{script} gives no MODEL_ARGS: {ran.stderr.strip()[-500:] or 'it sets none'}")
+            raise ConfigError(f"{script} sets no MODEL_ARGS: {ran.stderr.strip()[-500:] or 'its output is empty'}")
         return flags
 
     def check_flags(self, names: Sequence[str]) -> list[str]:
-        """Those that neither slime nor SGLang knows. slime ignores what it doesn't know, so a near miss is refused."""
+        """The flags that neither slime nor SGLang has. slime ignores unknown flags, so a near miss is refused."""
         known = {flag.removeprefix("--") for path in _PARSERS for flag in _flags(self.folder / path)}
-        unknown = [name for name in names if name not in known and not name.startswith(_OTHERS)]
+        unknown = [name for name in names if name not in known and not name.startswith(_SGLANG_PREFIXES)]
         for name in unknown:
             positive = name.removeprefix("no-")
-            close = [] if positive in known else difflib.get_close_matches(name, known, 1, _ALIKE)
+            close = [] if positive in known else difflib.get_close_matches(name, known, 1, _SIMILARITY)
             if close:
                 raise ConfigError(f"slime has no flag --{name}", hint=f"did you mean --{close[0]}?")
         return [name for name in unknown if name.removeprefix("no-") not in known]
 
 
 def check_model(model: Path, flags: Sequence[str]) -> None:
-    """Refuse a model that is not the one that the flags describe."""
+    """Refuse a model that the flags don't describe."""
     config = _text_config(model)
-    told = dict(itertools.pairwise(flags))
+    values = dict(itertools.pairwise(flags))
     for flag, key in {"--num-layers": "num_hidden_layers", "--hidden-size": "hidden_size"}.items():
-        if flag in told and key in config and told[flag] != str(config[key]):
-            hint = "model_type and model (model_dir) are two models"
-            raise ConfigError(f"{model} has {key} {config[key]}, and slime is told {flag} {told[flag]}", hint=hint)
+        if flag in values and key in config and values[flag] != str(config[key]):
+            hint = "model_type and model (model_dir) must be the same model"
+            raise ConfigError(f"{model} has {key} {config[key]}, but slime gets {flag} {values[flag]}", hint=hint)
 
 
 def _text_config(model: Path) -> dict[str, Any]:
@@ -88,14 +88,14 @@ def _text_config(model: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        hint = "model (model_dir) is a folder with a Hugging Face checkpoint"
+        hint = "model (model_dir) must be a folder with a Hugging Face checkpoint"
         raise ConfigError(f"{path} can't be read: {error}", hint=hint) from None
     text: dict[str, Any] = config.get("text_config", config)
     return text
 
 
 def _flags(path: Path) -> set[str]:
-    """Everything in a parser's source that is written like a flag."""
+    """All strings in a parser's source that look like a flag."""
     texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
     return {text for text in texts if isinstance(text, str) and _FLAG.fullmatch(text)}
 

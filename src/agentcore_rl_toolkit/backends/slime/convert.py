@@ -1,8 +1,8 @@
-"""Rollouts → slime's samples. Pure: slime's own types come in with the samples of its data source.
+"""slime's samples → payloads, and rollouts → slime's samples, which are copies of those of its data source.
 
-A rollout of several rows becomes several samples with one `rollout_id`: slime's loss averages over all their tokens
-together, so that the rollout counts once. A rollout that is not trained on becomes no sample, where slime's rollout
-function is ours; where it is slime's own and wants one for each slot, two padding tokens that are masked and removed.
+A rollout of several rows becomes several samples with one `rollout_id`. slime's loss averages over all their tokens
+together, so the rollout counts once. In our rollout function, a rollout that is not trained on has no sample. In
+slime's own loop, which wants a sample for each slot, it becomes a placeholder: two padding tokens, masked and removed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...types import Status
-from .data import shown
 
 Decode = Callable[[list[int]], str]
 Replay = tuple[int, int]
-"""Layers, and experts a token goes through in each: how routes are shaped for slime's routing replay."""
+"""The shape of expert routes in slime's routing replay: layers, and experts per token in each."""
 
 STATUSES = {
     Status.COMPLETED: "COMPLETED",
@@ -30,11 +29,20 @@ STATUSES = {
     Status.ENGINE_ERROR: "ABORTED",
     Status.CANCELLED: "ABORTED",
 }
-"""slime runs aborted samples again where it can; failed ones it keeps."""
+"""slime may run aborted samples again; it keeps failed ones."""
+_READ_BY_SLIME = ("raw_reward", "round_number")
+"""Keys of a sample's metadata that slime would take for its own figures."""
+
+
+def payload_of(sample: Any) -> dict[str, Any]:
+    """The payload of a sample: its metadata, or its prompt if it has no metadata."""
+    payload = dict(sample.metadata or {})
+    payload.pop("agentcore", None)  # slime may hand a finished sample back
+    return payload or {"prompt": sample.prompt}
 
 
 def to_samples(group: Group, source: Sequence[Any], decode: Decode, replay: Replay | None = None) -> list[list[Any]]:
-    """The samples of a group's trained rollouts, a list for each rollout; `source` are those of slime's data source."""
+    """The samples of a group's trained rollouts, a list for each; `source` are the samples of slime's data source."""
     if group.dropped is not None:
         return []
     rollouts = [rollout for rollout in group.trained if replay is None or has_routes(rollout, replay)]
@@ -42,32 +50,34 @@ def to_samples(group: Group, source: Sequence[Any], decode: Decode, replay: Repl
 
 
 def to_rows(rollout: Rollout, sample: Any, decode: Decode, replay: Replay | None = None) -> list[Any]:
-    """A rollout's rows, as copies of the sample that asked for it."""
-    rows = [_filled(rollout, row, sample, decode, replay) for row in rollout.rows]
+    """A rollout's rows, as copies of the sample that it was run for."""
+    rows = [_fill_sample(rollout, row, sample, decode, replay) for row in rollout.rows]
     for place, made in enumerate(rows):
         made.metadata["agentcore"] |= {"row": place, "rows": len(rows)}
     return rows
 
 
-def to_nothing(rollout: Rollout | None, sample: Any, padding: int, reward: float, replay: Replay | None = None) -> Any:
-    """A sample that takes a place, enters no mean and no gradient; the reward is for those who look at all of them."""
+def to_placeholder(
+    rollout: Rollout | None, sample: Any, padding: int, reward: float, replay: Replay | None = None
+) -> Any:
+    """A sample that fills a slot and enters no mean and no gradient; slime's own filters still see its reward."""
     status = rollout.status if rollout is not None else Status.CANCELLED
-    made = _about(rollout, sample)
+    made = _copy_sample(rollout, sample)
     made.tokens, made.response, made.response_length = [padding, padding], "", 1
     made.loss_mask, made.rollout_log_probs = [0], [0.0]
     made.weight_versions = []
     made.reward, made.remove_sample = reward, True
     made.status = getattr(type(sample).Status, STATUSES[status])
-    if made.status is type(sample).Status.COMPLETED:  # masked for another reason, which the metadata has
+    if made.status is type(sample).Status.COMPLETED:  # masked for another reason, which is in the metadata
         made.status = type(sample).Status.FAILED
-    if replay is not None:  # slime refuses none, and all zeros; the token is masked
+    if replay is not None:  # slime refuses None and all zeros; the token is masked anyway
         layers, experts = replay
         made.rollout_routed_experts = [[list(range(experts))] * layers]
     return made
 
 
 def has_routes(rollout: Rollout, replay: Replay) -> bool:
-    """Whether every token of every row, but the last, has its expert routes."""
+    """Whether every token of every row, except the last, has its expert routes."""
     return all(
         row.routes is not None
         and row.routes.data.shape[1] == replay[0] * replay[1]
@@ -76,10 +86,10 @@ def has_routes(rollout: Rollout, replay: Replay) -> bool:
     )
 
 
-def _filled(rollout: Rollout, row: Row, sample: Any, decode: Decode, replay: Replay | None) -> Any:
+def _fill_sample(rollout: Rollout, row: Row, sample: Any, decode: Decode, replay: Replay | None) -> Any:
     cut = row.prompt_length
     ids, mask = row.token_ids.tolist(), row.loss_mask[cut:].tolist()
-    made = _about(rollout, sample)
+    made = _copy_sample(rollout, sample)
     made.tokens, made.response, made.response_length = ids, decode(ids[cut:]), len(ids) - cut
     made.loss_mask = mask
     made.rollout_log_probs = [x if bit else 0.0 for x, bit in zip(row.logprobs[cut:].tolist(), mask, strict=True)]
@@ -93,8 +103,8 @@ def _filled(rollout: Rollout, row: Row, sample: Any, decode: Decode, replay: Rep
     return made
 
 
-def _about(rollout: Rollout | None, sample: Any) -> Any:
-    """A copy of the sample with what is known of the rollout as a whole."""
+def _copy_sample(rollout: Rollout | None, sample: Any) -> Any:
+    """A copy of the sample with the facts of the rollout as a whole."""
     made = copy.copy(sample)
     made.rollout_id = sample.rollout_id if sample.rollout_id is not None else sample.index
     known: dict[str, Any] = {}
@@ -102,13 +112,14 @@ def _about(rollout: Rollout | None, sample: Any) -> Any:
         made.session_id = rollout.session_id
         known = {"input_id": rollout.input_id, "session_id": rollout.session_id, "status": rollout.status.value}
         known |= {"rewards": rollout.rewards, "why": rollout.why}
-    made.metadata = shown(sample.metadata) | {"agentcore": known}
+    metadata = {name: value for name, value in (sample.metadata or {}).items() if name not in _READ_BY_SLIME}
+    made.metadata = metadata | {"agentcore": known}
     return made
 
 
-def flat(samples: Iterable[Any]) -> list[Any]:
-    """Samples without the lists they are in."""
+def flatten(samples: Iterable[Any]) -> list[Any]:
+    """Samples without the nested lists they are in."""
     found: list[Any] = []
     for sample in samples:
-        found.extend(flat(sample) if isinstance(sample, list) else [sample])
+        found.extend(flatten(sample) if isinstance(sample, list) else [sample])
     return found

@@ -1,8 +1,8 @@
-"""slime's `--custom-generate-function-path`: one sample at a time, with slime's own rollout function around it.
+"""slime's `--custom-generate-function-path`: one sample at a time, inside slime's own rollout function.
 
-For slime's fully asynchronous rollouts, and whatever else drives samples by itself. Groups are slime's here, so a
-rollout that failed keeps its slot: masked, removed, and with `rewards.post_process` out of the group's mean and of the
-loss's divisor.
+For slime's fully asynchronous rollouts, and other loops that schedule samples themselves. slime forms the groups here,
+so a failed rollout keeps its slot: masked and removed. `rewards.post_process` then keeps it out of the group's mean and
+out of the loss's divisor.
 """
 
 from __future__ import annotations
@@ -10,31 +10,27 @@ from __future__ import annotations
 from typing import Any
 
 from ...rollout import Rollout
-from .convert import has_routes, to_nothing, to_rows
-from .data import payload_of
-from .plug import Plug, options_of, plug_for
+from .convert import has_routes, payload_of, to_placeholder, to_rows
+from .resources import HookResources, open_resources, rollout_options
 
-_NAMES = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
+_SAMPLING_NAMES = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> list[Any]:
-    """slime's hook: run the sample's payload; gives its rows, or one masked sample if it can't be trained on."""
-    plug = plug_for(args)
-    asked = {ours: sampling_params.get(theirs) for theirs, ours in _NAMES.items()}
-    rollout = await _rollout(plug, payload_of(sample), options_of(args, **asked))
-    if rollout is None or not rollout.trained or not _replayable(plug, rollout, evaluation):
-        return [to_nothing(rollout, sample, plug.padding, plug.settings.failed_reward, plug.replay)]
-    return to_rows(rollout, sample, plug.decode, plug.replay)
+    """slime's hook: run the sample's payload and return its rows, or one masked sample if it can't be trained on."""
+    resources = open_resources(args)
+    asked = {ours: sampling_params.get(slimes) for slimes, ours in _SAMPLING_NAMES.items()}
+    rollout = await _run_payload(resources, payload_of(sample), rollout_options(args, **asked))
+    replay = resources.replay
+    if rollout is not None and rollout.trained and (evaluation or replay is None or has_routes(rollout, replay)):
+        return to_rows(rollout, sample, resources.decode, replay)
+    return [to_placeholder(rollout, sample, resources.padding, resources.settings.failed_reward, replay)]
 
 
-async def _rollout(plug: Plug, payload: dict[str, Any], options: dict[str, Any]) -> Rollout | None:
-    """One rollout, tried again as the failure table says; the last that came of it."""
+async def _run_payload(resources: HookResources, payload: dict[str, Any], options: dict[str, Any]) -> Rollout | None:
+    """Run one rollout, with the retries of the failure table; the last attempt."""
     last: Rollout | None = None
     options |= {"n": 1, "oversample": 0, "max_batch_tokens": None}
-    async for group in plug.runner.run_async([payload], **options):
+    async for group in resources.runner.run_async([payload], **options):
         last = next(iter((*group.rollouts, *reversed(group.others))), None)
     return last
-
-
-def _replayable(plug: Plug, rollout: Rollout, evaluation: bool) -> bool:
-    return evaluation or plug.replay is None or has_routes(rollout, plug.replay)

@@ -1,7 +1,7 @@
 """slime's `--custom-reward-post-process-path`: rewards → advantages, and how many rollouts an update takes.
 
-slime by itself normalizes by position, which is wrong as soon as a rollout has several rows or a group is short. Here a
-group is what slime calls one (`group_index`), and every rollout in it (`rollout_id`) counts once.
+slime's own normalization goes by position, which is wrong if a rollout has several rows or a group is short. Here
+`group_index` identifies a group, and every rollout in it (`rollout_id`) counts once.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _CONFIGURED = "agentcore_global_batch_size"
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """slime's hook: rewards as they are, and what each sample is trained with: the same for all rows of a rollout."""
+    """slime's hook: the raw rewards, and the advantage of each sample, equal for all rows of a rollout."""
     raw = [sample.get_reward_value(args) for sample in samples]
     centred = args.advantage_estimator in _CENTRED and args.rewards_normalization
     if centred:
         _remove_lone(samples)
     _hide_removed(samples)
-    fit_batch(args, len({_rollout(sample) for sample in samples}))
+    fit_batch(args, len({_rollout_key(sample) for sample in samples}))
     if not centred:
         return raw, [0.0 if sample.remove_sample else reward for sample, reward in zip(samples, raw, strict=True)]
     groups: dict[Any, dict[Any, float]] = {}
     for sample, reward in zip(samples, raw, strict=True):
         if not sample.remove_sample:
-            groups.setdefault(sample.group_index, {})[_rollout(sample)] = reward
+            groups.setdefault(sample.group_index, {})[_rollout_key(sample)] = reward
     scaled = args.advantage_estimator in _SCALED and args.grpo_std_normalization
     advantages = {group: _normalized(rewards, scaled=scaled) for group, rewards in groups.items()}
     return raw, [
-        0.0 if sample.remove_sample else advantages[sample.group_index][_rollout(sample)] for sample in samples
+        0.0 if sample.remove_sample else advantages[sample.group_index][_rollout_key(sample)] for sample in samples
     ]
 
 
 def fit_batch(args: Any, rollouts: int) -> None:
-    """Let slime take all `rollouts` of this step, in as many updates as were configured.
+    """Let slime train on all `rollouts` of this step, in the configured number of updates.
 
-    slime reads `global_batch_size`, in rollouts, when it cuts a step into updates, and sends the trainer what it read.
+    slime reads `global_batch_size`, in rollouts, when it divides a step into updates, and sends it to the trainer.
     """
     configured = getattr(args, _CONFIGURED, None) or args.global_batch_size
     if configured is None:
@@ -51,27 +51,27 @@ def fit_batch(args: Any, rollouts: int) -> None:
 
 
 def restore_batch(args: Any) -> None:
-    """As configured again: slime's own figures are counted with it."""
+    """Restore the configured size, which slime's own figures use."""
     args.global_batch_size = getattr(args, _CONFIGURED, None) or args.global_batch_size
 
 
 def _remove_lone(samples: Sequence[Any]) -> None:
-    """A rollout that all others of its group have failed compares with nothing, and counts as little as they do."""
+    """Remove a rollout that is the only one left in its group: it has no other to compare with."""
     kept: dict[Any, set[Any]] = {}
     short = {sample.group_index for sample in samples if sample.remove_sample}
     for sample in samples:
         if not sample.remove_sample:
-            kept.setdefault(sample.group_index, set()).add(_rollout(sample))
+            kept.setdefault(sample.group_index, set()).add(_rollout_key(sample))
     for sample in samples:
         if sample.group_index in short and len(kept.get(sample.group_index, ())) == 1:
             sample.remove_sample = True
 
 
 def _hide_removed(samples: Sequence[Any]) -> None:
-    """Make samples that are not trained on masked rows of rollouts that are.
+    """Turn removed samples into masked rows of rollouts that are trained on.
 
-    slime's loss is a sum over rollouts divided by how many there are, and it tells them by their ids: a removed sample
-    with one of its own would make every other rollout count less.
+    slime's loss is a sum over rollouts divided by the number of distinct rollout ids. A removed sample with its own id
+    would make every other rollout count less.
     """
     kept = [sample for sample in samples if not sample.remove_sample and sample.rollout_id is not None]
     homes = {sample.group_index: sample.rollout_id for sample in reversed(kept)}
@@ -80,12 +80,12 @@ def _hide_removed(samples: Sequence[Any]) -> None:
             sample.rollout_id = homes.get(sample.group_index, kept[0].rollout_id)
 
 
-def _rollout(sample: Any) -> Any:
+def _rollout_key(sample: Any) -> Any:
     return sample.rollout_id if sample.rollout_id is not None else id(sample)
 
 
 def _normalized(rewards: dict[Any, float], *, scaled: bool) -> dict[Any, float]:
-    """What each rollout is above the mean of its group, in units of the group's spread."""
+    """Each rollout's distance from the mean of its group, in standard deviations if `scaled`."""
     mean = statistics.fmean(rewards.values())
     spread = statistics.stdev(rewards.values()) + _TINY if scaled and len(rewards) > 1 else 1.0
     return {rollout: (reward - mean) / spread for rollout, reward in rewards.items()}

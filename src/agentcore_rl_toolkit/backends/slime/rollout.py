@@ -3,71 +3,142 @@
     slime's data source → payloads → sessions → gateway → slime's router
     groups → samples with their rollout's id → slime's trainer
 
-Groups that are dropped are made up for by further rows; rollouts that failed are left out, and the step is as much
-smaller (`rewards.fit_batch`).
+In a step, further rows replace dropped groups. Failed rollouts are left out, and the step is smaller by their number
+(`rewards.fit_batch`). In an evaluation every rollout counts once, and a failed one with `failed_reward`: without it the
+mean would flatter, and slime's pass@k needs the same number of rollouts for each row.
 """
 
 from __future__ import annotations
 
+import copy
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
 from ...errors import RolloutsStopped
-from ...rollout import Group, step_metrics
-from .convert import to_samples
-from .data import payload_of
-from .evaluate import evaluate
-from .plug import Plug, options_of, plug_for
+from ...rollout import Group, Rollout, step_metrics
+from ...types import Status
+from .convert import payload_of, to_placeholder, to_rows, to_samples
+from .resources import HookResources, open_resources, rollout_options
 from .rewards import restore_batch
-from .router import router_url, settle
-from .slime_types import train_output
+from .router import abort_requests, router_url
 
-_TRIES = 3
-"""A step looks at most at so many times its rows."""
+_MOST_ROWS = 3
+"""A step draws at most this many times its rows."""
+_INSTALL = (
+    "clone https://github.com/THUDM/slime and put its folder on PYTHONPATH, or run in its image; on our side: "
+    "pip install 'agentcore-rl-toolkit[slime]'"
+)
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """slime's hook; gives its `RolloutFnTrainOutput`, or `RolloutFnEvalOutput` when it evaluates."""
-    plug = plug_for(args)
+    """slime's hook; returns its `RolloutFnTrainOutput`, or its `RolloutFnEvalOutput` for an evaluation."""
+    resources = open_resources(args)
     try:
         if evaluation:
-            return evaluate(plug, args, rollout_id)
+            return _evaluate(resources, args, rollout_id)
         restore_batch(args)
-        return _step(plug, args, rollout_id, _Supply(data_source, args.rollout_batch_size))
+        return _run_step(resources, args, rollout_id, _RowSupply(data_source, args.rollout_batch_size))
     finally:
-        settle(router_url(args))
+        abort_requests(router_url(args))
 
 
-class _Supply:
-    """Rows of slime's data source, one group at a time, as they are needed."""
+# --- a step ----------------------------------------------------------------------------------------------------------
+
+
+class _RowSupply:
+    """Payloads from slime's data source, drawn one group at a time."""
 
     def __init__(self, data_source: Any, rows: int) -> None:
         self._data_source, self._rows = data_source, rows
-        self.taken: list[list[Any]] = []
+        self.drawn: list[list[Any]] = []
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for _ in range(_TRIES * self._rows):
+        for _ in range(_MOST_ROWS * self._rows):
             for samples in self._data_source.get_samples(1):
-                for place, sample in enumerate(samples, sum(map(len, self.taken))):
+                for place, sample in enumerate(samples, sum(map(len, self.drawn))):
                     sample.index = place if sample.index is None else sample.index
-                self.taken.append(samples)
+                self.drawn.append(samples)
                 yield payload_of(samples[0])
 
 
-def _step(plug: Plug, args: Any, rollout_id: int, supply: _Supply) -> Any:
-    options = options_of(args) | {"n": args.n_samples_per_prompt}
-    with plug.writing("rollouts", rollout_id):
-        groups = list(plug.runner.run(supply, groups=args.rollout_batch_size, **options))
+def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _RowSupply) -> Any:
+    options = rollout_options(args) | {"n": args.n_samples_per_prompt}
+    with resources.writing("rollouts", rollout_id):
+        groups = list(resources.runner.run(supply, groups=args.rollout_batch_size, **options))
     groups.sort(key=lambda group: group.index)
-    samples = [to_samples(group, supply.taken[group.index], plug.decode, plug.replay) for group in groups]
+    samples = [to_samples(group, supply.drawn[group.index], resources.decode, resources.replay) for group in groups]
     samples = [group for group in samples if group]
     if not samples:
-        raise RolloutsStopped(f"rollout step {rollout_id} has nothing to train on: {_reasons(groups)}")
+        reasons = ", ".join(sorted({group.dropped or "no expert routes" for group in groups})) or "no rows"
+        raise RolloutsStopped(f"rollout step {rollout_id} has nothing to train on: {reasons}")
     metrics = {f"agentcore/{name}": value for name, value in step_metrics(groups).items()}
-    return train_output(samples, metrics | {"agentcore/samples": sum(len(r) for group in samples for r in group)})
+    metrics["agentcore/samples"] = sum(len(rollout) for group in samples for rollout in group)
+    return slime_module("rollout.base_types").RolloutFnTrainOutput(samples=samples, metrics=metrics)
 
 
-def _reasons(groups: list[Group]) -> str:
-    """Why no group is trained on."""
-    known = {group.dropped or "no expert routes" for group in groups}
-    return ", ".join(sorted(known)) or "no rows"
+# --- an evaluation ---------------------------------------------------------------------------------------------------
+
+
+def _evaluate(resources: HookResources, args: Any, rollout_id: int) -> Any:
+    data: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, float] = {}
+    with resources.writing("evaluations", rollout_id):
+        for dataset in getattr(args, "eval_datasets", None) or []:
+            data[dataset.name], failed = _evaluate_dataset(resources, args, dataset)
+            metrics[f"eval/{dataset.name}/agentcore/failed"] = failed
+    return slime_module("rollout.base_types").RolloutFnEvalOutput(data=data, metrics=metrics)
+
+
+def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any) -> tuple[dict[str, Any], float]:
+    keys = {
+        "prompt_key": dataset.input_key or args.input_key,
+        "metadata_key": dataset.metadata_key or args.metadata_key,
+    }
+    rows = slime_module("utils.data").Dataset(dataset.path, None, None, None, **keys).samples
+    n = dataset.n_samples_per_eval_prompt or 1
+    groups = _run_rows(resources, args, dataset, rows, n)
+    outcome: dict[str, Any] = {"rewards": [], "truncated": [], "samples": []}
+    failed = 0
+    for index, row in enumerate(rows):
+        rollouts = groups[index].rollouts if index in groups else ()
+        for place in range(n):
+            sample = copy.copy(row)
+            sample.group_index, sample.index = index, index * n + place
+            samples = _eval_samples(resources, rollouts[place] if place < len(rollouts) else None, sample)
+            failed += samples[0].metadata["agentcore"].get("failed", False)
+            outcome["rewards"].append(samples[0].reward)
+            outcome["truncated"].append(any(one.status is type(one).Status.TRUNCATED for one in samples))
+            outcome["samples"] += samples
+    return outcome, failed
+
+
+def _run_rows(resources: HookResources, args: Any, dataset: Any, rows: list[Any], n: int) -> dict[int, Group]:
+    options = rollout_options(
+        args,
+        **{name: getattr(dataset, name) for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")},
+        max_tokens=dataset.max_response_len,
+    )
+    limit = getattr(args, "eval_max_context_len", None) or args.rollout_max_context_len
+    options |= {"n": n, "oversample": 0, "max_batch_tokens": None, "context_limit": limit}
+    payloads = [payload_of(row) | dataset.metadata_overrides for row in rows]
+    return {group.index: group for group in resources.runner.run(payloads, **options)}
+
+
+def _eval_samples(resources: HookResources, rollout: Rollout | None, sample: Any) -> list[Any]:
+    """The samples of a rollout, each with its reward; a placeholder if the rollout failed or has no tokens."""
+    if rollout is not None and rollout.status is Status.COMPLETED and rollout.reward is not None:
+        if rollout.rows:
+            return to_rows(rollout, sample, resources.decode)
+        return [to_placeholder(rollout, sample, resources.padding, rollout.reward)]
+    placeholder = to_placeholder(rollout, sample, resources.padding, resources.settings.failed_reward)
+    placeholder.metadata["agentcore"]["failed"] = True
+    return [placeholder]
+
+
+def slime_module(name: str) -> Any:
+    """One of slime's modules. Nothing else here imports slime."""
+    try:
+        return importlib.import_module(f"slime.{name}")
+    except ImportError as error:
+        raise ImportError(f"slime can't be imported: {error}\nhint: {_INSTALL}", name=error.name) from error

@@ -1,4 +1,4 @@
-"""slime's SGLang router as the gateway's engine, and how its servers come to rest."""
+"""slime's SGLang router as the gateway's engine, and how to abort what its servers still sample."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from ...engine.remote.sglang import SglangEngine
 from ...errors import EngineError
 
 logger = logging.getLogger(__name__)
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores proxies of the environment
 
 
 class RouterEngine(SglangEngine):
-    """SGLang behind slime's router. A router that doesn't list its models serves the one that is trained."""
+    """SGLang behind slime's router. If the router doesn't list its models, it serves the one in training."""
 
     def __init__(self, url: str, *, model: str, context_length: int | None = None, timeout: float = 14_400.0) -> None:
         super().__init__(url, timeout=timeout)
-        self._otherwise = EngineInfo((model,), context_length)
+        self._default_info = EngineInfo((model,), context_length)
 
     async def info(self) -> EngineInfo:
         try:
             self._info = await super().info()
         except EngineError:
-            self._info = self._otherwise
+            self._info = self._default_info
         return self._info
 
 
 def router_url(args: Any) -> str:
-    """Where slime's router is."""
+    """The address of slime's router."""
     return f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
 
 
-def settle(url: str, *, patience: float = 120.0) -> None:
-    """End what the servers behind a router still sample for nobody: slime needs them idle to take their memory."""
+def abort_requests(url: str, *, patience: float = 120.0) -> None:
+    """Abort the requests that no session waits for any more: slime needs idle servers to take their memory."""
     for worker in _workers(url):
         until, pause = time.monotonic() + patience, 0.05
-        _ask(f"{worker}/abort_request", {"abort_all": True})
+        _request(f"{worker}/abort_request", {"abort_all": True})
         while _busy(worker) and time.monotonic() < until:
             time.sleep(pause)
             pause = min(2 * pause, 3.0)
-            _ask(f"{worker}/abort_request", {"abort_all": True})
+            _request(f"{worker}/abort_request", {"abort_all": True})
 
 
 def _workers(url: str) -> list[str]:
-    told = _ask(f"{url}/workers")
-    return [worker["url"] for worker in told.get("workers", ())] if isinstance(told, dict) else []
+    answer = _request(f"{url}/workers")
+    return [worker["url"] for worker in answer.get("workers", ())] if isinstance(answer, dict) else []
 
 
 def _busy(worker: str) -> bool:
-    told = _ask(f"{worker}/v1/loads?include=core")
-    loads = told.get("loads", [told]) if isinstance(told, dict) else told
+    answer = _request(f"{worker}/v1/loads?include=core")
+    loads = answer.get("loads", [answer]) if isinstance(answer, dict) else answer
     counted = ("num_reqs", "num_total_reqs", "num_running_reqs", "num_waiting_reqs")
     return any(load.get(name) for load in loads or () if isinstance(load, dict) for name in counted)
 
 
-def _ask(url: str, body: dict[str, Any] | None = None) -> Any:
-    """What a server answers; None if it doesn't, or has no such path."""
+def _request(url: str, body: dict[str, Any] | None = None) -> Any:
+    """A server's answer; None if it doesn't answer or lacks the path."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
     try:

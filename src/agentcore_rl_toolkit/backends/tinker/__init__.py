@@ -1,18 +1,14 @@
-"""Tinker: GRPO on agents' rollouts, with sampling and training on a Tinker service.
+"""Tinker: GRPO on agents' rollouts, sampled and trained on a Tinker service. Needs the extra `tinker`.
 
-    backend.py   the settings of a run, and what can be said of it before it starts
-    convert.py   groups of rollouts → Datums for the importance-sampling loss
-    weights.py   the weights of a run: training, sampling, checkpoints
-    run.py       train(): the loop, from rows to metrics
-
-The engine is `gateway/engine/tinker.py`. Training needs the extra `tinker`.
+In: `TinkerSettings`, and groups of rollouts. Out: Datums for the service's loss, optimizer steps, checkpoints that name
+what the service keeps, a summary. The engine is `engine/tinker.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base import lazily
+from ..base import lazy_attributes
 
 if TYPE_CHECKING:
     from .backend import TinkerSettings
@@ -22,4 +18,4 @@ if TYPE_CHECKING:
 __all__ = ["Example", "TinkerSettings", "to_examples", "train"]
 
 _HOMES = {"Example": ".convert", "TinkerSettings": ".backend", "to_examples": ".convert", "train": ".training"}
-__getattr__ = lazily(__name__, _HOMES, "tinker")
+__getattr__ = lazy_attributes(__name__, _HOMES, "tinker")

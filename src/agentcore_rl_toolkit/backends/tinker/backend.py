@@ -1,19 +1,19 @@
-"""Tinker as a backend: its settings, and what is checked before a run."""
+"""Tinker as a backend: its settings, and the checks before a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...errors import ConfigError
-from ..base import Plan, require
-from ..preflight import check
+from ..base import TrainingPlan, check_settings, require
 from ..settings import LoopSettings, option
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
-"""Of Tinker's losses, those that take what we give: tokens, the sampler's logprobs, and advantages."""
+"""Those of Tinker's losses that take tokens, the sampler's logprobs, and advantages."""
 ADAM = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
 
 
@@ -21,41 +21,38 @@ ADAM = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
 class TinkerSettings(LoopSettings):
     """A run of GRPO on a Tinker service. `options` are fields of its `AdamParams`, and of the loss's configuration."""
 
-    learning_rate: float = option(1e-4, "of the optimizer")
-    lora_rank: int = option(32, "of the adapter that is trained")
-    base_url: str | None = option(None, "where the service is (default: TINKER_BASE_URL, or Tinker's own)")
+    learning_rate: float = option(1e-4, "the learning rate of the optimizer")
+    lora_rank: int = option(32, "the rank of the adapter")
+    base_url: str | None = option(None, "the URL of the service (default: TINKER_BASE_URL, or Tinker's own)")
     tokenizer: str | None = option(None, "the model's tokenizer: a folder or a hub id (default: model)")
     loss: str = option("importance_sampling", f"one of {', '.join(LOSSES)}")
-    per: str = option("token", "what counts alike in the loss: each token, or each rollout")
-    scale_advantages: bool = option(True, "divide advantages by the spread of their group's rewards")
+    per: str = option("token", "what has equal weight in the loss: each token, or each rollout")
+    scale_advantages: bool = option(True, "divide advantages by the standard deviation of their group's rewards")
     ttl_days: float | None = option(None, "how long the service keeps checkpoints (default: forever)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "lora_rank")
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": LOSSES, "per": ("token", "rollout")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss not in LOSSES:
-            raise ConfigError(f"loss is one of {', '.join(LOSSES)}, not {self.loss!r}")
-        if self.per not in ("token", "rollout"):
-            raise ConfigError(f"per is token or rollout, not {self.per!r}")
         if self.report_to != "none":
-            raise ConfigError("report_to is for TRL", hint="figures are in metrics.jsonl, one line a step")
+            raise ConfigError("only TRL takes report_to", hint="read metrics.jsonl, which has one line per step")
         if self.ttl_days is not None and self.ttl_days < 1 / 24:
-            raise ConfigError(f"ttl_days is at least an hour, not {self.ttl_days}")
+            raise ConfigError(f"ttl_days must be at least an hour (0.042), not {self.ttl_days}")
         for name, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
-                hint = f"they are {', '.join(ADAM)}, and numbers for the loss"
-                raise ConfigError(f"the option {name} is no number: {value!r}", hint=hint)
+                hint = f"options are {', '.join(ADAM)}, and numbers for the loss"
+                raise ConfigError(f"the option {name} must be a number, not {value!r}", hint=hint)
 
     @property
     def adam(self) -> dict[str, float]:
-        """What the optimizer is told."""
+        """The fields of `AdamParams`."""
         given = {name: float(value) for name, value in self.options.items() if name in ADAM}
         return {"learning_rate": self.learning_rate} | given
 
     @property
     def loss_config(self) -> dict[str, float]:
-        """What the loss is told."""
+        """The configuration of the loss."""
         return {name: float(value) for name, value in self.options.items() if name not in ADAM}
 
 
@@ -66,15 +63,17 @@ class TinkerBackend:
     extra = "tinker"
     settings = TinkerSettings
 
-    def plan(self, settings: TinkerSettings) -> Plan:
-        """Everything is checked but what only the service knows: the model, and whether the key is good."""
-        notes = [*check(settings), *_check_service(settings)]
-        require("agentcore_rl_toolkit.backends.tinker.weights", self.extra, "training with Tinker").adam(settings)
+    def plan(self, settings: TinkerSettings) -> TrainingPlan:
+        """Checks everything except what only the service knows: the model, and whether the key is valid."""
+        notes = [*check_settings(settings), *_check_service(settings)]
+        require("agentcore_rl_toolkit.backends.tinker.weights", self.extra, "training with Tinker").adam_params(
+            settings
+        )
         if settings.temperature != 1.0:
             notes.append(
-                f"temperature {settings.temperature}: logprobs are the service's, and its loss is of temperature 1"
+                f"temperature {settings.temperature}: the service's loss assumes temperature 1 for its logprobs"
             )
-        return Plan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
+        return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
 
     def train(self, settings: TinkerSettings) -> dict[str, Any]:
         module = require("agentcore_rl_toolkit.backends.tinker.training", self.extra, "training with Tinker")
@@ -85,11 +84,11 @@ class TinkerBackend:
 def _check_service(settings: TinkerSettings) -> list[str]:
     url = settings.base_url or os.environ.get("TINKER_BASE_URL")
     if url is not None and not url.startswith(("http://", "https://")):
-        raise ConfigError(f"base_url is no URL: {url!r}", hint="write it like http://localhost:8000")
-    found = [f"service: {url or 'Tinker, with the SDK’s own address'}"]
+        raise ConfigError(f"base_url must be a URL, not {url!r}", hint="write it like http://localhost:8000")
+    notes = [f"service: {url or 'Tinker, with the SDK’s own address'}"]
     if not os.environ.get("TINKER_API_KEY"):
-        found.append("TINKER_API_KEY is not set: the SDK looks for a key elsewhere, and may find none")
-    return found
+        notes.append("TINKER_API_KEY is not set: the SDK looks for a key elsewhere, and may not find one")
+    return notes
 
 
 BACKEND = TinkerBackend()

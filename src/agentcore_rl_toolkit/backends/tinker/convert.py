@@ -1,8 +1,8 @@
 """Groups of rollouts → Datums for Tinker's importance-sampling loss. Pure.
 
-That loss is the sum, over tokens, of ratio × advantage. So every token that is trained counts once in whichever of its
-rollout's rows it is, and a long rollout counts more than a short one; `per="rollout"` divides by the tokens of the
-rollout, in all its rows together, so that each rollout counts once.
+That loss is the sum, over tokens, of ratio × advantage. Every trained token therefore counts once, in whichever row of
+its rollout it is, and a long rollout counts more than a short one. `per="rollout"` divides the advantage by the trained
+tokens of all rows of the rollout, so each rollout counts once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ import tinker
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 
-PER = ("token", "rollout")
 _LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One row, as Tinker takes it, and where it comes from."""
+    """One row, as Tinker takes it, and the rollout it comes from."""
 
     datum: tinker.Datum
     advantage: float
-    """Of its rollout; what the datum has at each trained token is this, weighted."""
+    """The rollout's advantage; the datum has it, weighted, at each trained token."""
     group: int
     rollout: Rollout
 
 
 def to_examples(groups: Iterable[Group], *, scale: bool = True, per: str = "token") -> list[Example]:
-    """One for each row of each rollout that is trained on. With `scale`, advantages are in spreads of their group."""
+    """One example per row of each trained rollout. `scale` divides advantages by the group's standard deviation."""
     examples = []
     for group in groups:
         if group.dropped is None:
@@ -45,12 +44,12 @@ def to_examples(groups: Iterable[Group], *, scale: bool = True, per: str = "toke
 
 
 def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
-    """How much better than the mean each is: a rollout counts once, whatever its rows, and a failed one not at all.
+    """Each reward's distance from the mean of its group.
 
     >>> advantages([1.0, 0.0], scale=False)
     [0.5, -0.5]
     """
-    if len(set(rewards)) < 2:  # a mean of floats need not be any of them
+    if len(set(rewards)) < 2:  # rounding may put the mean of equal floats beside them
         return [0.0] * len(rewards)
     mean = statistics.fmean(rewards)
     spread = statistics.stdev(rewards) + _LEAST_SPREAD if scale else 1.0
@@ -58,7 +57,7 @@ def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
 
 
 def to_datum(row: Row, advantage: float) -> tinker.Datum:
-    """Each token but the last predicts the next. Where that is not trained, logprob and advantage are 0."""
+    """Each token but the last predicts the next. Untrained targets have logprob and advantage 0."""
     ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
     mask = row.loss_mask[1:].astype(bool)
     inputs = {

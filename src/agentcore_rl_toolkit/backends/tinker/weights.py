@@ -1,6 +1,6 @@
-"""The weights of a run, which are on the service: trained there, sampled from there, and kept there under names.
+"""The weights of a run, which the service trains, samples from, and saves under names.
 
-A checkpoint in the run's folder is a small file that has the names.
+A checkpoint in the run's folder is a small file with those names.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _FILE = "tinker.json"
 _DAY = 24 * 60 * 60
 
 
-class Weights:
-    """What is trained. Use it in `with`."""
+class TinkerWeights:
+    """The weights of one run. Use it as a context manager."""
 
     def __init__(self, settings: TinkerSettings, checkpoint: Path | None = None) -> None:
-        """New weights, or those of a checkpoint, with its optimizer."""
-        self._settings, self._adam = settings, adam(settings)
+        """Creates new weights, or restores those of a checkpoint together with its optimizer."""
+        self._settings, self._adam = settings, adam_params(settings)
         url = settings.base_url or os.environ.get("TINKER_BASE_URL")
         if url is not None:
-            _reach(url)
-        with service_errors("the service can't be used"):
+            _check_reachable(url)
+        with service_errors("can't use the service"):
             self._service = tinker.ServiceClient(base_url=settings.base_url)
             if checkpoint is None:
                 self._training = self._service.create_lora_training_client(
@@ -49,30 +49,30 @@ class Weights:
             self.context_length = context_length(self._service, resolve_model(settings.model))
 
     def sampler(self) -> tinker.SamplingClient:
-        """What samples with the weights as they are now."""
-        with service_errors("the weights can't be sampled from"):
+        """A client that samples with the current weights."""
+        with service_errors("can't sample from the weights"):
             return self._training.save_weights_and_get_sampling_client()
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """One step of the optimizer; gives its figures. Examples whose advantage is 0 move nothing and are left out."""
+        """Take one optimizer step and return its metrics. Examples with advantage 0 change nothing and are left out."""
         moving = [example for example in examples if example.advantage]
         figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
         if not moving:
             return figures
-        with service_errors("the weights can't be trained"):
+        with service_errors("can't train the weights"):
             data, config = [example.datum for example in moving], self._settings.loss_config
             passed = self._training.forward_backward(data, self._settings.loss, config or None)
-            stepped = self._training.optim_step(self._adam)  # queued behind it, so that nothing waits in between
+            stepped = self._training.optim_step(self._adam)  # queued behind it, to save a round trip
             output, optimizer = passed.result(), stepped.result()
         figures |= {f"loss/{name}": float(value) for name, value in output.metrics.items()}
         figures |= {f"optimizer/{name}": float(value) for name, value in (optimizer.metrics or {}).items()}
-        return figures | _mismatch(moving, output.loss_fn_outputs)
+        return figures | _sampler_mismatch(moving, output.loss_fn_outputs)
 
     def save(self, place: Path, step: int) -> None:
-        """Keep the weights and the optimizer, and the weights to sample from, as a checkpoint."""
+        """Save the weights with the optimizer, and the weights to sample from, as a checkpoint."""
         name, ttl = f"step-{step:06d}", self._settings.ttl_days
         seconds = None if ttl is None else int(ttl * _DAY)
-        with service_errors("no checkpoint can be saved"):
+        with service_errors("can't save a checkpoint"):
             state = self._training.save_state(name, ttl_seconds=seconds)
             sampler = self._training.save_weights_for_sampler(name, ttl_seconds=seconds)
             known = {"step": step, "state": state.result().path, "sampler": sampler.result().path}
@@ -81,13 +81,13 @@ class Weights:
         unfinished.write_text(json.dumps(known | {"model": self._settings.model}, indent=2) + "\n")
         unfinished.rename(place / _FILE)
 
-    def forget(self, place: Path) -> None:
-        """Delete a checkpoint, here and, where the service can do that, there."""
+    def delete(self, place: Path) -> None:
+        """Delete a checkpoint here and, if the service allows it, there."""
         known = json.loads((place / _FILE).read_text())
         (place / _FILE).unlink()
         place.rmdir()
         for name in ("state", "sampler"):
-            with contextlib.suppress(tinker.TinkerError, ValueError):  # it can't, or names them in a way of its own
+            with contextlib.suppress(tinker.TinkerError, ValueError):  # some services can't, or use other names
                 self._rest().delete_checkpoint_from_tinker_path(known[name]).result()
 
     def _rest(self) -> Any:
@@ -96,39 +96,39 @@ class Weights:
             return self._service.create_rest_client()
         return own(base_url=self._settings.base_url)
 
-    def __enter__(self) -> Weights:
+    def __enter__(self) -> TinkerWeights:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         close_service(self._service, failed=kind is not None)
 
 
-def whole(place: Path) -> bool:
+def is_complete(place: Path) -> bool:
     """Whether a checkpoint was written to its end."""
     return (place / _FILE).is_file()
 
 
-def adam(settings: TinkerSettings) -> tinker.AdamParams:
-    """The optimizer's settings, as far as this SDK knows them."""
+def adam_params(settings: TinkerSettings) -> tinker.AdamParams:
+    """The optimizer's settings, checked by the SDK."""
     try:
         return tinker.AdamParams(**settings.adam)
     except ValueError as error:
-        raise ConfigError(f"tinker {tinker.__version__} takes no such optimizer settings: {error}") from None
+        raise ConfigError(f"tinker {tinker.__version__} refuses the optimizer settings: {error}") from None
 
 
 @contextlib.contextmanager
-def service_errors(what: str) -> Iterator[None]:
-    """What the SDK raises, in our words. It has retried for minutes what can be retried."""
+def service_errors(problem: str) -> Iterator[None]:
+    """Raise the SDK's errors as ours. The SDK has already retried for minutes."""
     try:
         yield
     except tinker.AuthenticationError as error:
-        raise ConfigError(f"{what}: {error}", hint="set TINKER_API_KEY to a key of this service") from error
+        raise ConfigError(f"{problem}: {error}", hint="set TINKER_API_KEY to a key of this service") from error
     except (tinker.TinkerError, ValueError) as error:
-        raise AgentCoreRLError(f"{what}: {error}", hint="a run goes on from its checkpoint with --resume") from error
+        raise AgentCoreRLError(f"{problem}: {error}", hint="--resume continues from the latest checkpoint") from error
 
 
-def _reach(url: str) -> None:
-    """The SDK would try for five minutes where nobody listens."""
+def _check_reachable(url: str) -> None:
+    """Fail at once if no server listens; the SDK would retry for five minutes."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -138,8 +138,8 @@ def _reach(url: str) -> None:
         raise ConfigError(f"no Tinker service answers at {url}: {error.strerror or error}", hint=hint) from None
 
 
-def _mismatch(examples: Sequence[Example], outputs: Sequence[Any]) -> dict[str, float]:
-    """How far the trainer's logprobs are from the sampler's, which are of the same weights."""
+def _sampler_mismatch(examples: Sequence[Example], outputs: Sequence[Any]) -> dict[str, float]:
+    """How far the trainer's logprobs are from the sampler's, which has the same weights."""
     apart = []
     for example, output in zip(examples, outputs, strict=False):
         inputs = example.datum.loss_fn_inputs

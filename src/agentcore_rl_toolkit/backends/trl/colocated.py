@@ -1,8 +1,8 @@
-"""vLLM in the trainer's process (TRL's `colocate`) as an engine.
+"""vLLM in the trainer's process (TRL's `colocate`) as an engine. TRL keeps vLLM's weights equal to the trainer's.
 
-TRL keeps its weights those of the trainer. One thread steps vLLM while there are requests, so that all of them share a
-batch. It rests while somebody holds it: TRL, which puts new weights in, and whoever has paused the engine. Holds are
-counted, so that they may overlap; the pause is one of them, however often it was asked for.
+One thread steps vLLM while there are requests, so all of them share a batch. The thread stops while there is a hold:
+TRL holds it to load weights, and `pause` holds it until `resume`. Holds are counted because the two may overlap;
+repeated pauses are one hold.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ...engine import EngineInfo, Sampled, SampleRequest
 from ...engine.reply_form import structural_tag
 from ...errors import EngineError
 
-_NAMES = (
+_SAMPLING_NAMES = (
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "min_tokens",
 )  # fmt: skip
 
 
 class _Stream:
-    """What one request gets, from vLLM's thread to its reader's loop."""
+    """The output of one request, from vLLM's thread to the event loop of its reader."""
 
     def __init__(self, request: SampleRequest) -> None:
         self.request = request
@@ -37,7 +37,7 @@ class _Stream:
         self.sent = time.monotonic()
 
     def put(self, item: Sampled | EngineError) -> None:
-        with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the reader's loop is closed
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
 
 
@@ -47,20 +47,20 @@ class ColocatedEngine:
     forms = True
 
     def __init__(self, generation: Any, *, name: str, interval: float = 0.02) -> None:
-        """`generation` is the trainer's `VLLMGeneration`; a stream's tokens leave every `interval` seconds."""
+        """`generation` is the trainer's `VLLMGeneration`; a stream sends its tokens every `interval` seconds."""
         self._generation, self._llm, self.name = generation, generation.llm, name
         self._interval, self._version = interval, "0"
         self._numbers = itertools.count()
         self._streams: dict[str, _Stream] = {}
         self._added: list[tuple[str, _Stream]] = []
-        self._gone: list[str] = []
+        self._ended: list[str] = []
         self._changed = threading.Condition()
         self._holds = 0
         self._stepping = self._paused = self._closed = False
         self._pausing = asyncio.Lock()
         self._thread: threading.Thread | None = None
 
-    # --- the seam ----------------------------------------------------------------------------------------------------
+    # --- the engine protocol ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         if self._thread is None:
@@ -78,14 +78,14 @@ class ColocatedEngine:
         return EngineInfo((self.name,), self._context, self._version)
 
     async def pause(self) -> None:
-        """Wait for the step under way, then rest; running requests go on after `resume`."""
+        """Wait for the current step, then stop; running requests continue after `resume`."""
         async with self._pausing:
             if self._paused:
                 return
             self._hold()
             try:
-                await asyncio.to_thread(self._wait_for_rest)
-            except BaseException:  # whoever paused has gone away
+                await asyncio.to_thread(self._wait_for_step)
+            except BaseException:  # the caller was cancelled
                 self._release()
                 raise
             self._paused = True
@@ -112,23 +112,23 @@ class ColocatedEngine:
                 yield item
         finally:
             with self._changed:
-                self._gone.append(number)
+                self._ended.append(number)
                 self._changed.notify_all()
 
     # --- for the trainer ---------------------------------------------------------------------------------------------
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No step is under way, and none begins: weights may change."""
+        """Wait for the current step and start none: weights may change in the block."""
         self._hold()
         try:
-            self._wait_for_rest()
+            self._wait_for_step()
             yield
         finally:
             self._release()
 
     def update(self, version: str) -> None:
-        """TRL has put in the weights that are called `version` from now on."""
+        """Name the weights that TRL has just loaded."""
         self._version = version
 
     # --- vLLM's thread -----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class ColocatedEngine:
         with self._changed:
             self._holds += 1
 
-    def _wait_for_rest(self) -> None:
+    def _wait_for_step(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping)
 
@@ -155,10 +155,10 @@ class ColocatedEngine:
                     break
                 self._stepping = True
                 added, self._added = self._added, []
-                gone, self._gone = self._gone, []
+                ended, self._ended = self._ended, []
             try:
-                self._step(engine, added, gone)
-            except Exception as error:  # whatever vLLM raises: every request has to hear of it
+                self._step(engine, added, ended)
+            except Exception as error:  # vLLM may raise anything, and every request has to fail with it
                 self._fail(engine, added, EngineError(f"vLLM failed: {error!r}", sampled_any=True))
             finally:
                 with self._changed:
@@ -167,33 +167,33 @@ class ColocatedEngine:
         self._fail(engine, self._added, EngineError("the engine was closed", status=503, sampled_any=True))
 
     def _busy(self) -> bool:
-        return bool(self._added or self._gone or self._streams)
+        return bool(self._added or self._ended or self._streams)
 
-    def _step(self, engine: Any, added: list[tuple[str, _Stream]], gone: list[str]) -> None:
+    def _step(self, engine: Any, added: list[tuple[str, _Stream]], ended: list[str]) -> None:
         for number, stream in added:
-            if number not in gone:
+            if number not in ended:
                 self._add(engine, number, stream)
-        self._let_go(engine, gone)
+        self._abort(engine, ended)
         if self._streams:
             for output in engine.step():
-                self._hand_on(output)
+                self._deliver(output)
 
     def _add(self, engine: Any, number: str, stream: _Stream) -> None:
         try:
             engine.add_request(
-                number, {"prompt_token_ids": list(stream.request.prompt)}, self._settings(stream.request)
+                number, {"prompt_token_ids": list(stream.request.prompt)}, self._sampling_params(stream.request)
             )
-        except ValueError as error:  # what vLLM refuses of one request
+        except ValueError as error:  # vLLM refuses this request only
             stream.put(EngineError(f"vLLM refuses the request: {error}", status=400))
         else:
             self._streams[number] = stream
 
-    def _let_go(self, engine: Any, numbers: list[str]) -> None:
+    def _abort(self, engine: Any, numbers: list[str]) -> None:
         known = [number for number in numbers if self._streams.pop(number, None) is not None]
         if known:
             engine.abort_request(known)
 
-    def _hand_on(self, output: Any) -> None:
+    def _deliver(self, output: Any) -> None:
         stream = self._streams.get(output.request_id)
         if stream is None:
             return
@@ -216,7 +216,7 @@ class ColocatedEngine:
         stream.waiting, stream.sent = Sampled([], []), now
 
     def _fail(self, engine: Any, added: list[tuple[str, _Stream]], error: EngineError) -> None:
-        """Tell everybody who waits, those included whose request had not come to vLLM yet."""
+        """Fail all requests, also those that have not reached vLLM yet."""
         failed, self._streams = self._streams, {}
         with contextlib.suppress(Exception):
             engine.abort_request(list(failed))
@@ -238,15 +238,18 @@ class ColocatedEngine:
             raise EngineError("the prompt is empty", status=400)
         wanted = request.sampling.max_tokens or 1
         if (over := len(request.prompt) + wanted - self._context) > 0:
-            told = f"{len(request.prompt)} tokens and {wanted} to sample, {over} more than the context of"
-            raise EngineError(f"the prompt has {told} {self._context}", status=400)
+            raise EngineError(
+                f"the prompt has {len(request.prompt)} tokens and {wanted} to sample, {over} more than the context of "
+                f"{self._context}",
+                status=400,
+            )
 
-    def _settings(self, request: SampleRequest) -> Any:
+    def _sampling_params(self, request: SampleRequest) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         asked = request.sampling
-        settings = {name: getattr(asked, name) for name in _NAMES if getattr(asked, name) is not None}
+        settings = {name: getattr(asked, name) for name in _SAMPLING_NAMES if getattr(asked, name) is not None}
         if asked.json_schema is not None:
             known = {"json": asked.json_schema} if asked.json_schema else {"json_object": True}
             settings["structured_outputs"] = StructuredOutputsParams(**known)

@@ -1,13 +1,16 @@
-"""A run's settings as TRL takes them."""
+"""A run's settings as TRL takes them: its configuration, the model with its tokenizer, and the adapter."""
 
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from trl import GRPOConfig
 
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from .backend import TrlSettings
 
@@ -16,17 +19,16 @@ _DEFAULTS = {
     "beta": 0.0,
     "log_completions": False,
     "ddp_find_unused_parameters": False,
-    "dataloader_pin_memory": torch.cuda.is_available(),  # elsewhere PyTorch warns of it
-    "vllm_importance_sampling_correction": False,  # the ratio is taken to the sampler's logprobs in the first place
+    "dataloader_pin_memory": torch.cuda.is_available(),  # without a GPU PyTorch warns about it
+    "vllm_importance_sampling_correction": False,  # the policy's ratio already uses the sampler's logprobs
 }
-
 
 ROW_MEANS = frozenset({"grpo", "sapo"})
 """Losses that average over a row's tokens and then over rows: the rows of a rollout share its weight."""
 ROW_SUMS = frozenset({"dr_grpo", "luspo"})
-"""Losses that add up tokens and divide by the number of rows, which must be the number of trained rollouts.
+"""Losses that sum tokens and divide by the number of rows, which must become the number of trained rollouts.
 
-All others average over tokens, where every token counts once anyhow.
+All other losses average over tokens, where every token counts once anyway.
 """
 
 
@@ -61,15 +63,9 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         "disable_tqdm": True,
     }
     if settings.vllm is not None:
-        if importlib.util.find_spec("vllm") is None:
-            hint = "pip install vllm; for a server too, because TRL sends it weights through it"
-            raise ConfigError("sampling with vLLM needs it installed here", hint=hint)
-        ours |= {"use_vllm": True, "vllm_mode": "colocate" if settings.vllm == "colocate" else "server"}
-        if settings.vllm != "colocate":
-            ours["vllm_server_base_url"] = settings.vllm
-        ours["vllm_enable_sleep_mode"] = False  # sessions may ask at any time
+        ours |= _vllm_fields(settings.vllm)
     for name in sorted(ours.keys() & settings.options.keys()):
-        raise ConfigError(f"options.{name} can't be given: it follows from the run's own settings")
+        raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
     try:
         config = GRPOConfig(**_DEFAULTS | dict(settings.options), **ours)
     except (TypeError, ValueError) as error:
@@ -78,17 +74,28 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     return config
 
 
+def _vllm_fields(vllm: str) -> dict[str, Any]:
+    if importlib.util.find_spec("vllm") is None:
+        hint = "pip install vllm; TRL also needs it to send weights to a server"
+        raise ConfigError("sampling with vLLM needs vllm, which is not installed here", hint=hint)
+    fields = {"use_vllm": True, "vllm_enable_sleep_mode": False}  # sessions may sample at any time
+    if vllm == "colocate":
+        return fields | {"vllm_mode": "colocate"}
+    return fields | {"vllm_mode": "server", "vllm_server_base_url": vllm}
+
+
 def check_config(config: GRPOConfig) -> None:
-    """Refuse what would train on something else than the rollouts, or never start."""
+    """Refuse a configuration that would not train on the rollouts as they are, or would never start."""
     if config.use_vllm and config.vllm_importance_sampling_correction:
         raise ConfigError(
             "vllm_importance_sampling_correction=True would correct for the sampler twice",
-            hint="leave it out: the policy's ratio is taken to the sampler's logprobs already",
+            hint="leave it out: the policy's ratio already uses the sampler's logprobs",
         )
     if config.use_vllm and config.vllm_mode == "colocate" and config.vllm_tensor_parallel_size > 1:
         raise ConfigError(
             f"vllm_tensor_parallel_size={config.vllm_tensor_parallel_size} can't be used with vllm=colocate: the "
-            "processes that share a model would wait for each other forever, as each one samples for its own sessions",
+            "processes that share a model would wait for each other forever, because each one samples for its own "
+            "sessions",
             hint="set it to 1, or give the URL of a vLLM server that spreads the model over several GPUs",
         )
     if config.beta and config.loss_type in ROW_MEANS | ROW_SUMS:
@@ -97,3 +104,46 @@ def check_config(config: GRPOConfig) -> None:
             "instead of rollouts",
             hint="set loss=dapo, which weighs every token alike, or beta=0",
         )
+
+
+def load_policy(settings: TrlSettings) -> tuple[Any, Any]:
+    """Load the model and its tokenizer."""
+    path = resolve_model(settings.model)
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(device)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the model {settings.model!r} can't be loaded: {error}") from error
+    if settings.chat_template is not None:
+        tokenizer.chat_template = Path(settings.chat_template).read_text()
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"{settings.model} has no chat template", hint="give one with chat_template")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def renders_tools(tokenizer: Any) -> bool:
+    """Whether the chat template shows the model its tools."""
+    function = {"name": "probe_of_tools", "description": "", "parameters": {"type": "object", "properties": {}}}
+    try:
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "hi"}], tools=[{"type": "function", "function": function}], tokenize=False
+        )
+    except Exception:  # a template may raise anything
+        return False
+    return "probe_of_tools" in text
+
+
+def adapter_config(settings: TrlSettings) -> Any:
+    """The LoRA adapter to train; None if all weights are trained."""
+    if not settings.lora_rank:
+        return None
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise ConfigError("an adapter needs peft", hint="pip install peft") from None
+    return LoraConfig(
+        r=settings.lora_rank, lora_alpha=2 * settings.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )

@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer, fed with rollouts of agents.
+"""TRL's GRPOTrainer on rollouts of agents, through its `rollout_func` and a reward function.
 
-Plugged in through `rollout_func` and a reward function. What these can't carry is added to the batch that TRL makes of
-them (`_generate_and_score_completions`, pinned by a test): rows beyond one for each rollout, and the sampler's logprobs
-as those the policy's ratio is taken to.
+These two hooks can't carry everything. The trainer therefore completes the batch that TRL builds from them
+(`_generate_and_score_completions`, pinned by a test): it adds the rows beyond one per rollout, and makes the sampler's
+logprobs the denominator of the policy's ratio.
 """
 
 from __future__ import annotations
@@ -19,42 +19,41 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
-from ...gateway.record.trajectory import Row
 from ...rollout import Group
 from .config import ROW_MEANS, ROW_SUMS, check_config
-from .convert import Batch, split, to_batch
+from .convert import TrlBatch, split_row, to_batch
 
 _RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
-"""What TRL computes of its slots' rows, and we of the others: the policy's logprobs as it is, and the reference's."""
+"""Logprobs that TRL computes for the rows in slots, and we for the others: of the current policy and the reference."""
 
 RunGroups = Callable[[list[dict[str, Any]], int, int], Sequence[Group]]
-"""Runs a step's rows: the rows, samples of each, and the step; gives one group for each row, in order."""
+"""Runs a step's rows, given the rows, the samples per row and the step; returns one group per row, in order."""
 
 
 class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO on rollouts.
 
-    `rows` are the payloads of the data set, `run_groups` runs them; everything else is TRL's own.
+    `rows` are the payloads of the dataset, and `run_groups` runs them; everything else is TRL's own.
     """
 
     def __init__(
         self, model: Any, rows: Sequence[dict[str, Any]], run_groups: RunGroups, args: GRPOConfig, **others: Any
     ) -> None:
         self._rows, self._run_groups = rows, run_groups
-        self._batch = Batch()
+        self._batch = TrlBatch()
         self._asked: list[int] = []
         self.sampler_held: Callable[[], AbstractContextManager[Any]] = nullcontext
-        """Keeps the sampler from sampling while its weights change."""
+        """Stops the sampler while its weights change."""
         self.step_metrics: dict[str, float] = {}
-        """Logged with TRL's own, whichever way those are reported."""
+        """Logged together with TRL's own metrics."""
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
             raise ConfigError(
-                "a group would be split over processes: the rollouts of a step and process are no multiple of "
+                "a group would be split over processes: the rollouts of a step and process must be a multiple of "
                 f"num_generations={args.num_generations}"
             )
         check_config(args)
         self.at_temperature = args.temperature == 1.0
-        """The sampler's logprobs are those of the logits divided by the temperature, as TRL computes the policy's."""
+        """Whether the sampler divides logits by the temperature before it takes logprobs, as TRL does."""
         super().__init__(
             model=model,
             reward_funcs=[agent_reward],
@@ -63,18 +62,18 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             rollout_func=self._roll_out,
             **others,
         )
-        self.remove_callback(PrinterCallback)  # every figure of every step, in the middle of our table
+        self.remove_callback(PrinterCallback)  # it would print into our table
 
     def sync_sampler(self) -> None:
-        """Give vLLM, if it samples, the current weights."""
+        """Send vLLM, if it samples, the current weights."""
         if self.use_vllm and self.state.global_step != self._last_loaded_step:
             with self.sampler_held():
                 self.vllm_generation.sync_weights()
-                self.accelerator.wait_for_everyone()  # one process sends to a server that all of them ask
+                self.accelerator.wait_for_everyone()  # one process sends, all processes sample
             self._last_loaded_step: int = self.state.global_step
 
     def _roll_out(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """TRL's hook: one prompt for each slot, in groups."""
+        """TRL's hook; it passes one prompt per slot, in groups."""
         n = self.num_generations
         rows = [self._rows[index] for index in self._asked[::n]]
         groups = self._run_groups(rows, n, self.state.global_step)
@@ -87,17 +86,17 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.at_temperature:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
-        return self._with_more(output)
+        return self._complete_batch(output)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training and "loss" in logs:
             logs = logs | self.step_metrics
         super().log(logs, start_time)
 
-    def _with_more(self, output: dict[str, Any]) -> dict[str, Any]:
-        """Add the rows that have no slot, and padding so that the step still divides, alike in every process."""
+    def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Add the rows that have no slot, and padding rows, so that the step divides equally in every process."""
         slots, more = len(self._batch.weights), self._batch.more
-        count, trained = self._agreed(slots + len(more), self._batch.trained)
+        count, trained = self._agree_on_size(slots + len(more), self._batch.trained)
         advantages = output["advantages"]
         weights = [1.0] * (slots + len(more))
         if self.loss_type in ROW_MEANS:
@@ -107,23 +106,23 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             scale = scale * (count * self.accelerator.num_processes / max(trained, 1))  # divide by rollouts, not rows
         of_slot = [*range(slots), *(slot for slot, _ in more)]
         if count > slots:
-            output = self._widened(output, count)
+            output = self._extended(output, count)
         output["advantages"] = torch.zeros(count, device=advantages.device)
         output["advantages"][: len(of_slot)] = advantages[of_slot] * scale
         mask = output["completion_mask"] * output["tool_mask"]
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         return output
 
-    def _agreed(self, rows: int, trained: int) -> tuple[int, int]:
-        """How many rows every process has, and how many rollouts all of them train on together."""
+    def _agree_on_size(self, rows: int, trained: int) -> tuple[int, int]:
+        """The number of rows in every process, and of trained rollouts in all processes together."""
         figures = torch.tensor([[rows, trained]], device=self.accelerator.device)
         every = self.accelerator.gather(figures)
         count = int(every[:, 0].max())
         return count + -count % self.args.steps_per_generation, int(every[:, 1].sum())
 
-    def _widened(self, output: dict[str, Any], count: int) -> dict[str, Any]:
-        """The batch with room for `count` rows, those without a slot in it."""
-        more = [split(row) for _, row in self._batch.more]
+    def _extended(self, output: dict[str, Any], count: int) -> dict[str, Any]:
+        """The batch extended to `count` rows, which include the rows without a slot."""
+        more = [split_row(row) for _, row in self._batch.more]
         slots, padding = output["prompt_ids"].size(0), self._tokenizer.pad_token_id
         prompt = max([output["prompt_ids"].size(1), *(len(ids) for ids, *_ in more)])
         completion = max([output["completion_ids"].size(1), *(len(ids) for _, ids, *_ in more)])
@@ -137,20 +136,20 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         }
         if self.at_temperature:
             ours["old_per_token_logps"] = ours["sampling_per_token_logps"]
-        widened = dict(output)
+        extended = dict(output)
         for name in output.keys() & (ours.keys() | _RECOMPUTED):
             left, fill = name.startswith("prompt"), padding if name.endswith("_ids") else 0
             width = prompt if left else completion
-            widened[name] = _stacked(output[name], ours.get(name, []), count, width, fill, left=left)
-        widened["prompt_mask"][slots + len(more) :, -1] = 1  # a row that attends to nothing is NaN
+            extended[name] = _stack(output[name], ours.get(name, []), count, width, fill, left=left)
+        extended["prompt_mask"][slots + len(more) :, -1] = 1  # a row that attends to nothing is NaN
         for name in sorted(output.keys() & _RECOMPUTED - ours.keys()):
-            widened[name][slots:, :] = self._logps(widened, slots, reference=name.startswith("ref"))
+            extended[name][slots:, :] = self._logps(extended, slots, reference=name.startswith("ref"))
         for name in output.keys() - ours.keys() - _RECOMPUTED - {"advantages", "num_items_in_batch"}:
             raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}")
-        return widened
+        return extended
 
     def _logps(self, batch: dict[str, Any], start: int, *, reference: bool) -> torch.Tensor:
-        """Logprobs of the rows from `start` on, under the policy or the reference, as TRL computes them for slots."""
+        """Logprobs of the rows from `start` on, under the policy or the reference, computed as TRL does for slots."""
         model, context = self.model, nullcontext()
         if reference and self.ref_model is not None:
             model = self.ref_model
@@ -165,38 +164,25 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         return cast(torch.Tensor, logps)
 
-    @property
-    def more_rows(self) -> list[tuple[int, Row]]:
-        """Of the latest step, the rows beyond one for each rollout."""
-        return self._batch.more
-
 
 def agent_reward(completions: list[Any], agent_reward: list[float | None], **_: Any) -> list[float | None]:
-    """TRL's reward function: the agent has said it already."""
+    """TRL's reward function: the rollout already has its reward."""
     return agent_reward
 
 
-def _stacked(
+def _stack(
     known: torch.Tensor, added: list[list[Any]], count: int, width: int, fill: float, *, left: bool
 ) -> torch.Tensor:
-    """`known` and then `added`, as `count` rows of `width`."""
-    stacked = known.new_full((count, width), fill)
-    rows = known.size(0)
-    if left:
-        stacked[:rows, width - known.size(1) :] = known
-    else:
-        stacked[:rows, : known.size(1)] = known
-    for place, values in enumerate(added, start=rows):
-        row = torch.tensor(values, dtype=known.dtype, device=known.device)
-        if left:
-            stacked[place, width - len(row) :] = row
-        else:
-            stacked[place, : len(row)] = row
-    return stacked
+    """Stack `known` and then `added` into `count` rows of `width`, padded on the left or on the right."""
+    stack = known.new_full((count, width), fill)
+    for place, row in enumerate([*known, *(known.new_tensor(values) for values in added)]):
+        start = width - len(row) if left else 0
+        stack[place, start : start + len(row)] = row
+    return stack
 
 
 def _title(row: dict[str, Any]) -> str:
-    """What TRL shows of a data row; what the agent is told is the whole of it."""
+    """The prompt that TRL shows for a data row; the agent gets the whole row."""
     prompt = row.get("prompt")
     title = prompt if isinstance(prompt, str) else json.dumps(row, default=repr)[:1000]
-    return title.encode(errors="replace").decode()  # half a character has no place in Arrow
+    return title.encode(errors="replace").decode()  # Arrow refuses half a surrogate pair

@@ -1,4 +1,4 @@
-"""verl's own configuration, composed from overrides and checked as `main_ppo` does, and what of it rollouts go by.
+"""verl's own configuration: composed from overrides, checked as `main_ppo` does, and read for rollouts.
 
 Needs verl, but no GPU.
 """
@@ -17,20 +17,18 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import ConfigError
-from ..preflight import on_aws
-from .backend import VERLS, VerlSettings
-from .environment import ATTENTION, has, trl_clash
-from .overrides import CUSTOM, NEEDED, ROLLOUT
+from ..base import runs_on_aws
+from .backend import VerlSettings
+from .environment import ATTENTION, is_installed, trl_conflict
+from .overrides import CUSTOM, NEEDED, ROLLOUT, SETTINGS
 
 ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
-"""Those that count a rollout of several rows once: verl's GRPO, and those without groups."""
+"""Estimators that count a rollout of several rows once: verl's GRPO, and those without groups."""
+_SEQUENCE_PARALLEL = "ulysses_sequence_parallel_size"
 
 
-_SPLIT = "ulysses_sequence_parallel_size"
-
-
-def composed(overrides: Sequence[str]) -> Any:
-    """verl's configuration."""
+def compose_config(overrides: Sequence[str]) -> Any:
+    """verl's configuration with these overrides."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         try:
             return compose("ppo_trainer", list(overrides))
@@ -39,47 +37,47 @@ def composed(overrides: Sequence[str]) -> Any:
             raise ConfigError(f"verl's configuration: {first}", hint="see options, and verl's documentation") from error
 
 
-def check(overrides: Sequence[str]) -> list[str]:
-    """Compose it, refuse what can't work, and say what was found."""
+def check_overrides(overrides: Sequence[str]) -> list[str]:
+    """Compose the configuration, refuse what can't work, and return notes."""
     import verl
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    config = composed(overrides)
-    said = io.StringIO()  # verl prints
+    config = compose_config(overrides)
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(io.StringIO()):  # verl prints
             omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
             validate_config(config, need_reference_policy(config), need_critic(config))
     except (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException) as error:
         raise ConfigError(f"verl refuses its configuration: {error}") from error
-    Rollouts.read(config)
-    notes = [f"verl {verl.__version__}: its configuration is composed and in order"]
+    RolloutConfig.read(config)
+    notes = [f"verl {verl.__version__} accepts its configuration"]
     if config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean":
-        notes.append("loss_agg_mode=seq-mean-token-mean: the rows of a rollout count as sequences of their own")
-    return [*notes, *_attention(config), *_correction(config), *filter(None, [trl_clash()])]
+        notes.append("loss_agg_mode=seq-mean-token-mean: each row of a rollout counts as a sequence of its own")
+    return [*notes, *_check_attention(config), *_check_correction(config), *filter(None, [trl_conflict()])]
 
 
-def _attention(config: Any) -> list[str]:
-    """Without flash-attn, sdpa is the way out; verl splits sequences over GPUs (Ulysses) in flash-attn's code alone."""
+def _check_attention(config: Any) -> list[str]:
+    """Only flash-attn can split sequences over GPUs (Ulysses); without it the model's attention is sdpa."""
     chosen = OmegaConf.select(config, ATTENTION) or "flash_attention_2"
     actor = config.actor_rollout_ref.actor
-    split = max(OmegaConf.select(actor, key) or 1 for key in (_SPLIT, f"fsdp_config.{_SPLIT}"))
+    keys = (_SEQUENCE_PARALLEL, f"fsdp_config.{_SEQUENCE_PARALLEL}")
+    split = max(OmegaConf.select(actor, key) or 1 for key in keys)
     if chosen == "sdpa" and split > 1:
-        hint = f"install flash-attn, or leave actor.{_SPLIT} at 1"
+        hint = f"install flash-attn, or leave actor.{_SEQUENCE_PARALLEL} at 1"
         raise ConfigError(f"verl can't split sequences over {split} GPUs with attn_implementation=sdpa", hint=hint)
-    if has("flash_attn"):
+    if is_installed("flash_attn"):
         return []
     if chosen == "flash_attention_2":
         return [f"warning: flash-attn is not installed here, and verl's model needs it: set +{ATTENTION}=sdpa"]
     return [f"flash-attn is not installed here: the model's attention is attn_implementation={chosen}"]
 
 
-def _correction(config: Any) -> list[str]:
+def _check_correction(config: Any) -> list[str]:
     """Asynchronous modes sample with older weights than they train."""
-    mode, known = config.trainer.v1.trainer_mode, config.algorithm.rollout_correction
-    sampled = config.actor_rollout_ref.rollout.calculate_log_probs
-    if mode == "sync" or (sampled and (known.rollout_is or known.bypass_mode)):
+    mode, correction = config.trainer.v1.trainer_mode, config.algorithm.rollout_correction
+    has_logprobs = config.actor_rollout_ref.rollout.calculate_log_probs
+    if mode == "sync" or (has_logprobs and (correction.rollout_is or correction.bypass_mode)):
         return []
     return [
         f"warning: trainer_mode={mode} trains on rollouts of older weights without a correction: set "
@@ -88,25 +86,25 @@ def _correction(config: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Rollouts:
-    """What verl's configuration says of rollouts."""
+class RolloutConfig:
+    """What verl's configuration says about rollouts."""
 
     settings: VerlSettings
     context: int
-    """Most tokens of prompt and reply."""
+    """The most tokens of prompt and completion."""
     routes: bool
-    """Whether expert routes are replayed."""
+    """Whether verl replays expert routes."""
 
     @classmethod
-    def read(cls, config: Any) -> Rollouts:
-        """From the whole configuration; refuses what would get a group's statistics wrong."""
+    def read(cls, config: Any) -> RolloutConfig:
+        """Read the whole configuration; refuses one that would get a group's statistics wrong."""
         rollout = config.actor_rollout_ref.rollout
         given = OmegaConf.select(config, CUSTOM)
         if given is None:
             hint = "write actor_rollout_ref.rollout.name=agentcore, and …rollout.agentcore.agent_runtime_arn=…"
             raise ConfigError("verl's configuration doesn't say which agent to run", hint=hint)
         _check_algorithm(config)
-        settings = _settings(OmegaConf.to_container(given, resolve=True), rollout)
+        settings = _read_settings(OmegaConf.to_container(given, resolve=True), rollout)
         if not settings.agent and settings.image is None:
             hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
             raise ConfigError("there is no agent to run", hint=hint)
@@ -117,10 +115,10 @@ class Rollouts:
         context = min(length for length in lengths if length is not None)
         return cls(settings, context, bool(rollout.enable_rollout_routing_replay))
 
-    def of_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
-        """One worker's share: limits are split, and each has a gateway of its own, on its node's address for AWS."""
+    def for_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
+        """One worker's settings: its share of the limits, and its own gateway, on its node's address for AWS."""
         settings = self.settings
-        alone = settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
+        default_host = settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
         port = settings.gateway_port + number if settings.gateway_port else 0
         url = settings.gateway_url and settings.gateway_url.replace("{port}", str(port)).replace("{host}", host)
         return replace(
@@ -129,27 +127,27 @@ class Rollouts:
             workers=1,
             concurrency=max(1, settings.concurrency // count),
             tps_limit=settings.tps_limit / count,
-            gateway_host=host if alone and _on_aws(settings) else settings.gateway_host,
+            gateway_host=host if default_host and _on_aws(settings) else settings.gateway_host,
             gateway_port=port,
             gateway_url=url,
         )
 
 
 def _on_aws(settings: VerlSettings) -> bool:
-    return on_aws("arn:" if settings.image is not None else settings.agent)
+    return runs_on_aws("arn:" if settings.image is not None else settings.agent)
 
 
-def _settings(given: Any, rollout: Any) -> VerlSettings:
+def _read_settings(given: Any, rollout: Any) -> VerlSettings:
     for name in given:
-        if name in VERLS:
-            raise ConfigError(f"agentcore.{name} is verl's own setting", hint=f"set {VERLS[name]}")
+        if name in SETTINGS:
+            raise ConfigError(f"agentcore.{name} is verl's own setting", hint=f"set {SETTINGS[name]}")
     verls = {"n": max(2, rollout.n), "temperature": float(rollout.temperature), "workers": rollout.agent.num_workers}
     return VerlSettings.from_mapping({**given, **verls})
 
 
 def _check_algorithm(config: Any) -> None:
     if not config.trainer.use_v1:
-        raise ConfigError("agents need verl's V1 trainer", hint="leave trainer.use_v1 as it is")
+        raise ConfigError("agents need verl's V1 trainer", hint="leave trainer.use_v1 unchanged")
     estimator = str(config.algorithm.adv_estimator)
     if estimator not in ESTIMATORS:
         hint = f"algorithm.adv_estimator={NEEDED['algorithm.adv_estimator']}"

@@ -1,9 +1,9 @@
 """Groups of rollouts → verl's agent loop outputs, as the fields of `AgentLoopOutput`. Pure; needs no verl.
 
-Which rollouts become outputs decides the group's statistics. verl keeps outputs under `{uid}_{session}_{index}`, and
-its GRPO takes the mean over sessions, the last output of each, and gives its advantage to all of them: so a rollout
-of several rows is a session of several outputs, and one that is not trained on is not there. A group with fewer than
-two of them must not be there at all: verl would take a lone reward itself for the advantage.
+The choice of rollouts decides the group's statistics. verl keeps outputs under `{uid}_{session}_{index}`. Its GRPO
+takes the mean over sessions, by the last output of each, and gives a session's advantage to all its outputs. So a
+rollout of several rows is a session of several outputs, and a rollout that is not trained on has none. A group with
+fewer than two rollouts has none at all: verl would use a lone reward as the advantage.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from ...types import INFRASTRUCTURE, Status
 
 Fields = dict[str, Any]
 Shape = tuple[int, int]
-"""Layers, and experts of each token in a layer."""
+"""Layers, and experts per token in each."""
 
 
-def trained(group: Group, routes: Shape | None = None) -> list[Rollout]:
-    """What verl is to train on. With `routes`, expert routes are replayed, so rollouts without them are left out."""
+def trained_rollouts(group: Group, routes: Shape | None = None) -> list[Rollout]:
+    """The rollouts that verl trains on; if it replays routes (of this shape), only those that have them."""
     found = [] if group.dropped is not None else group.trained
     if routes is not None:
-        found = [rollout for rollout in found if all(_routed(row) for row in rollout.rows)]
+        found = [rollout for rollout in found if all(_has_routes(row) for row in rollout.rows)]
     return found if len(found) >= min(2, len(group.rollouts)) else []
 
 
-def measured(group: Group) -> list[Rollout]:
-    """What counts in a validation: all but what the infrastructure did; the agent's failures do."""
+def measured_rollouts(group: Group) -> list[Rollout]:
+    """The rollouts that count in a validation: all except failures of the infrastructure."""
     return [rollout for rollout in group.rollouts if rollout.status not in INFRASTRUCTURE]
 
 
-def outputs(rollout: Rollout, *, routes: Shape | None = None) -> list[Fields]:
-    """One output for each row; the reward is that of the rollout."""
+def to_outputs(rollout: Rollout, *, routes: Shape | None = None) -> list[Fields]:
+    """One output per row, each with the rollout's reward."""
     return [_output(rollout, row, routes) for row in rollout.rows]
 
 
-def validated(rollout: Rollout, failed_reward: float, padding: int) -> list[Fields]:
-    """A rollout of a validation; one that failed has `failed_reward`, and one that never sampled a masked token."""
+def to_validation_outputs(rollout: Rollout, failed_reward: float, padding: int) -> list[Fields]:
+    """The outputs of a validation: `failed_reward` if the rollout failed, a masked placeholder if it has no tokens."""
     reward = rollout.reward if rollout.status is Status.COMPLETED else failed_reward
-    made = outputs(rollout) or [_nothing(rollout, padding)]
+    made = to_outputs(rollout) or [_placeholder(rollout, padding)]
     return [fields | {"reward_score": failed_reward if reward is None else reward} for fields in made]
 
 
@@ -56,13 +56,13 @@ def _output(rollout: Rollout, row: Row, routes: Shape | None) -> Fields:
         "response_mask": mask,
         "response_logprobs": [float(v) if bit else 0.0 for v, bit in zip(row.logprobs[cut:], mask, strict=True)],
     }
-    fields["extra_fields"] |= _steps(row)
+    fields["extra_fields"] |= _weight_steps(row)
     if routes is not None and row.routes is not None:
         fields["routed_experts"] = row.routes.data.reshape(-1, *routes).astype(np.int16)
     return fields
 
 
-def _nothing(rollout: Rollout, padding: int) -> Fields:
+def _placeholder(rollout: Rollout, padding: int) -> Fields:
     return _common(rollout) | {
         "prompt_ids": [padding],
         "response_ids": [padding],
@@ -93,13 +93,13 @@ def _common(rollout: Rollout) -> Fields:
     }
 
 
-def _steps(row: Row) -> dict[str, int]:
-    """verl's weight versions are the numbers of its steps."""
+def _weight_steps(row: Row) -> dict[str, int]:
+    """The steps of a row's weights: verl's weight versions are the numbers of its steps."""
     steps = [int(version) for version, _, _ in row.versions]
     return {"min_global_steps": min(steps), "max_global_steps": max(steps)} if steps else {}
 
 
-def _routed(row: Row) -> bool:
-    """Whether the experts of every token but the last are known: the last one never went through the model."""
+def _has_routes(row: Row) -> bool:
+    """Whether every token except the last has its routes; the last token never went through the model."""
     table: RouteTable | None = row.routes
     return table is not None and bool(table.known[:-1].all())

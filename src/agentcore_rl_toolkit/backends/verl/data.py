@@ -1,4 +1,4 @@
-"""Plain JSONL as verl's data set (`data.custom_cls`): one row, one payload, handed to the agent as it is."""
+"""JSONL as verl's dataset (`data.custom_cls`): each row is a payload, which the agent gets unchanged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class JsonlRows(Dataset):  # type: ignore[misc]
-    """The rows of one JSONL file, or of several.
+    """The rows of one or several JSONL files.
 
-    verl's own fields are made from a row for its logs and dumps: `raw_prompt` from `prompt`, `reward_model` from
-    `answer`, `data_source` from the file's name.
+    verl's logs and dumps get their own fields: `raw_prompt` from the row's `prompt`, `reward_model` from its `answer`,
+    `data_source` from the file's name.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class JsonlRows(Dataset):  # type: ignore[misc]
 
 
 def messages(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """What verl shows of a row as its prompt; what the agent is told is the whole of it."""
+    """The prompt that verl shows for a row; the agent gets the whole row."""
     prompt = row.get("prompt")
     if isinstance(prompt, list):
         return prompt

@@ -1,10 +1,10 @@
-"""A verl run in figures: workers write a line for each group, and the launcher sums them up when verl has ended.
+"""The figures of a verl run: workers write a line for each group, and the launcher sums them up when verl has ended.
 
-groups/worker-K.jsonl   one line for each group of worker K: verl's step, and its figures or its outcomes
+groups/worker-K.jsonl   one line for each group of worker K: verl's step, and its metrics or its outcomes
 metrics.jsonl           one line for each step, over all workers, as every backend writes it
 
-Needs no verl. Steps are counted as in verl: step k leads from k - 1 updates to k, and a validation at k runs with the
-weights after k updates.
+Needs no verl. Steps are verl's: step k leads from k - 1 updates to k, and a validation at k runs with the weights after
+k updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...engine.checkpoints import resolve_model, verl_step
 from ...errors import ConfigError
 from ...rollout import Group, Rollout, merge_metrics, step_metrics
 from ...types import Status
-from ..loop.report import Report
+from ..loop.report import run_totals
 from ..loop.training_loop import held_out_outcome
 from ..settings import SavingSettings
 
@@ -39,14 +39,14 @@ class GroupWriter:
         self._file: TextIO = path.open("a", encoding="utf-8")
         self._failed_reward = failed_reward
 
-    def trained(self, step: int, group: Group, given: Sequence[Rollout]) -> None:
-        """A group of a step, and those of its rollouts that verl was given."""
+    def add_group(self, step: int, group: Group, given: Sequence[Rollout]) -> None:
+        """Add a group of a step, and the rollouts that verl got of it."""
         metrics = step_metrics([group]) | {"rollouts/trained": len(given)}
         rewards = [rollout.reward for rollout in given if rollout.reward is not None]
         self._write({"step": step, "metrics": metrics, "rewards": rewards})
 
-    def validated(self, step: int, group: Group) -> None:
-        """A held-out row's group."""
+    def add_validation(self, step: int, group: Group) -> None:
+        """Add the group of a held-out row."""
         outcomes = [astuple(held_out_outcome(rollout, self._failed_reward)) for rollout in group.rollouts]
         self._write({"step": step, "outcomes": outcomes})
 
@@ -58,8 +58,8 @@ class GroupWriter:
         self._file.flush()
 
 
-def prepare(folder: Path, checkpoints: Path, *, resumes: bool) -> None:
-    """Remove the lines that a resumed run writes again, or, for a new run, all that an earlier one left behind."""
+def remove_stale_files(folder: Path, checkpoints: Path, *, resumes: bool) -> None:
+    """Remove the lines that a resumed run writes again; for a new run, all files of an earlier one."""
     latest = verl_step(checkpoints)
     if latest is None or not resumes:
         for name in ("rollouts", "groups"):
@@ -71,8 +71,8 @@ def prepare(folder: Path, checkpoints: Path, *, resumes: bool) -> None:
         path.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
-def figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
-    """The run's figures under the names that every backend has; writes metrics.jsonl."""
+def run_figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
+    """The run's figures, under the names that every backend uses; writes metrics.jsonl."""
     steps: dict[int, list[Line]] = defaultdict(list)
     outcomes: dict[int, list[Outcome]] = defaultdict(list)
     for path in _files(settings.folder):
@@ -85,16 +85,13 @@ def figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
     merged = [_merged(step, steps[step]) for step in sorted(steps)]
     if merged:
         (settings.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in merged))
-    report = Report(settings, quiet=True)
-    if merged:
-        report.go_on(max(steps))
     evaluations = {step: summarize(known) for step, known in outcomes.items()}
     return {
         "model": settings.model,
         "agent": settings.agent,
         "seed": settings.seed,
         "steps": done,
-        **report.totals(evaluations, done),
+        **run_totals(merged, evaluations, done),
         "checkpoint": _checkpoint(checkpoints),
         "rollouts_folder": str(settings.folder / "rollouts"),
     }
@@ -103,12 +100,12 @@ def figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
 def _merged(step: int, lines: Sequence[Line]) -> Line:
     rewards = [reward for line in lines for reward in line["rewards"]]
     metrics = merge_metrics([line["metrics"] for line in lines])
-    metrics.pop("reward", None)  # a mean of groups' means
+    metrics.pop("reward", None)  # a mean of the groups' means
     return {"step": step, **metrics} | ({"reward": statistics.fmean(rewards)} if rewards else {})
 
 
 def _checkpoint(checkpoints: Path) -> str | None:
-    """The newest weights that Transformers can load; else verl's own newest checkpoint."""
+    """The newest weights that Transformers can load, or else verl's own newest checkpoint."""
     step = verl_step(checkpoints)
     if step is None:
         return None
@@ -128,5 +125,5 @@ def _files(folder: Path) -> list[Path]:
 
 def _lines(path: Path) -> Iterator[Line]:
     for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):  # a kill may have cut off the last
+        if line.endswith("\n"):  # a kill may cut off the last line
             yield json.loads(line)

@@ -1,39 +1,167 @@
-"""verl's agent loop manager (`rollout.agent.agent_loop_manager_class`): the runtime, if need be, and the workers."""
+"""verl's agent loop manager and worker; each worker runs a gateway and rollouts.
+
+    prompt of verl → n rollouts (rollout/) → agent → gateway → VerlEngine → verl's servers
+                     group, judged         → outputs → TransferQueue → verl
+
+A group that is not trained on is a failed prompt to verl, without outputs, and its sampler takes another prompt. An
+error that ends the run (too many failures, an impossible setting) is raised from verl's next call: the workers run
+groups in the background, and verl has no other place to receive it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import ray
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+import transfer_queue as tq
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from .agent_arn import deploy
-from .compose import Rollouts
-from .worker import AgentCoreWorker
+from ...client import RolloutClient
+from ...gateway.gateway import Gateway
+from ...rollout import UNALTERED, Group, Rollout, RolloutRunner, RolloutWriter
+from ...types import Status
+from .compose import RolloutConfig
+from .convert import measured_rollouts, to_outputs, to_validation_outputs, trained_rollouts
+from .figures import GroupWriter
+from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 
+_NOT_STORED = ("payload", "agent_name", "__rollout_n__", "__do_sample__")
+
 
 class AgentCoreManager(AgentLoopManagerTQ):  # type: ignore[misc]
-    """Hands verl's prompts to the workers, and waits for nothing: groups reach verl as they finish."""
+    """Hands verl's prompts to the workers without waiting: groups reach verl as they finish.
+
+    verl loads it by `rollout.agent.agent_loop_manager_class`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(AgentCoreWorker)
-        self._rollouts = Rollouts.read(self.config)
+        self._rollouts = RolloutConfig.read(self.config)
 
     async def _init_agent_loop_workers(self) -> None:
-        agent = await asyncio.to_thread(self._agent)
+        agent = await asyncio.to_thread(self._find_agent)
         await super()._init_agent_loop_workers()
         workers = self.agent_loop_workers
         await asyncio.gather(*(worker.open.remote(i, len(workers), agent) for i, worker in enumerate(workers)))
 
-    def _agent(self) -> str:
+    def _find_agent(self) -> str:
         image = self._rollouts.settings.image
         if image is None:
             return self._rollouts.settings.agent
-        arn = deploy(image)
+        arn = image.deploy()
         logger.info("the runtime %s is ready: %s", image.name, arn)
         return arn
+
+
+class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]
+    """Runs the groups of the prompts it is given.
+
+    Ray copies inherited methods into the class it makes of this one, and `super()` means something else in a copy. We
+    therefore call verl's methods only from methods of our own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    async def open(self, number: int, count: int, agent: str) -> None:
+        """Open the gateway, the client and the runner, as worker `number` of `count`."""
+        rollouts = RolloutConfig.read(self.config)
+        self._settings = settings = rollouts.for_worker(number, count, agent, ray.util.get_node_ip_address())
+        self._routes = rollouts.routes
+        self._stopped: Exception | None = None
+        self._engine = VerlEngine(
+            self.llm_client,
+            model=str(self.config.actor_rollout_ref.model.path),
+            context_length=rollouts.context,
+            server=self.config.actor_rollout_ref.rollout.name,
+            stop_ids=[] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id],
+        )
+        gateway = Gateway(self._engine, tokenizer=self.tokenizer, routes=self._routes, **settings.gateway)
+        self._open = stack = AsyncExitStack()
+        await stack.enter_async_context(gateway)
+        client: RolloutClient = await asyncio.to_thread(settings.client().__enter__)
+        stack.push(client.__exit__)
+        folder = settings.folder / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = stack.enter_context(RolloutWriter(folder / f"worker-{number}.jsonl"))
+        figures = GroupWriter(settings.folder, number, settings.failed_reward)
+        self._figures = stack.enter_context(closing(figures))
+        options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
+        self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options, on_rollout=writer.write)))
+        self._groups = asyncio.Semaphore(max(1, settings.concurrency // (settings.n + settings.oversample)))
+
+    async def close(self) -> None:
+        """Cancel running groups, and close the gateway and the sessions."""
+        for task in list(self.background_tasks):
+            task.cancel()
+        await asyncio.gather(*self.background_tasks, return_exceptions=True)
+        await self._open.aclose()
+
+    async def generate_sequences(self, batch: Any) -> None:
+        """verl's call: start a group for each prompt, without waiting."""
+        if self._stopped is not None:
+            raise self._stopped
+        await super().generate_sequences(batch)
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        """verl's hook: all samples of one prompt."""
+        validate = trajectory["validate"]
+        place = {"key": prompt["uid"], "partition_id": "val" if validate else "train"}
+        await tq.async_kv_put(**place, tag={"status": "running"})
+        status = "failure"
+        try:
+            async with self._groups:
+                group = await self._run_group(prompt, sampling_params, validate)
+            given = await self._hand_over(group, prompt, validate)
+            status = "finished" if given else status
+            if validate:
+                self._figures.add_validation(int(trajectory["step"]), group)
+            else:
+                self._figures.add_group(int(trajectory["step"]), group, given)
+        except Exception as error:
+            logger.exception("the rollouts of %s ended the run", prompt["uid"])
+            self._stopped = self._stopped or error
+        finally:
+            await tq.async_kv_put(**place, tag={"status": status})
+
+    async def _run_group(self, prompt: dict[str, Any], sampling: dict[str, Any], validate: bool) -> Group:
+        rollout = self.config.actor_rollout_ref.rollout
+        n = prompt.get("__rollout_n__") or (rollout.val_kwargs.n if validate else rollout.n)
+        enforced = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
+        if self._settings.max_tokens is not None:
+            enforced["max_tokens"] = self._settings.max_tokens
+        changes: dict[str, Any] = {"n": int(n), "enforced": enforced} | ({"oversample": 0} if validate else {})
+        return await anext(self._runner.run_async([dict(prompt["payload"])], **changes))
+
+    async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> list[Rollout]:
+        """Give verl a group's outputs; returns the rollouts they are from."""
+        routes = self._engine.route_shape or (0, 0) if self._routes else None
+        chosen = measured_rollouts(group) if validate else trained_rollouts(group, routes)
+        if not chosen:
+            _log_dropped(group)
+        stored = {name: value for name, value in prompt.items() if name not in _NOT_STORED}
+        for number, rollout in enumerate(chosen):
+            if validate:
+                padding = self.tokenizer.pad_token_id or 0
+                made = to_validation_outputs(rollout, self._settings.failed_reward, padding)
+            else:
+                made = to_outputs(rollout, routes=routes)
+            given = [AgentLoopOutput(**fields) for fields in made]
+            await super()._agent_loop_postprocess(given, validate, session_id=number, **stored)
+        return chosen
+
+
+def _log_dropped(group: Group) -> None:
+    failed = [rollout for rollout in group.rollouts if rollout.status is not Status.COMPLETED]
+    last = f"; {failed[-1].status.value}: {failed[-1].error}" if failed else ""
+    logger.warning("%s is not trained on: %s%s", group.input_id, group.dropped or "nothing to train on", last)

@@ -1,22 +1,31 @@
-"""Hydra overrides of stock verl: for our settings, and for the spelling `…rollout.name=agentcore`. Pure.
+"""Hydra overrides of stock verl: for a run's settings, and for the spelling `…rollout.name=agentcore`.
 
-verl has one free table in its rollout configuration, `rollout.custom`: ours is `rollout.custom.agentcore`. Everything
-else is verl's own keys.
+verl's rollout configuration has one free table, `rollout.custom`; ours is `rollout.custom.agentcore`. Everything else
+is verl's own keys.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...engine.checkpoints import resolve_model
+from ..launch import hydra_value, override_key, write_option
+from .environment import UNITS, attention_overrides, core_overrides
+
+if TYPE_CHECKING:
+    from .backend import VerlSettings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 CUSTOM = f"{ROLLOUT}.custom.agentcore"
-SPELLED = f"{ROLLOUT}.agentcore"
+SPELLING = f"{ROLLOUT}.agentcore"
 NAME = f"{ROLLOUT}.name"
-ENGINE = "vllm"
-"""Which of verl's servers samples, if nobody says."""
-
 MANAGER = f"{ROLLOUT}.agent.agent_loop_manager_class"
+LOCAL_DIR = "trainer.default_local_dir"
+DEFAULT_ENGINE = "vllm"
+"""The one of verl's servers that samples by default."""
 
 NEEDED = {
     MANAGER: "agentcore_rl_toolkit.backends.verl.manager.AgentCoreManager",
@@ -29,106 +38,137 @@ NEEDED = {
     f"{ROLLOUT}.calculate_log_probs": True,
     "algorithm.rollout_correction.rollout_is": "token",
 }
-"""What verl has to be told for agents' rollouts, unless somebody has told it otherwise.
+"""Overrides that agents' rollouts need, unless the user sets the keys.
 
-`shuffle`: rollouts of several rows make a batch of more rows than were asked for. verl fills it up with masked ones to
-a further update, which without it would be of the last few rows alone.
+`shuffle`: rollouts of several rows make the batch larger than configured, and verl fills it up with masked rows to a
+further update. Without shuffling, that update would train on the last few rows alone.
 
 `rollout_is`: the sampler's probabilities differ from the trainer's, by rounding, and in asynchronous modes by updates.
 verl weighs each token by their ratio, up to its `rollout_is_threshold`.
 """
 
+SETTINGS = {
+    "data": "data.train_files",
+    "eval_data": "data.val_files",
+    "model": "actor_rollout_ref.model.path",
+    "steps": "trainer.total_training_steps",
+    "rows_per_step": "data.train_batch_size",
+    "n": f"{ROLLOUT}.n",
+    "seed": "data.seed",
+    "temperature": f"{ROLLOUT}.temperature",
+    "eval_every": "trainer.test_freq",
+    "save_every": "trainer.save_freq",
+    "keep": "trainer.max_actor_ckpt_to_keep",
+    "resume": "trainer.resume_mode",
+    "eval_samples": f"{ROLLOUT}.val_kwargs.n",
+    "gpus": "trainer.n_gpus_per_node",
+    "nodes": "trainer.nnodes",
+    "workers": f"{ROLLOUT}.agent.num_workers",
+    "engine": NAME,
+}
+"""Settings that are keys of verl's own. The workers read all others from our table."""
+_ENDLESS_EPOCHS = 1_000_000
+"""verl also ends at `trainer.total_epochs`, 30 by default; with this many, `steps` alone ends a run."""
+
+
+def run_overrides(settings: VerlSettings) -> list[str]:
+    """verl's configuration for a run. `options` win, and their texts are Hydra's to parse."""
+    given = {override_key(name) for name in settings.options}
+    known = {key: value for key, value in _verl_keys(settings).items() if not _is_set(override_key(key), given)}
+    ours = {f"{CUSTOM}.{name}": value for name, value in _worker_settings(settings).items()}
+    return [*write_overrides(known | ours), *(write_option(key, value) for key, value in settings.options.items())]
+
+
+def write_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Overrides for values by key. `++` adds our keys to verl's; Hydra refuses others that verl doesn't have.
+
+    >>> write_overrides({"trainer.logger": ["console"], "+x.y": None, "data.train_files": "it's.jsonl"})
+    ['trainer.logger=[console]', '+x.y=null', "data.train_files='it\\\\'s.jsonl'"]
+    """
+    added = (MANAGER, f"{CUSTOM}.")
+    return [f"{'++' if key.startswith(added) else ''}{key}={hydra_value(value)}" for key, value in values.items()]
+
 
 def translate(overrides: Sequence[str]) -> list[str]:
-    """Overrides that stock verl takes, for those with `rollout.name=agentcore`; others are given back as they are.
+    """Rewrite overrides with `rollout.name=agentcore` for stock verl; others are returned unchanged.
 
     >>> translate(["actor_rollout_ref.rollout.name=agentcore", "actor_rollout_ref.rollout.agentcore.s3_bucket=b"])[-1]
     '++actor_rollout_ref.rollout.custom.agentcore.s3_bucket=b'
     """
-    pairs = [_pair(text) for text in overrides]
+    pairs = [(override_key(text), text.partition("=")[2]) for text in overrides]
     if (NAME, "agentcore") not in pairs:
         return list(overrides)
-    engine = next((value for key, value in pairs if key == f"{SPELLED}.engine"), ENGINE)
-    known = {key for key, _ in pairs}
-    needed = spelled({key: value for key, value in NEEDED.items() if not _told(key, known)})
-    told: list[str] = []
+    engine = next((value for key, value in pairs if key == f"{SPELLING}.engine"), DEFAULT_ENGINE)
+    given = {key for key, _ in pairs}
+    if "data.custom_cls.path" in given:  # a dataset of the user's own has its own name
+        given.add("data.custom_cls.name")
+    needed = write_overrides({key: value for key, value in NEEDED.items() if key not in given})
+    translated: list[str] = []
     for text, (key, value) in zip(overrides, pairs, strict=True):
         if (key, value) == (NAME, "agentcore"):
-            told += [f"{NAME}={engine}", *needed]  # beside it: an option of Hydra's may come between overrides
-        elif key == SPELLED or key.startswith(f"{SPELLED}."):
-            if key != f"{SPELLED}.engine":
-                told.append(f"++{CUSTOM}{key.removeprefix(SPELLED)}={value}")
+            translated += [f"{NAME}={engine}", *needed]  # here, because an option of Hydra's may follow the overrides
+        elif key == SPELLING or key.startswith(f"{SPELLING}."):
+            if key != f"{SPELLING}.engine":
+                translated.append(f"++{CUSTOM}{key.removeprefix(SPELLING)}={value}")
         else:
-            told.append(text)
-    return told
+            translated.append(text)
+    return translated
 
 
-def spelled(values: Mapping[str, Any]) -> list[str]:
-    """Overrides for values by key. Ours are added to verl's files; of others Hydra refuses what verl doesn't have.
-
-    >>> spelled({"trainer.logger": ["console"], "+x.y": None, "data.train_files": "it's.jsonl"})
-    ['trainer.logger=["console"]', '+x.y=null', "data.train_files='it\\\\'s.jsonl'"]
-    """
-    added = (MANAGER, f"{CUSTOM}.")
-    return [f"{'++' if key.startswith(added) else ''}{key}={_value(value)}" for key, value in values.items()]
-
-
-def as_written(options: Mapping[str, Any]) -> list[str]:
-    """Overrides for options of the user's: text is Hydra's to read, as on verl's own command line.
-
-    >>> as_written({"actor_rollout_ref.actor.optim.lr": "1e-6", "trainer.logger": ["console"]})
-    ['actor_rollout_ref.actor.optim.lr=1e-6', 'trainer.logger=["console"]']
-    """
-    return [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in options.items()]
-
-
-def key_of(override: str) -> str:
-    """The key that an override, or the name of one, is about.
-
-    >>> key_of("++trainer.logger=x")
-    'trainer.logger'
-    """
-    return _pair(override)[0]
-
-
-def _told(key: str, known: set[str]) -> bool:
-    """A data class of the user's own comes with a name of its own."""
-    return key in known or (key == "data.custom_cls.name" and "data.custom_cls.path" in known)
-
-
-def _pair(override: str) -> tuple[str, str]:
-    key, _, value = override.partition("=")
-    return key.lstrip("+~"), value
-
-
-def _value(value: Any) -> str:
-    """A value as Hydra's grammar has it: strings are quoted, for they may hold anything."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\") if value.endswith("\\") else value
-        return "'" + escaped.replace("'", "\\'") + "'" if _needs_quotes(value) else value
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_value(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_quoted(one) if isinstance(one, str) else _value(one) for one in value) + "]"
-    return repr(value)
+def _verl_keys(settings: VerlSettings) -> dict[str, Any]:
+    data = str(Path(settings.data).resolve())
+    units = settings.verl_value(UNITS)
+    keys = {
+        **NEEDED,
+        **attention_overrides(),
+        **core_overrides(settings.gpus, settings.nodes, units if isinstance(units, int) else None),
+        **{key: getattr(settings, name) for name, key in SETTINGS.items()},
+    }
+    keys |= {
+        "data.train_files": data,
+        "data.val_files": str(Path(settings.eval_data).resolve()) if settings.eval_data else data,
+        "data.dataloader_num_workers": 0,
+        "actor_rollout_ref.model.path": resolve_model(settings.model),
+        "actor_rollout_ref.actor.ppo_mini_batch_size": settings.rows_per_step,
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        "trainer.test_freq": (settings.eval_every or settings.steps) if settings.eval_data else -1,
+        "trainer.val_before_train": settings.eval_data is not None,
+        f"{ROLLOUT}.val_kwargs.do_sample": True,
+        f"{ROLLOUT}.val_kwargs.temperature": settings.temperature,
+        f"{ROLLOUT}.val_kwargs.top_p": 1.0,
+        f"{ROLLOUT}.val_kwargs.top_k": -1,
+        "trainer.total_epochs": _ENDLESS_EPOCHS,
+        "trainer.resume_mode": "auto" if settings.resume else "disable",
+        "trainer.max_critic_ckpt_to_keep": settings.keep,
+        "actor_rollout_ref.actor.checkpoint.save_contents": [
+            *("model", "optimizer", "extra"),
+            *(() if settings.trains_adapter else ("hf_model",)),
+        ],
+        "trainer.project_name": "agentcore-rl",
+        "trainer.experiment_name": settings.folder.name,
+        "trainer.logger": ["console"],
+        LOCAL_DIR: str(settings.checkpoints),
+    }
+    if settings.context_limit is not None:
+        half = settings.context_limit // 2
+        keys |= {"data.max_prompt_length": half, "data.max_response_length": settings.context_limit - half}
+        keys["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = max(16384, settings.context_limit)
+    return keys
 
 
-def _needs_quotes(text: str) -> bool:
-    plain = all(character.isalnum() or character in "/-_.:@" for character in text)
-    return not text or not plain or text.lower() in ("null", "true", "false", "nan", "inf") or _number(text)
+def _worker_settings(settings: VerlSettings) -> dict[str, Any]:
+    """The settings that differ from their defaults and have no key of verl's own."""
+    values: dict[str, Any] = {}
+    for spec in dataclasses.fields(settings):
+        value = getattr(settings, spec.name)
+        if spec.name not in {"options", *SETTINGS} and value != spec.default and value != {}:
+            values[spec.name] = value
+    if settings.agent and settings.image is None and not settings.agent.startswith("arn:"):
+        values["agent"] = str(Path(settings.agent).resolve())  # workers may have another working directory
+    return values | {"output": str(settings.folder.resolve())}
 
 
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '\\"') + '"'
+def _is_set(key: str, given: set[str]) -> bool:
+    """Whether the user's options set this key, or the table that contains it."""
+    return any(key == one or key.startswith(f"{one}.") for one in given)

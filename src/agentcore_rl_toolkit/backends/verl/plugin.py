@@ -1,7 +1,7 @@
-"""What verl loads by itself (entry points of the group `verl.plugins`): the spelling `rollout.name=agentcore`.
+"""Lets stock verl understand `rollout.name=agentcore` (an entry point of the group `verl.plugins`).
 
-`python -m verl.trainer.main_ppo` imports verl, and with it this, before Hydra reads the command line. Other programs'
-command lines, and those without that override, stay as they are. `VERL_USE_EXTERNAL_PLUGINS=none` switches it off.
+`python -m verl.trainer.main_ppo` imports verl, and verl imports this, before Hydra reads the command line. Command
+lines without that override stay unchanged. `VERL_USE_EXTERNAL_PLUGINS=none` switches the plugin off.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sampling through verl's server client: token ids in, token ids out. Weights and replicas stay verl's business.
+"""Sampling through verl's server client: token ids in, token ids out. verl manages weights and replicas.
 
-verl answers once, when a sequence is whole, so nothing is streamed, and a call that is given up is sampled to its end.
+verl answers once, with the complete sequence. The engine therefore can't stream, and can't abort a call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...engine.base import EngineInfo, Routes, Sampled, SampleRequest, Sampling
 from ...errors import EngineError
 
 _ABORTED = ("aborted", "abort")
-_PAUSE = 1.0  # seconds before a sequence that the server gave up at once is asked for again
+_RETRY_SECONDS = 1.0  # before the gateway retries a sequence that the server aborted without a token
 _SGLANG = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 _NOT_SENT = ("top_logprobs", "stop", "max_tokens", "logit_bias", "json_schema")
 
@@ -26,27 +26,27 @@ class VerlEngine:
     def __init__(
         self, client: Any, *, model: str, context_length: int, server: str = "vllm", stop_ids: Collection[int] = ()
     ) -> None:
-        """`server` is verl's `rollout.name`; `stop_ids` end a reply without being told to."""
+        """`server` is verl's `rollout.name`; `stop_ids` are the server's own stop tokens."""
         self._client = client
         self._model = model
         self._context_length = context_length
         self._server = server
         self._stop_ids = frozenset(stop_ids)
-        self._going = asyncio.Event()
-        self._going.set()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
         self.version: int | None = None
-        """The step of the latest weights that a server has sampled with."""
+        """The step of the newest weights that a server has sampled with."""
         self.route_shape: tuple[int, int] | None = None
-        """Layers and experts a token, once a server has reported routes."""
+        """Layers, and experts per token, once a server has reported routes."""
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        await self._going.wait()
+        await self._resumed.wait()
         prompt = request.prompt.tolist()
-        longest = self._room(len(prompt), request.sampling)
+        longest = self._longest(len(prompt), request.sampling)
         output = await self._generate(request.session_id, prompt, self._params(request.sampling, longest))
         sampled = self._sampled(output, len(prompt), longest, request.sampling)
         if sampled.finish == "abort" and not sampled.token_ids:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_SECONDS)
         for part in _parts(sampled) if request.sampling.stop else (sampled,):
             yield part
 
@@ -55,29 +55,29 @@ class VerlEngine:
         return EngineInfo((self._model,), self._context_length, version)
 
     async def pause(self) -> None:
-        """New requests wait; running ones go on."""
-        self._going.clear()
+        """New requests wait; running ones continue."""
+        self._resumed.clear()
 
     async def resume(self) -> None:
-        self._going.set()
+        self._resumed.set()
 
     async def start(self) -> None:
-        """Nothing to do: verl's servers are up before its agent loops."""
+        """verl starts its servers before its agent loops."""
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """verl ends its servers."""
 
-    def _room(self, prompt: int, sampling: Sampling) -> int:
+    def _longest(self, prompt: int, sampling: Sampling) -> int:
         room = self._context_length - prompt
         if room < 1:
-            message = f"a prompt of {prompt} tokens leaves no room in a context of {self._context_length}"
+            message = f"a prompt of {prompt} tokens leaves no space in a context of {self._context_length}"
             raise EngineError(message, status=400)
         return room if sampling.max_tokens is None else min(room, sampling.max_tokens)
 
     def _params(self, sampling: Sampling, longest: int) -> dict[str, Any]:
-        """As vLLM names them; stop strings are watched for by the gateway, for verl's servers know no text."""
+        """Sampling parameters by the server's names. The gateway handles stop strings: verl's servers see no text."""
         if sampling.json_schema is not None:
-            raise EngineError("verl's servers take no JSON schema", status=400)
+            raise EngineError("verl's servers don't take a JSON schema", status=400)
         names = _SGLANG if self._server == "sglang" else {}
         known = {names.get(name, name): value for name, value in sampling.settings().items() if name not in _NOT_SENT}
         if "stop_token_ids" in known:
@@ -89,7 +89,7 @@ class VerlEngine:
     async def _generate(self, session_id: str, prompt: list[int], params: dict[str, Any]) -> Any:
         try:
             return await self._client.generate(session_id, prompt_ids=prompt, sampling_params=params)
-        except Exception as error:  # whatever Ray, the load balancer or the server raise
+        except Exception as error:  # Ray, the load balancer and the server may raise anything
             raise EngineError(f"verl's server failed: {type(error).__name__}: {error}") from error
 
     def _sampled(self, output: Any, prompt: int, longest: int, sampling: Sampling) -> Sampled:
@@ -106,32 +106,32 @@ class VerlEngine:
         return sampled
 
     def _finish(self, reason: str | None, ids: list[int], longest: int, sampling: Sampling) -> str:
-        """verl says `completed` for both ways a sequence can be whole."""
+        """verl reports `completed` both for a stop token and for the full length."""
         if reason in _ABORTED:
             return "abort"
         stopped = bool(ids) and ids[-1] in self._stop_ids.union(sampling.stop_token_ids)
         return "length" if reason == "length" or (len(ids) >= longest and not stopped) else "stop"
 
     def _routes(self, experts: Any, length: int) -> Routes | None:
-        """verl's servers report them from the first token of the prompt on, as tokens × layers × experts."""
+        """verl's servers report routes from the first token of the prompt on, as tokens × layers × experts."""
         if experts is None:
             return None
         table = np.ascontiguousarray(np.asarray(experts)[:length], dtype="<u2")
         if table.ndim != 3:
-            raise EngineError(f"expert routes of the shape {table.shape}, and not tokens × layers × experts")
+            raise EngineError(f"expert routes have the shape {table.shape}, not tokens × layers × experts")
         self.route_shape = (table.shape[1], table.shape[2])
         return Routes(0, table.tobytes(), table.shape[1] * table.shape[2], itemsize=2)
 
 
 def _versions(first: int, last: int, count: int) -> tuple[tuple[str, int], ...]:
-    """Where weights changed within a sequence verl doesn't say where: all but the last token may be of the oldest."""
+    """Versions by token. verl doesn't say where weights changed, so all tokens except the last may be of the oldest."""
     if first == last or count < 2:
         return ((str(first), count),)
     return ((str(first), count - 1), (str(last), 1))
 
 
 def _parts(sampled: Sampled) -> list[Sampled]:
-    """Token by token, so that the gateway can stop at a stop string, and leave the rest out."""
+    """One part per token, so the gateway can cut the sequence at a stop string."""
     oldest = sampled.versions[0][0] if sampled.versions else None
     parts = [
         Sampled([token], [logprob], weight_version=oldest, routes=sampled.routes)

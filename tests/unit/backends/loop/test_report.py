@@ -14,7 +14,7 @@ from support.process import clean_env
 
 SCRIPT = """
 import sys
-from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.loop.report import Report, run_totals
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.types import Status
@@ -22,14 +22,14 @@ from agentcore_rl_toolkit.types import Status
 report = Report(LoopSettings(agent="rl_app.py", model="tiny", output=sys.argv[1], steps=3))
 held_out = summarize([Outcome(str(i), str(i), Status.COMPLETED, float(i % 2), 1.0) for i in range(8)])
 with report:
-    report.evaluated(0, held_out)
+    report.show_evaluation(0, held_out)
     for step in (1, 2):
         known = {"loss": 0.1, "reward": step / 4, "step_time": 2.0, "fidelity": 1.0, "tokens_per_second": 70.4}
         known |= {"fidelity/unbridged": 3, "fidelity/unbridged/no_turn_end": 3, "fidelity/unbridged/changed_history": 1}
-        report.stepped(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
-    report.evaluated(2, held_out)
-    assert report.totals({}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
-    report.finished({})
+        report.add_step(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
+    report.show_evaluation(2, held_out)
+    assert run_totals(report.steps, {}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
+    report.finish({})
 """
 HEAD = ["step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left"]
 

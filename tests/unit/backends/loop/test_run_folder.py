@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.loop.report import Report, run_totals
 from agentcore_rl_toolkit.backends.loop.run_folder import RunFolder
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
@@ -43,22 +43,21 @@ def test_a_checkpoint_that_was_cut_off_is_none(folder: Path):
 
 def test_figures_go_on_from_the_checkpoint(folder: Path):
     report = Report(LoopSettings(output=str(folder)), quiet=True)
-    report.go_on(2)
+    report.resume(2)
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
-    known = report.totals({}, 2)
+    known = run_totals(report.steps, {}, 2)
     assert (known["rollouts"], known["failures"]) == (16, {"timeout": 2})
 
 
-def test_an_evaluation_that_was_not_made_has_no_figure(tmp_path: Path) -> None:
-    report = Report(LoopSettings(output=str(tmp_path)), quiet=True)
+def test_an_evaluation_that_was_not_made_has_no_figure() -> None:
     outcomes = [Outcome("row", "session", Status.COMPLETED, reward, 1.0) for reward in (0.25, 0.75)]
     early, late = (summarize([outcome]) for outcome in outcomes)
-    assert "before" not in report.totals({}, 3)
-    only_before = report.totals({0: early}, 3)
+    assert "before" not in run_totals([], {}, 3)
+    only_before = run_totals([], {0: early}, 3)
     assert (only_before["before"], "after" in only_before) == (0.25, False)
-    assert "after" not in report.totals({0: early, 2: late}, 3)
-    assert "after" not in report.totals({0: early}, 0)
-    assert report.totals({0: early, 3: late}, 3)["after"] == 0.75
+    assert "after" not in run_totals([], {0: early, 2: late}, 3)
+    assert "after" not in run_totals([], {0: early}, 0)
+    assert run_totals([], {0: early, 3: late}, 3)["after"] == 0.75
 
 
 def test_without_a_whole_checkpoint_everything_is_run_again(folder: Path):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.base import Plan, find
+from agentcore_rl_toolkit.backends.base import TrainingPlan, find
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
-from agentcore_rl_toolkit.backends.rllm.backend import BACKEND
+from agentcore_rl_toolkit.backends.rllm.backend import BACKEND, SessionCounts
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 
 ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/your-agent"
@@ -30,7 +33,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
     return where | {"model": "Qwen/Qwen3-4B", "rows_per_step": 2, "output": str(tmp_path / "run")}
 
 
-def plan(given: dict[str, Any], **more: Any) -> Plan:
+def plan(given: dict[str, Any], **more: Any) -> TrainingPlan:
     return BACKEND.plan(RllmSettings.from_mapping(given | more))
 
 
@@ -76,7 +79,7 @@ def test_a_local_runtime_that_is_already_there(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"trainer": "fireworks"}, "trainer is verl or tinker, not 'fireworks'"),
+        ({"trainer": "fireworks"}, "trainer must be one of verl, tinker, not 'fireworks'"),
         ({"agent_runtime_arn": "arn:aws:lambda:us-west-2:1:function:x"}, "is not the ARN of an agent runtime"),
         ({"s3_bucket": "Not_A_Bucket"}, "is not the name of a store"),
         ({"s3_bucket": None}, "sessions on AWS can't store results in a folder"),
@@ -86,7 +89,7 @@ def test_a_local_runtime_that_is_already_there(given: dict[str, Any]) -> None:
         ({"tps_limit": 0}, "tps_limit and timeout must be above 0"),
         ({"session_timeout": 0}, "tps_limit and timeout must be above 0"),
         ({"exp_id": "a//b"}, "exp_id"),
-        ({"sqs_url": "queue"}, "takes no sqs_url"),
+        ({"sqs_url": "queue"}, "doesn't take sqs_url"),
         ({"trainer": "tinker", "model": "tiny"}, "Tinker doesn't have the built-in policy"),
         ({"session_timout": 3}, "unknown setting 'session_timout'"),
     ],
@@ -98,7 +101,7 @@ def test_what_is_refused(given: dict[str, Any], settings: dict[str, Any], proble
 
 def test_rows_of_one_id_are_refused(given: dict[str, Any]) -> None:
     Path(given["data_path"]).write_text('{"id": 1}\n{"id": 1}\n')
-    with pytest.raises(ConfigError, match="several rows of id '1'"):
+    with pytest.raises(ConfigError, match="several rows with id '1'"):
         plan(given)
 
 
@@ -106,3 +109,63 @@ def test_training_without_rllm_says_what_to_install(given: dict[str, Any], tmp_p
     with pytest.raises(ImportError, match=r"rllm is not installed\nhint: rLLM is not on PyPI: git clone"):
         BACKEND.train(RllmSettings.from_mapping(given))
     assert not (tmp_path / "run").exists()
+
+
+# --- how its sessions ended ---------------------------------------------------------------------------------------
+
+
+def log(folder: Path, *errors: str | None, step: str = "train_step_1_epoch_0") -> None:
+    """Episodes as rLLM's logger writes them."""
+    if not (folder / "command.sh").exists():
+        (folder / "command.sh").touch()
+    place = folder / "episodes" / step
+    place.mkdir(parents=True, exist_ok=True)
+    for number, error in enumerate(errors):
+        metadata = {} if error is None else {"error": {"error_message": error, "elapsed": 1.0}}
+        episode = {"episode_id": f"t:{number}", "termination_reason": "error", "metadata": metadata}
+        (place / f"episode_hash1_idt_{number}.json").write_text(json.dumps(episode))
+    (place / "batch_summary.json").write_text("{}")
+
+
+def test_sessions_are_counted_over_all_steps(tmp_path: Path) -> None:
+    log(tmp_path, None, "no luck", None)
+    log(tmp_path, "no luck", step="val_step_0_epoch_0")
+    (tmp_path / "episodes" / "train_step_1_epoch_0" / "episode_hash1_idt_9.json").write_text('{"cut off')
+    counts = SessionCounts(tmp_path)
+    assert counts.read() == {"sessions": 5, "failed_sessions": 2}
+    counts.check()
+
+
+def test_the_commonest_failure_is_named(tmp_path: Path) -> None:
+    log(tmp_path, "ValueError: odd", "the session was lost", "the session was lost")
+    counts = SessionCounts(tmp_path)
+    counts.read()
+    with pytest.raises(AgentCoreRLError, match="all 3 sessions failed, for example: the session was lost"):
+        counts.check()
+
+
+def test_a_long_error_is_cut(tmp_path: Path) -> None:
+    log(tmp_path, "first line\n" + "x" * 5000)
+    counts = SessionCounts(tmp_path)
+    counts.read()
+    with pytest.raises(AgentCoreRLError) as raised:
+        counts.check()
+    assert "first line xxx" in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def test_those_of_an_earlier_run_don_t_count(tmp_path: Path) -> None:
+    log(tmp_path, None)
+    (tmp_path / "command.sh").touch()
+    written = (tmp_path / "episodes" / "train_step_1_epoch_0" / "episode_hash1_idt_0.json").stat().st_mtime_ns
+    os.utime(tmp_path / "command.sh", ns=(written + 1, written + 1))
+    assert SessionCounts(tmp_path).read() == {"sessions": 0, "failed_sessions": 0}
+
+
+def test_without_episodes_nothing_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "command.sh").touch()
+    counts = SessionCounts(tmp_path)
+    assert counts.read() == {"sessions": 0, "failed_sessions": 0}
+    with caplog.at_level(logging.WARNING):
+        counts.check()
+    assert "unknown how its sessions ended" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
 from agentcore_rl_toolkit.backends.rllm.check import check_overrides
-from agentcore_rl_toolkit.backends.rllm.overrides import overrides
+from agentcore_rl_toolkit.backends.rllm.overrides import run_overrides
 from agentcore_rl_toolkit.errors import ConfigError
 from support.rllm import IS_REAL, rllm_here
 
@@ -20,7 +20,7 @@ REMOTE = "rllm.remote_runtime."
 
 def written(trainer: str, **options: object) -> list[str]:
     settings = RllmSettings(agent=ARN, model="Qwen/Qwen3-4B", output="runs/it's 1", trainer=trainer, options=options)
-    return overrides(settings, ARN, "your-s3-bucket", "exp 1", 100)
+    return run_overrides(settings, ARN, "your-s3-bucket", "exp 1", 100)
 
 
 @pytest.mark.usefixtures("rllm_here")

@@ -42,7 +42,7 @@ def test_rows_that_no_table_can_hold(
 
 def test_rows_of_one_id_would_become_one_group() -> None:
     check_ids("rows.jsonl", [{"id": 1}, {"id": 2}, {}, {}, {"id": None}, {"id": ""}, {"id": 0}, {"id": 0}])
-    with pytest.raises(ConfigError, match="several rows of id '7'"):
+    with pytest.raises(ConfigError, match="several rows with id '7'"):
         check_ids("rows.jsonl", [{"id": 7}, {"id": "7"}])
 
 

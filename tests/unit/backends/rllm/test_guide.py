@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
-from agentcore_rl_toolkit.backends.rllm.overrides import overrides
+from agentcore_rl_toolkit.backends.rllm.overrides import run_overrides
 from agentcore_rl_toolkit.cli import main
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guides" / "rllm.md").read_text()
@@ -61,6 +61,6 @@ def written(changed: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for trainer in ("verl", "tinker"):
         settings = dataclasses.replace(RllmSettings(trainer=trainer), **given)
-        texts = overrides(settings, given["agent"], given["store"], given["exp_id"], 100)
+        texts = run_overrides(settings, given["agent"], given["store"], given["exp_id"], 100)
         found |= {name.lstrip("+"): value for name, _, value in (text.partition("=") for text in texts)}
     return found

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.backends.launch import hydra_value
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
-from agentcore_rl_toolkit.backends.rllm.overrides import hydra_value, overrides
+from agentcore_rl_toolkit.backends.rllm.overrides import run_overrides
 from agentcore_rl_toolkit.engine.tiny import path as tiny_path
 from agentcore_rl_toolkit.errors import ConfigError
 
@@ -17,7 +18,7 @@ TIMEOUT = "rllm.remote_runtime.agentcore.session_timeout"
 
 def written(rows: int = 100, **settings: Any) -> dict[str, str]:
     known = RllmSettings.from_mapping({"agent": ARN, "model": "Qwen/Qwen3-4B", "output": "/runs/math"} | settings)
-    texts = overrides(known, ARN, "your-s3-bucket", "exp-1", rows)
+    texts = run_overrides(known, ARN, "your-s3-bucket", "exp-1", rows)
     assert len({text.partition("=")[0].lstrip("+~") for text in texts}) == len(texts)
     return dict(text.partition("=")[::2] for text in texts)
 
@@ -124,32 +125,3 @@ def test_contradictions_are_refused() -> None:
     assert written(options={"rllm.remote_runtime.agentcore.agent_runtime_arn": ARN}) == written()
     with pytest.raises(ConfigError, match="is given twice, as 100 and 200"):
         written(options={TIMEOUT: 100, "rllm.remote_runtime.session_timeout": 200})
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (25.0, "25"),
-        (1e-6, "1e-06"),
-        ("arn:aws:x:y/z-1.2", "arn:aws:x:y/z-1.2"),
-        ("a b", "'a b'"),
-        ("", "''"),
-        ("3", "'3'"),
-        ("true", "'true'"),
-        ("it's", r"'it\'s'"),
-        ("a\\", r"'a\\'"),
-        (r"C:\x y", r"'C:\x y'"),
-        (r"\'", r"'\\\''"),
-        (["a", 1, ["b c"]], "[a,1,['b c']]"),
-        ({"a": {"b": None}}, "{a:{b:null}}"),
-    ],
-)
-def test_values_in_hydras_grammar(value: Any, text: str) -> None:
-    assert hydra_value(value) == text
-
-
-def test_what_has_no_place_in_it() -> None:
-    with pytest.raises(ConfigError, match="can't be an option of rLLM"):
-        hydra_value(object())

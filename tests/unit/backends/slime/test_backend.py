@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from agentcore_rl_toolkit.backends.base import Plan
+from agentcore_rl_toolkit.backends.base import TrainingPlan
 from agentcore_rl_toolkit.backends.slime import SlimeRunner
 from agentcore_rl_toolkit.backends.slime.backend import BACKEND, SlimeSettings
 from agentcore_rl_toolkit.backends.slime.checkout import Checkout
-from agentcore_rl_toolkit.backends.slime.command import SETTINGS
+from agentcore_rl_toolkit.backends.slime.flags import SETTINGS
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.cli.rollouts.train import read
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
@@ -58,7 +58,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def flags_of(plan: Plan) -> dict[str, str]:
+def flags_of(plan: TrainingPlan) -> dict[str, str]:
     """The command's flags, those without a value as an empty text."""
     words = plan.command[4:]
     assert plan.command[1:3] == ("-m", "agentcore_rl_toolkit.backends.slime.driver")
@@ -185,21 +185,21 @@ def test_the_loop_can_be_left_to_slime(told: dict[str, Any]) -> None:
     [
         ({"model_type": ""}, "model_type is missing"),
         ({"model_type": "qwen2.5-0.6B"}, r"no model type 'qwen2.5-0.6B'\nhint: .*qwen2.5-0.5B"),
-        ({"slime_dir": "."}, "is no checkout of slime"),
+        ({"slime_dir": "."}, "is not a checkout of slime"),
         ({"model_dir": "nowhere"}, "nowhere/config.json can't be read"),
         ({"data_path": "nowhere.jsonl"}, "can't be read"),
         ({"gateway_url": None}, "can't reach a gateway"),
         ({"s3_bucket": None}, "can't store results"),
         ({"rows_per_step": 9}, "has 8 rows"),
-        ({"plug": "hook"}, "plug is rollout or generate"),
+        ({"plug": "hook"}, "plug must be one of rollout, generate"),
         ({"asynchronous": True}, "give rollout_gpus"),
-        ({"temperature": 0.0}, "temperature is above 0"),
-        ({"megatron_dir": "/nowhere"}, "no checkout of Megatron-LM"),
-        ({"gpus": 6, "options": {"tensor-model-parallel-size": 4}}, "6 GPUs are no multiple of 4"),
-        ({"gpus": 8, "nodes": 4}, "may come down to 16 rollouts, and 32 parts"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"megatron_dir": "/nowhere"}, "not a checkout of Megatron-LM"),
+        ({"gpus": 6, "options": {"tensor-model-parallel-size": 4}}, "6 GPUs must be a multiple of 4"),
+        ({"gpus": 8, "nodes": 4}, "may have only 16 rollouts, and each of 32 data-parallel ranks"),
         ({"options": {"num_rollout": 3}}, "give steps"),
         ({"options": {"custom-config-path": "x"}}, "give custom_config"),
-        ({"options": {"rollout-top-p": 0.9}}, "--rollout-top-p has to be 1"),
+        ({"options": {"rollout-top-p": 0.9}}, "--rollout-top-p must be 1"),
         ({"options": {"rollout-shufle": True}}, "did you mean --rollout-shuffle"),
         ({"options": {"dynamic-sampling-filter-path": "f"}}, "give dynamic_sampling, or plug=generate"),
         ({"custom_config": {"agentcore": {}}}, "can't have a section agentcore"),
@@ -214,7 +214,7 @@ def test_what_cannot_work_is_refused(told: dict[str, Any], changes: dict[str, An
 def test_a_model_that_is_another(told: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps({"text_config": {"num_hidden_layers": 28, "hidden_size": 896}}))
-    with pytest.raises(ConfigError, match="has num_hidden_layers 28, and slime is told --num-layers 24"):
+    with pytest.raises(ConfigError, match="has num_hidden_layers 28, but slime gets --num-layers 24"):
         SlimeRunner(**told).plan()
 
 
@@ -224,7 +224,7 @@ def test_settings_from_a_file(told: dict[str, Any], tmp_path: Path) -> None:
     runner = SlimeRunner.from_yaml(path)
     assert runner.settings().steps == 3
     assert runner.settings(num_rollout=5).steps == runner.settings(steps=5).steps == 5
-    for text, said in (("[1]", "has no settings"), ("{", "is no YAML")):
+    for text, said in (("[1]", "has no settings"), ("{", "is not YAML")):
         path.write_text(text)
         with pytest.raises(ConfigError, match=said):
             SlimeRunner.from_yaml(path)
@@ -313,7 +313,7 @@ def test_old_names_that_contradict_or_are_gone(told: dict[str, Any], changes: di
 def test_a_script_without_a_model(tmp_path: Path) -> None:
     if CHECKOUT:
         pytest.skip("slime's own scripts have one each")
-    with pytest.raises(ConfigError, match=r"gives no MODEL_ARGS: nothing"):
+    with pytest.raises(ConfigError, match=r"sets no MODEL_ARGS: nothing"):
         Checkout(PLACE).model_flags("broken")
 
 
@@ -333,7 +333,7 @@ def test_our_flags_are_slimes(told: dict[str, Any]) -> None:
 
 
 def test_without_slime() -> None:
-    code = "from agentcore_rl_toolkit.backends.slime.slime_types import train_output; train_output([], {})"
+    code = "from agentcore_rl_toolkit.backends.slime.rollout import slime_module; slime_module('utils.data')"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_env())
     assert "slime can't be imported" in out.stderr
     assert "hint: clone https://github.com/THUDM/slime" in out.stderr

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from agentcore_rl_toolkit.backends.slime import SlimeRunner
-from agentcore_rl_toolkit.backends.slime.convert import flat, to_nothing, to_samples
-from agentcore_rl_toolkit.backends.slime.data import payload_of, write_rows
+from agentcore_rl_toolkit.backends.slime.backend import write_rows
+from agentcore_rl_toolkit.backends.slime.convert import flatten, payload_of, to_placeholder, to_samples
 from agentcore_rl_toolkit.backends.slime.rewards import post_process
 from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
@@ -125,11 +125,11 @@ def test_its_checks_take_our_samples() -> None:
     validate_rollout_id_annotated(step()[1])
     table = RouteTable(np.arange(1, 31, dtype=np.int32).reshape(5, 6), np.ones(5, np.uint8))
     routed = to_samples(make_group(make_rollout(1.0, make_row(routes=table))), [sample()], str, (3, 2))
-    nothing = to_nothing(failed(), sample(), 0, 0.0, (3, 2))
+    nothing = to_placeholder(failed(), sample(), 0, 0.0, (3, 2))
     args = arguments(num_layers=3, moe_router_topk=2, moe_layer_freq=[1, 1, 1])
-    routes = [one.rollout_routed_experts for one in (*flat(routed), nothing)]
+    routes = [one.rollout_routed_experts for one in (*flatten(routed), nothing)]
     validate_rollout_routed_experts_for_replay(routes, args)
-    for one in (*flat(routed), nothing):
+    for one in (*flatten(routed), nothing):
         one._validate_response_metadata_lengths()
 
 
@@ -139,7 +139,7 @@ def test_its_trainer_gets_every_rollout_once() -> None:
 
     args, samples = step()
     made = manager(args)
-    data = made._convert_samples_to_train_data(flat(samples))
+    data = made._convert_samples_to_train_data(flatten(samples))
     assert data["rollout_ids"] == [0, 0, 0, 1, 2, 3, 4]
     assert data["rollout_mask_sums"] == [5, 5, 5, 1, 2, 2, 2], "a rollout's rows are averaged over together"
     assert data["raw_reward"] == [1.0, 1.0, 1.0, 0.0, 0.5, 1.0, 0.0]
@@ -156,12 +156,12 @@ def test_a_failed_rollout_of_its_own_loop_is_in_no_divisor() -> None:
     import ray
 
     args, samples = step()
-    with_failed = flat(samples)
-    with_failed.insert(6, to_nothing(failed(), source_group(3, 1)[1], 0, 0.0))
+    with_failed = flatten(samples)
+    with_failed.insert(6, to_placeholder(failed(), source_group(3, 1)[1], 0, 0.0))
     data = manager(args)._convert_samples_to_train_data(with_failed)
     assert data["loss_masks"][6] == [0]
     assert data["rollout_ids"][6] == data["rollout_ids"][5], "a masked row of another rollout"
-    without = manager(step()[0])._convert_samples_to_train_data(flat(step()[1]))
+    without = manager(step()[0])._convert_samples_to_train_data(flatten(step()[1]))
     for name in ("rewards", "rollout_mask_sums", "rollout_ids"):
         assert data[name][:6] + data[name][7:] == without[name]
     parts = [ray.get(box.inner) for box in manager(args)._split_train_data_by_dp(data)]

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentcore_rl_toolkit.backends.slime.convert import STATUSES, flat, to_nothing, to_samples
-from agentcore_rl_toolkit.backends.slime.data import payload_of, slime_row
+from agentcore_rl_toolkit.backends.slime.backend import slime_row
+from agentcore_rl_toolkit.backends.slime.convert import (
+    STATUSES,
+    flatten,
+    payload_of,
+    to_placeholder,
+    to_samples,
+)
 from agentcore_rl_toolkit.backends.slime.rewards import fit_batch, post_process, restore_batch
 from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, Span
 from agentcore_rl_toolkit.rollout import Action
@@ -68,7 +74,7 @@ def test_an_id_that_slime_has_given_is_kept() -> None:
 
 def test_what_is_not_trained_on_is_no_sample() -> None:
     group = make_group(failed(), make_rollout(), replace(make_rollout(), action=Action.MASK))
-    assert [made.rollout_id for made in flat(to_samples(group, source_group(3), decode))] == [0]
+    assert [made.rollout_id for made in flatten(to_samples(group, source_group(3), decode))] == [0]
     assert to_samples(replace(group, dropped="incomplete"), source_group(3), decode) == []
 
 
@@ -83,7 +89,7 @@ def test_statuses(status: Status, theirs: str) -> None:
     rollout = replace(make_rollout(), status=status)
     ((made,),) = to_samples(make_group(rollout), [sample()], decode)
     assert made.status.name == theirs
-    masked = to_nothing(failed(status), sample(), 9, 0.0)
+    masked = to_placeholder(failed(status), sample(), 9, 0.0)
     assert masked.status.name == ("FAILED" if theirs == "COMPLETED" else theirs)
 
 
@@ -92,12 +98,12 @@ def test_every_status_has_one_of_slimes() -> None:
 
 
 def test_a_place_for_nothing() -> None:
-    made = to_nothing(failed(), sample(index=5), 9, -1.0, (3, 2))
+    made = to_placeholder(failed(), sample(index=5), 9, -1.0, (3, 2))
     assert (made.tokens, made.response_length, made.loss_mask, made.rollout_log_probs) == ([9, 9], 1, [0], [0.0])
     assert (made.remove_sample, made.reward, made.rollout_id) == (True, -1.0, 5)
     assert np.shape(made.rollout_routed_experts) == (1, 3, 2)
     assert all(np.count_nonzero(layer) for layer in made.rollout_routed_experts[0])
-    assert to_nothing(None, sample(), 9, 0.0).status.name == "ABORTED"
+    assert to_placeholder(None, sample(), 9, 0.0).status.name == "ABORTED"
 
 
 def routed(known: list[int], width: int = 6) -> Any:

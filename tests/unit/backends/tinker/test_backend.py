@@ -50,7 +50,7 @@ def test_a_plan_starts_nothing_and_says_what_was_found(known: dict[str, Any]) ->
 
 
 def test_another_temperature_is_remarked_on(known: dict[str, Any]) -> None:
-    assert "its loss is of temperature 1" in BACKEND.plan(TinkerSettings(**known, temperature=0.7)).text()
+    assert "loss assumes temperature 1" in BACKEND.plan(TinkerSettings(**known, temperature=0.7)).text()
 
 
 def test_the_command_line_shows_a_plan(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,12 +62,12 @@ def test_the_command_line_shows_a_plan(known: dict[str, Any], capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"loss": "dapo"}, "loss is one of importance_sampling, ppo, cispo, not 'dapo'"),
-        ({"per": "row"}, "per is token or rollout"),
+        ({"loss": "dapo"}, "loss must be one of importance_sampling, ppo, cispo, not 'dapo'"),
+        ({"per": "row"}, "per must be one of token, rollout"),
         ({"lora_rank": 0}, "lora_rank must be at least 1"),
-        ({"ttl_days": 0.001}, "ttl_days is at least an hour"),
-        ({"options": {"beta1": "high"}}, "the option beta1 is no number"),
-        ({"options": {"beta1": True}}, "the option beta1 is no number"),
+        ({"ttl_days": 0.001}, "ttl_days must be at least an hour"),
+        ({"options": {"beta1": "high"}}, "the option beta1 must be a number"),
+        ({"options": {"beta1": True}}, "the option beta1 must be a number"),
         ({"report_to": "wandb"}, "report_to"),
     ],
 )
@@ -78,7 +78,7 @@ def test_settings_that_make_no_sense_are_refused(known: dict[str, Any], wrong: d
 
 def test_an_address_that_is_none_is_refused(known: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_BASE_URL", "localhost:8000")
-    with pytest.raises(ConfigError, match="base_url is no URL: 'localhost:8000'"):
+    with pytest.raises(ConfigError, match="base_url must be a URL, not 'localhost:8000'"):
         BACKEND.plan(TinkerSettings(**known))
 
 

@@ -13,8 +13,8 @@ pytest.importorskip("tinker")
 
 from agentcore_rl_toolkit.backends.tinker.backend import TinkerSettings
 from agentcore_rl_toolkit.backends.tinker.convert import to_examples
-from agentcore_rl_toolkit.backends.tinker.training import rows_of
-from agentcore_rl_toolkit.backends.tinker.weights import Weights, adam, whole
+from agentcore_rl_toolkit.backends.tinker.training import rows_of_step
+from agentcore_rl_toolkit.backends.tinker.weights import TinkerWeights, adam_params, is_complete
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from support.fake_tinker import MODEL, FakeTinker
 from support.process import free_port
@@ -46,7 +46,7 @@ def examples(*rewards: float) -> Any:
 
 def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
     given = settings(fake, learning_rate=0.5, loss="ppo", options={"clip_low_threshold": 0.8, "beta2": 0.99})
-    with Weights(given) as weights:
+    with TinkerWeights(given) as weights:
         figures = weights.update(examples(1.0, 0.0, 1.0))
     assert len(fake.data) == 1
     assert len(fake.data[0]) == 3
@@ -59,7 +59,7 @@ def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
 
 
 def test_what_has_no_advantage_is_not_sent(fake: FakeTinker) -> None:
-    with Weights(settings(fake)) as weights:
+    with TinkerWeights(settings(fake)) as weights:
         assert weights.update(examples(1.0, 1.0)) == {"rows/run": 2, "rows/trained": 0}
         assert (fake.data, fake.optimizer) == ([], [])
         assert weights.update(examples(1.0, 0.5, 0.0))["rows/trained"] == 2  # the one in the middle is the mean
@@ -67,56 +67,58 @@ def test_what_has_no_advantage_is_not_sent(fake: FakeTinker) -> None:
 
 def test_a_checkpoint_is_the_weights_and_goes_on_in_another_session(fake: FakeTinker, tmp_path: Path) -> None:
     place = tmp_path / "checkpoint-1"
-    with Weights(settings(fake, ttl_days=2)) as weights:
+    with TinkerWeights(settings(fake, ttl_days=2)) as weights:
         weights.update(examples(1.0, 0.0))
-        assert not whole(place)
+        assert not is_complete(place)
         weights.save(place, 1)
-    assert whole(place)
+    assert is_complete(place)
     assert sorted(path.name for path in place.iterdir()) == ["tinker.json"]
     known = json.loads((place / "tinker.json").read_text())
     saved = fake.trained
     assert (known["step"], known["model"], fake.saved[known["sampler"]]) == (1, MODEL, saved)
     asked = [body for path, body in fake.requests if path == "/api/v1/save_weights"]
     assert [body["ttl_seconds"] for body in asked] == [2 * 24 * 60 * 60]
-    with Weights(settings(fake), place) as weights:
+    with TinkerWeights(settings(fake), place) as weights:
         assert len(fake.models) == 2
         assert fake.trained == saved
         asked = [body for path, body in fake.requests if path == "/api/v1/load_weights"]
         assert [(body["path"], body["optimizer"]) for body in asked] == [(known["state"], True)]
-        weights.forget(place)
+        weights.delete(place)
     assert not place.exists()
     assert fake.saved == {}
 
 
 def test_a_key_that_is_refused(fake: FakeTinker) -> None:
     fake.failing["create_session"] = 401
-    with pytest.raises(ConfigError, match="the service can't be used") as caught:
-        Weights(settings(fake))
+    with pytest.raises(ConfigError, match="can't use the service") as caught:
+        TinkerWeights(settings(fake))
     assert "set TINKER_API_KEY" in str(caught.value)
 
 
 def test_no_key_at_all(fake: FakeTinker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TINKER_API_KEY")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(AgentCoreRLError, match="the service can't be used"):
-        Weights(settings(fake))
+    with pytest.raises(AgentCoreRLError, match="can't use the service"):
+        TinkerWeights(settings(fake))
 
 
 def test_a_service_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="no Tinker service answers at"):
-        Weights(TinkerSettings(base_url=f"http://127.0.0.1:{free_port()}"))
+        TinkerWeights(TinkerSettings(base_url=f"http://127.0.0.1:{free_port()}"))
 
 
 def test_optimizer_settings_that_the_sdk_refuses() -> None:
     known = TinkerSettings(options={"beta1": 0.5})
-    assert (adam(known).beta1, adam(known).learning_rate) == (0.5, 1e-4)
+    assert (adam_params(known).beta1, adam_params(known).learning_rate) == (0.5, 1e-4)
 
 
 def test_rows_go_round_in_another_order_each_time_and_the_same_on_every_run() -> None:
     rows = [{"prompt": str(n)} for n in range(5)]
-    steps = [[row["prompt"] for row in rows_of(rows, step, 2, seed=1)] for step in range(5)]
+    steps = [[row["prompt"] for row in rows_of_step(rows, step, 2, seed=1)] for step in range(5)]
     flat = [prompt for step in steps for prompt in step]
     assert sorted(flat[:5]) == sorted(flat[5:]) == ["0", "1", "2", "3", "4"]
     assert flat[:5] != flat[5:]
-    assert rows_of(rows, 3, 2, seed=1) == [rows[int(n)] for n in steps[3]]
-    assert [rows_of(rows, step, 2, seed=2) for step in range(5)] != [rows_of(rows, s, 2, seed=1) for s in range(5)]
+    assert rows_of_step(rows, 3, 2, seed=1) == [rows[int(n)] for n in steps[3]]
+    assert [rows_of_step(rows, step, 2, seed=2) for step in range(5)] != [
+        rows_of_step(rows, s, 2, seed=1) for s in range(5)
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.trl.convert import split, to_batch
+from agentcore_rl_toolkit.backends.trl.convert import split_row, to_batch
 from agentcore_rl_toolkit.rollout import Action
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
 
@@ -18,7 +18,7 @@ PAD = 9
 
 def test_a_row_is_cut_where_sampling_began() -> None:
     row = make_row([1, 2, 3], [4, 5, 6, 7], [1, 0, 0, 1], [-0.5, math.nan, -3.0, -0.25])
-    assert split(row) == ([1, 2, 3], [4, 5, 6, 7], [-0.5, 0.0, 0.0, -0.25], [1, 0, 0, 1])
+    assert split_row(row) == ([1, 2, 3], [4, 5, 6, 7], [-0.5, 0.0, 0.0, -0.25], [1, 0, 0, 1])
 
 
 def test_a_slot_for_each_sample_in_order() -> None:

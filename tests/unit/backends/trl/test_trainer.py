@@ -436,9 +436,9 @@ def test_the_pinned_keys_of_trls_batch(tmp_path: Path) -> None:
     keys: list[set[str]] = []
 
     class Plain(Watched):
-        def _with_more(self, output: dict[str, Any]) -> dict[str, Any]:
+        def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:
             keys.append(set(output))
-            return super()._with_more(output)
+            return super()._complete_batch(output)
 
     stepped(single(), tmp_path, kind=Plain)
     assert keys == [

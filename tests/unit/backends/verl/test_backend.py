@@ -10,8 +10,8 @@ import pytest
 
 from agentcore_rl_toolkit.backends import verl
 from agentcore_rl_toolkit.backends.base import find
-from agentcore_rl_toolkit.backends.verl.agent_arn import Image, deploy
-from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
+from agentcore_rl_toolkit.backends.verl.backend import BACKEND, RuntimeImage, VerlSettings
+from agentcore_rl_toolkit.backends.verl.overrides import run_overrides
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.runtime.aws_control import RuntimeControl
 from support.fake_agentcore_control import FakeAgentCoreControl
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> dict[str, Any]:
 
 def overrides(settings: dict[str, Any], **changes: Any) -> dict[str, str]:
     """By key, as Hydra reads them."""
-    pairs = [override.partition("=") for override in VerlSettings(**settings | changes).overrides()]
+    pairs = [override.partition("=") for override in run_overrides(VerlSettings(**settings | changes))]
     found = {key.lstrip("+"): value for key, _, value in pairs}
     assert len(found) == len(pairs)
     return found
@@ -99,15 +99,15 @@ def test_a_run_is_not_overwritten(settings: dict[str, Any], tmp_path: Path) -> N
 
 def test_an_adapter_is_saved_in_verls_own_format(settings: dict[str, Any]) -> None:
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
-    assert overrides(settings)[key] == '["model","optimizer","extra","hf_model"]'
+    assert overrides(settings)[key] == "[model,optimizer,extra,hf_model]"
     lora = {"actor_rollout_ref.model.lora_rank": 8}
-    assert overrides(settings, options=lora)[key] == '["model","optimizer","extra"]'
+    assert overrides(settings, options=lora)[key] == "[model,optimizer,extra]"
     assert any("model_merger" in note for note in BACKEND.plan(VerlSettings(**settings, options=lora)).notes)
 
 
 def test_options_replace_ours(settings: dict[str, Any]) -> None:
     told = overrides(settings, options={"++trainer.logger": ["wandb"], "actor_rollout_ref.rollout.n": 2, "+a": "[b,c]"})
-    assert told["trainer.logger"] == '["wandb"]'
+    assert told["trainer.logger"] == "[wandb]"
     assert (told["actor_rollout_ref.rollout.n"], told["a"]) == ("2", "[b,c]")
 
 
@@ -130,11 +130,11 @@ def test_training_without_verl_says_what_to_install(settings: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"engine": "hf"}, "engine is vllm, sglang or trtllm"),
-        ({"max_batch_tokens": 100}, "max_batch_tokens can't be kept with verl"),
+        ({"engine": "hf"}, "engine must be one of vllm, sglang, trtllm"),
+        ({"max_batch_tokens": 100}, "verl can't keep max_batch_tokens"),
         ({"gpus": 0}, "gpus must be at least 1"),
-        ({"workers": 2, "gateway_url": "http://a:80"}, "2 workers can't have the one gateway_url"),
-        ({"gateway_url": "http://a:{port}"}, "there is no gateway_port"),
+        ({"workers": 2, "gateway_url": "http://a:80"}, "2 workers can't share the gateway_url"),
+        ({"gateway_url": "http://a:{port}"}, "gateway_port is not set"),
     ],
 )
 def test_what_can_not_work_is_refused(settings: dict[str, Any], changes: dict[str, Any], problem: str) -> None:
@@ -148,12 +148,12 @@ def test_what_can_not_work_is_refused(settings: dict[str, Any], changes: dict[st
 def test_a_plan_with_an_image_asks_nobody(settings: dict[str, Any]) -> None:
     aws = settings | {"agent": "math_agent", "container_uri": IMAGE, "store": "bucket", "gateway_url": "http://gw:80"}
     plan = BACKEND.plan(VerlSettings(**aws))
-    assert plan.notes[0] == f"agent: the runtime math_agent, made or updated from {IMAGE} when verl starts"
+    assert plan.notes[0] == f"agent: the runtime math_agent, created or updated from {IMAGE} when verl starts"
     with pytest.raises(ConfigError, match="can't reach a gateway"):
         BACKEND.plan(VerlSettings(**aws | {"gateway_url": None}))
     with pytest.raises(ConfigError, match="is not an image in ECR"):
         BACKEND.plan(VerlSettings(**aws | {"container_uri": "math:dev"}))
-    with pytest.raises(ConfigError, match="it has no name"):
+    with pytest.raises(ConfigError, match="which needs a name"):
         BACKEND.plan(VerlSettings(**aws | {"agent": ""}))
 
 
@@ -172,9 +172,9 @@ def test_a_runtime_is_made_and_then_updated_with_nothing_else_changed(
     control: tuple[FakeAgentCoreControl, RuntimeControl],
 ) -> None:
     fake, plane = control
-    with pytest.raises(ConfigError, match="no runtime math yet, and no role"):
-        deploy(Image(name="math", uri=IMAGE), plane)
-    arn = deploy(Image(name="math", uri=IMAGE, role_arn=ROLE), plane)
+    with pytest.raises(ConfigError, match="the runtime math doesn't exist yet, and needs a role"):
+        RuntimeImage(name="math", uri=IMAGE).deploy(plane)
+    arn = RuntimeImage(name="math", uri=IMAGE, role_arn=ROLE).deploy(plane)
     assert fake.changes == ["CreateAgentRuntime"]
     (known,) = fake.runtimes.values()
     assert known["agentRuntimeArn"] == arn
@@ -183,9 +183,9 @@ def test_a_runtime_is_made_and_then_updated_with_nothing_else_changed(
         "networkModeConfig": {"subnets": ["subnet-0a1b2c3d"], "securityGroups": ["sg-0a1b2c3d"]},
     }
     known |= {"environmentVariables": {"TABLE": "x"}, "networkConfiguration": vpc}
-    assert deploy(Image(name="math", uri=IMAGE), plane) == arn  # nothing differs
+    assert RuntimeImage(name="math", uri=IMAGE).deploy(plane) == arn  # nothing differs
     assert fake.changes == ["CreateAgentRuntime"]
-    assert deploy(Image(name="math", uri=f"{IMAGE}2"), plane) == arn
+    assert RuntimeImage(name="math", uri=f"{IMAGE}2").deploy(plane) == arn
     assert fake.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     (known,) = fake.runtimes.values()
     assert known["agentRuntimeArtifact"]["containerConfiguration"]["containerUri"] == f"{IMAGE}2"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import yaml
 
-from agentcore_rl_toolkit.backends.verl.backend import VERLS, VerlSettings
-from agentcore_rl_toolkit.backends.verl.cpus import CPUS, UNITS, VERLS_UNITS, fitted
-from agentcore_rl_toolkit.backends.verl.overrides import NEEDED, spelled
+from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
+from agentcore_rl_toolkit.backends.verl.environment import CPUS, DEFAULT_UNITS, UNITS, fit_cores
+from agentcore_rl_toolkit.backends.verl.overrides import NEEDED, SETTINGS, run_overrides, write_overrides
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guides" / "verl.md").read_text()
 
@@ -19,12 +19,12 @@ def table(marker: str) -> list[list[str]]:
 
 
 def test_what_verl_needs_to_be_told() -> None:
-    told = [override.lstrip("+").partition("=") for override in spelled(NEEDED)]
+    told = [override.lstrip("+").partition("=") for override in write_overrides(NEEDED)]
     assert table("verl needs") == [[f"`{key}`", f"`{value}`"] for key, _, value in told]
 
 
 def test_what_verl_has_keys_for() -> None:
-    assert table("verl settings") == [[f"`{ours}`", f"`{key}`"] for ours, key in VERLS.items()]
+    assert table("verl settings") == [[f"`{ours}`", f"`{key}`"] for ours, key in SETTINGS.items()]
 
 
 def test_the_file_is_one_of_settings() -> None:
@@ -32,12 +32,12 @@ def test_the_file_is_one_of_settings() -> None:
     values = yaml.safe_load(text)
     assert values.pop("backend") == "verl"
     settings = VerlSettings.from_mapping(values)
-    assert {"data.train_batch_size=64", "actor_rollout_ref.actor.optim.lr=1e-6"} <= set(settings.overrides())
+    assert {"data.train_batch_size=64", "actor_rollout_ref.actor.optim.lr=1e-6"} <= set(run_overrides(settings))
 
 
 def test_what_few_cores_change() -> None:
-    assert list(fitted(gpus=1, cores=1)) == [UNITS, CPUS]
-    assert f"| `{UNITS}` | {fitted(gpus=1, cores=1)[UNITS]}, " in GUIDE
+    assert list(fit_cores(gpus=1, cores=1)) == [UNITS, CPUS]
+    assert f"| `{UNITS}` | {fit_cores(gpus=1, cores=1)[UNITS]}, " in GUIDE
     assert f"| `{CPUS}` | the sum of the claims" in GUIDE
-    assert VERLS_UNITS == 8
+    assert DEFAULT_UNITS == 8
     assert "eight storage units" in GUIDE

@@ -86,7 +86,7 @@ def test_there_is_as_much_room_as_the_context_has() -> None:
     sampled(engine(client), range(30))
     sampled(engine(client), range(30), max_tokens=50)
     assert [params["max_tokens"] for _, _, params in client.asked] == [2, 2]
-    with pytest.raises(EngineError, match="32 tokens leaves no room") as refused:
+    with pytest.raises(EngineError, match="32 tokens leaves no space") as refused:
         sampled(engine(client), range(32))
     assert refused.value.status == 400
 
@@ -125,7 +125,7 @@ def test_sglang_has_other_names() -> None:
 
 
 def test_a_schema_is_refused() -> None:
-    with pytest.raises(EngineError, match="no JSON schema") as refused:
+    with pytest.raises(EngineError, match="don't take a JSON schema") as refused:
         sampled(engine(Client()), json_schema={})
     assert refused.value.status == 400
 

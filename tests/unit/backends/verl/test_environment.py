@@ -1,4 +1,4 @@
-"""What verl is told where a machine has few cores."""
+"""Overrides for a machine with few cores."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.verl import cpus
+from agentcore_rl_toolkit.backends.verl import environment
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
-from agentcore_rl_toolkit.backends.verl.cpus import CPUS, UNITS, claimed, fitted, starts_ray
+from agentcore_rl_toolkit.backends.verl.environment import CPUS, UNITS, claimed_cpus, fit_cores, starts_ray
+from agentcore_rl_toolkit.backends.verl.overrides import run_overrides
 
 
 @pytest.fixture
@@ -24,23 +25,23 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def told(**changes: Any) -> dict[str, str]:
     settings = VerlSettings(agent="rl_app.py", data="rows.jsonl", **changes)
-    pairs = (override.partition("=") for override in settings.overrides())
+    pairs = (override.partition("=") for override in run_overrides(settings))
     return {key: value for key, _, value in pairs if key in (UNITS, CPUS)}
 
 
 def test_the_examples_hold() -> None:
-    found = doctest.testmod(cpus)
+    found = doctest.testmod(environment)
     assert (found.failed, found.attempted) == (0, 2)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_every_claim_fits(gpus: int) -> None:
     for cores in range(1, 64):
-        known = fitted(gpus, cores)
-        assert known.get(CPUS, cores) >= claimed(gpus, known.get(UNITS, 8)), "or Ray would wait for ever"
+        known = fit_cores(gpus, cores)
+        assert known.get(CPUS, cores) >= claimed_cpus(gpus, known.get(UNITS, 8)), "or Ray would wait for ever"
         assert known.get(CPUS, cores) >= cores
-    assert fitted(gpus, claimed(gpus)) == {}, "verl's own, where that is possible"
-    assert fitted(gpus, None) == {}
+    assert fit_cores(gpus, claimed_cpus(gpus)) == {}, "verl's own, where that is possible"
+    assert fit_cores(gpus, None) == {}
 
 
 @pytest.mark.usefixtures("few")

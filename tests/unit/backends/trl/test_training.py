@@ -1,4 +1,4 @@
-"""Sampling with vLLM: what is refused before anything is loaded, and what a server is held back from."""
+"""A run with TRL: sampling with vLLM, and failures that a setting can avoid."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("trl")
 
-from accelerate import PartialState
+import torch
 
 from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 from agentcore_rl_toolkit.backends.trl.config import trl_config
-from agentcore_rl_toolkit.backends.trl.training import _Run
+from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
 
@@ -40,13 +40,15 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_may_be() -> None:
     for place in ("colocate", "http://127.0.0.1:8000", "https://vllm.example.com"):
         assert TrlSettings(vllm=place).vllm == place
-    with pytest.raises(ConfigError, match="vllm is `colocate` or the URL of a server, not 'server'"):
+    with pytest.raises(ConfigError, match="vllm must be `colocate` or the URL of a server, not 'server'"):
         TrlSettings(vllm="server")
 
 
 def test_it_has_to_be_installed() -> None:
     if importlib.util.find_spec("vllm") is None:
-        with pytest.raises(ConfigError, match="sampling with vLLM needs it installed here\nhint: pip install vllm"):
+        with pytest.raises(
+            ConfigError, match="sampling with vLLM needs vllm, which is not installed here\nhint: pip install vllm"
+        ):
             trl_config(TrlSettings(vllm="colocate", device="cpu"))
 
 
@@ -63,21 +65,24 @@ def test_what_trl_is_told(vllm: None) -> None:
     assert not trl_config(TrlSettings(device="cpu")).use_vllm
 
 
-def test_a_server_gets_its_weights_from_a_gpu(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("{}\n" * 8)
+def test_a_server_gets_its_weights_from_a_gpu(rows: str, tmp_path: Path) -> None:
     settings = TrlSettings(
-        agent="a.py", data=str(rows), output=str(tmp_path / "run"), vllm="http://127.0.0.1:1", device="cpu"
+        agent="a.py", data=rows, output=str(tmp_path / "run"), vllm="http://127.0.0.1:1", device="cpu"
     )
-    with pytest.raises(ConfigError, match="from a GPU, and there is none here"):
+    with pytest.raises(ConfigError, match="from a GPU, and this machine has none"):
         train(settings, report=Report(settings, quiet=True))
 
 
-def with_server(temperature: float, logprobs_mode: str, said: list[str] | None = None) -> _Run:
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n" * 8)
+    return str(path)
+
+
+def with_server(rows: str, temperature: float, logprobs_mode: str, said: list[str] | None = None) -> TrlRun:
     """A run that samples from a server which returns logprobs in that mode."""
-    run = object.__new__(_Run)
-    run.settings = TrlSettings(vllm="http://127.0.0.1:1", temperature=temperature)
-    run.state = PartialState(cpu=True)
+    run = TrlRun(TrlSettings(data=rows, vllm="http://127.0.0.1:1", temperature=temperature, device="cpu"))
     run.report = SimpleNamespace(say=(said if said is not None else []).append)  # type: ignore[assignment]
     info = {"model_config": {"logprobs_mode": logprobs_mode}}
     generation = SimpleNamespace(vllm_client=SimpleNamespace(get_server_info=lambda: info))
@@ -87,7 +92,7 @@ def with_server(temperature: float, logprobs_mode: str, said: list[str] | None =
         at_temperature=temperature == 1.0,
         vllm_generation=generation,
     )
-    assert isinstance(run._open_engine(None), VllmEngine)
+    assert isinstance(run.open_engine(None), VllmEngine)
     return run
 
 
@@ -96,18 +101,36 @@ def with_server(temperature: float, logprobs_mode: str, said: list[str] | None =
     [(1.0, "raw_logprobs", True), (0.7, "processed_logprobs", True), (0.7, "raw_logprobs", False)],
 )
 def test_a_servers_logprobs_are_used_if_they_are_at_the_temperature(
-    temperature: float, mode: str, usable: bool
+    rows: str, temperature: float, mode: str, usable: bool
 ) -> None:
     said: list[str] = []
-    assert with_server(temperature, mode, said).trainer.at_temperature is usable
+    assert with_server(rows, temperature, mode, said).trainer.at_temperature is usable
     assert [line.startswith("warning: the vLLM server returns raw_logprobs") for line in said] == [True] * (not usable)
 
 
-def test_nobody_samples_while_a_server_gets_weights() -> None:
-    run = with_server(1.0, "processed_logprobs")
-    with Gateway(ScriptedEngine([]), tokenizer=load_tokenizer("tiny")) as run.gateway:
-        core = run.gateway.core
+def test_sampling_pauses_while_a_server_gets_weights(rows: str) -> None:
+    run = with_server(rows, 1.0, "processed_logprobs")
+    with Gateway(ScriptedEngine([]), tokenizer=load_tokenizer("tiny")) as run.loop.gateway:
+        core = run.loop.gateway.core
         with contextlib.suppress(OSError), run.trainer.sampler_held():
             assert core.paused
             raise OSError("lost on the way")
         assert (core.paused, core.weight_version) == (False, "7")
+
+
+def test_out_of_memory_names_the_setting_to_lower() -> None:
+    with pytest.raises(AgentCoreRLError, match=r"out of memory.*\nhint: lower batch_size"), name_settings_to_change():
+        torch.empty(1 << 60)
+    with pytest.raises(AgentCoreRLError, match="out of memory: CUDA"), name_settings_to_change():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+
+def test_a_full_disk_is_said_to_be_full() -> None:
+    with pytest.raises(AgentCoreRLError, match=r"the disk is full.*\nhint: free some space"), name_settings_to_change():
+        Path("/dev/full").write_text("x")
+
+
+def test_other_failures_stay_as_they_are() -> None:
+    for error in (RuntimeError("else"), FileNotFoundError(2, "else"), ValueError("else")):
+        with pytest.raises(type(error), match="else"), name_settings_to_change():
+            raise error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.backends.trl.model import knows_tools, load
+from agentcore_rl_toolkit.backends.trl.config import load_policy, renders_tools
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.errors import ConfigError
 
@@ -15,18 +15,18 @@ PLAIN = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %
 
 
 def test_a_template_without_tools_is_found_out(tmp_path: Path):
-    model, tokenizer = load(TrlSettings(model="tiny", device="cpu"))
-    assert knows_tools(tokenizer)
+    model, tokenizer = load_policy(TrlSettings(model="tiny", device="cpu"))
+    assert renders_tools(tokenizer)
     assert model.config.vocab_size >= len(tokenizer)
     template = tmp_path / "plain.jinja"
     template.write_text(PLAIN)
-    _, tokenizer = load(TrlSettings(model=str(tiny.path()), device="cpu", chat_template=str(template)))
+    _, tokenizer = load_policy(TrlSettings(model=str(tiny.path()), device="cpu", chat_template=str(template)))
     assert tokenizer.chat_template == PLAIN
-    assert not knows_tools(tokenizer)
+    assert not renders_tools(tokenizer)
     tokenizer.chat_template = "{{ raise_exception('no') }}"
-    assert not knows_tools(tokenizer)
+    assert not renders_tools(tokenizer)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigError, match="has no model: there is nothing"):
-        load(TrlSettings(model=str(tmp_path), device="cpu"))
+        load_policy(TrlSettings(model=str(tmp_path), device="cpu"))

@@ -1,0 +1,131 @@
+"""A gateway at slime's router, a client and a runner, which stay open between slime's calls in one process.
+
+slime calls plain functions by their path, with its arguments and nothing else. The hooks therefore share what they open
+here, keyed by what it was opened with, until the process ends. `args.agentcore` holds our settings: the section of that
+name in the file that `--custom-config-path` names. Sizes, sampling and the model come from slime's own flags.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+from ...errors import ConfigError
+from ...gateway.gateway import Gateway
+from ...gateway.render.tokenizer import load_tokenizer
+from ...rollout import UNALTERED, Rollout, RolloutRunner, RolloutWriter
+from .backend import SlimeSettings
+from .convert import Replay
+from .router import RouterEngine, router_url
+
+_opened: dict[str, HookResources] = {}
+_lock = threading.Lock()
+
+
+class HookResources:
+    """The gateway, client and runner of a run."""
+
+    def __init__(self, args: Any) -> None:
+        self.settings = read_settings(args)
+        self.replay = replay_shape(args)
+        self._newest_version = 0
+        self._writer: RolloutWriter | None = None
+        with ExitStack() as stack:
+            tokenizer = load_tokenizer(args.hf_checkpoint)
+            self.decode: Callable[[list[int]], str] = tokenizer.decode
+            self.padding = tokenizer.pad_token_id or tokenizer.eos_token_id or 0
+            engine = RouterEngine(
+                router_url(args), model=args.hf_checkpoint, context_length=args.rollout_max_context_len
+            )
+            gateway = stack.enter_context(
+                Gateway(engine, tokenizer=tokenizer, routes=self.replay is not None, **self.settings.gateway)
+            )
+            client = stack.enter_context(self.settings.client())
+            options = self.settings.rollout_options(None, lambda: self._newest_version)
+            runner = RolloutRunner(client, gateway, options, on_rollout=self._add_rollout)
+            self.runner = stack.enter_context(closing(runner))
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def writing(self, kind: str, step: int) -> Iterator[None]:
+        """Write the rollouts that end in the block to a file of the step; it replaces that of an earlier attempt."""
+        path = self.settings.folder / kind / f"step-{step:06d}.jsonl"
+        path.unlink(missing_ok=True)
+        self.runner.failures_reset()
+        with RolloutWriter(path) as writer:
+            self._writer = writer
+            try:
+                yield
+            finally:
+                self._writer = None
+
+    def _add_rollout(self, rollout: Rollout) -> None:
+        if self._writer is not None:
+            self._writer.write(rollout)
+        for version in (version for row in rollout.rows for version, _, _ in row.versions):
+            if version.isdecimal():  # slime counts its weights; before its first update SGLang reports a word
+                self._newest_version = max(self._newest_version, int(version))
+
+
+def open_resources(args: Any) -> HookResources:
+    """The resources of a run in this process; the first call opens them."""
+    opened_with = [router_url(args), args.hf_checkpoint, replay_shape(args), getattr(args, "agentcore", None)]
+    key = json.dumps(opened_with, default=repr)
+    with _lock:
+        if key not in _opened:
+            _opened[key] = HookResources(args)
+        return _opened[key]
+
+
+@atexit.register
+def close_resources() -> None:
+    """Stop all sessions, and close everything."""
+    with _lock:
+        for resources in _opened.values():
+            resources.close()
+        _opened.clear()
+
+
+def read_settings(args: Any) -> SlimeSettings:
+    """Our settings, from slime's arguments."""
+    section = getattr(args, "agentcore", None)
+    if not isinstance(section, Mapping):
+        hint = "name a YAML file with --custom-config-path, and in it: agentcore: {agent_runtime_arn: …, s3_bucket: …}"
+        raise ConfigError("slime's arguments don't name an agent", hint=hint)
+    if args.rollout_top_p != 1.0:
+        hint = "slime needs the tokens of every nucleus, which the gateway doesn't record"
+        raise ConfigError("--rollout-top-p must be 1", hint=hint)
+    settings = SlimeSettings.from_mapping(section)
+    if not settings.agent:
+        raise ConfigError("agent is missing", hint="agentcore: {agent_runtime_arn: …} in the custom configuration")
+    return settings
+
+
+def replay_shape(args: Any) -> Replay | None:
+    """The shape of expert routes, if slime replays them."""
+    if not getattr(args, "use_rollout_routing_replay", False):
+        return None
+    return int(args.num_layers), int(args.moe_router_topk)
+
+
+def rollout_options(args: Any, **changes: Any) -> dict[str, Any]:
+    """Options of the runner: slime's sampling settings, with changes, win over the agent's."""
+    sampling = {
+        **UNALTERED,
+        "temperature": args.rollout_temperature,
+        "top_p": args.rollout_top_p,
+        "top_k": args.rollout_top_k,
+        "max_tokens": args.rollout_max_response_len,
+        "stop": args.rollout_stop,
+        "stop_token_ids": args.rollout_stop_token_ids,
+    }
+    sampling |= {name: value for name, value in changes.items() if value is not None}
+    enforced = {name: value for name, value in sampling.items() if value is not None}
+    return {"enforced": enforced, "context_limit": args.rollout_max_context_len}
