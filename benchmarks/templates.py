@@ -23,7 +23,7 @@ from template_folders import WRITTEN, shipped, write_folder
 
 from agentcore_rl_toolkit.cli.terminal.table import format_table
 from agentcore_rl_toolkit.engine.base import SampleRequest
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import RenderFault
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.call.unbridged import MEANINGS
@@ -50,7 +50,7 @@ class Model:
         self._renderer = renderer
         self._said: dict[str, tuple[list[int], int]] = {}
 
-    def sample(self, request: SampleRequest) -> Line:
+    def sample(self, request: SampleRequest) -> ScriptedLine:
         prompt = list(request.prompt)
         text = self.tokenizer.decode(prompt[-600:])
         marker = re.findall(r"\[(\w+)\]", text)[-1]
@@ -62,7 +62,7 @@ class Model:
         logprobs = [-(1 + number * 1000 + n) / 2**20 for n in range(len(ids))]
         self.made[number] = made
         self.calls.append(Call(prompt, ids, logprobs))
-        return Line(ids, logprobs)
+        return ScriptedLine(ids, logprobs)
 
     def _after(self, ids: list[int], prompt: str) -> list[int]:
         """A thought is closed only where the prompt has opened it."""

@@ -27,7 +27,7 @@ from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.replicas import Replicas
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import EngineError
-from support.fake_server import next_token
+from support.fake_server import logprob, next_token
 from support.fake_sglang import FakeSglang
 from support.fake_vllm import FakeVllm
 from support.loop import LoopThread, loop_thread
@@ -46,6 +46,10 @@ class Subject:
     """Tokens to leave in the context: more than its server samples unasked, and few enough to wait for."""
     streams: bool = True
     """Whether it gives tokens before it has sampled them all."""
+    aborts: bool = True
+    """Whether its server stops sampling for a caller that gave up."""
+    alternatives: bool = True
+    """Whether it reports the likeliest tokens besides the sampled one."""
 
 
 Open = Callable[[], AbstractContextManager[Subject]]
@@ -74,6 +78,46 @@ def vllm(mode: str = "tokens") -> Iterator[Subject]:
 def sglang(incremental: bool = False) -> Iterator[Subject]:
     with FakeSglang(incremental=incremental).serving() as fake:
         yield Subject(SglangEngine(fake.url), lambda: fake.gone, lambda: setattr(fake, "pace", 0.05))
+
+
+@contextmanager
+def slime_router() -> Iterator[Subject]:
+    """SGLang behind slime's router, which doesn't list its models."""
+    from agentcore_rl_toolkit.backends.slime.router import RouterEngine
+
+    with FakeSglang().serving() as fake:
+        fake.missing = {"/v1/models"}
+        engine = RouterEngine(fake.url, model="policy", context_length=fake.context_length)
+        yield Subject(engine, lambda: fake.gone, lambda: setattr(fake, "pace", 0.05))
+
+
+class VerlClient:
+    """verl's `LLMServerClient`: it answers with whole sequences, by the arithmetic of the fake servers."""
+
+    pace = 0.0
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        ids, stops = list(prompt_ids), sampling_params.get("stop_token_ids") or []
+        seed = sampling_params.get("seed", 0) if sampling_params.get("temperature") else 0
+        logprobs = []
+        while len(logprobs) < sampling_params["max_tokens"] and ids[-1:] not in [[stop] for stop in stops]:
+            await asyncio.sleep(self.pace)
+            token = next_token(ids, seed)
+            logprobs.append(logprob(ids, token))
+            ids.append(token)
+        steps = {"min_global_steps": 3, "max_global_steps": 3}
+        fields = {"log_probs": logprobs, "stop_reason": "completed", "routed_experts": None, "extra_fields": steps}
+        return SimpleNamespace(token_ids=ids[len(prompt_ids) :], **fields)
+
+
+@contextmanager
+def verl() -> Iterator[Subject]:
+    from agentcore_rl_toolkit.backends.verl.verl_engine import VerlEngine
+
+    client = VerlClient()
+    engine = VerlEngine(client, model="policy", context_length=512)
+    slow = lambda: setattr(client, "pace", 0.05)  # noqa: E731
+    yield Subject(engine, lambda: 0, slow, streams=False, aborts=False, alternatives=False)
 
 
 @contextmanager
@@ -169,6 +213,8 @@ SUBJECTS: dict[str, Open] = {
     "vllm-generate": lambda: vllm("generate"),
     "sglang": sglang,
     "sglang-incremental": lambda: sglang(True),
+    "slime-router": slime_router,
+    "verl": verl,
     "replicas": replicas,
     "transformers": transformers,
     "tinker": tinker,
@@ -300,12 +346,14 @@ def test_a_seed_makes_it_repeatable(subject: Subject, loop: LoopThread) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_alternatives_have_the_likeliest(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    if not subject.alternatives:
+        pytest.skip("it reports no alternatives")
     got = loop.run(whole(subject.engine, wish(top_logprobs=2, stream=stream)))
     assert got.top_logprobs is not None
     assert len(got.top_logprobs) == len(got.token_ids)
-    for token, logprob, top in zip(got.token_ids, got.logprobs, got.top_logprobs, strict=True):
+    for token, value, top in zip(got.token_ids, got.logprobs, got.top_logprobs, strict=True):
         assert 1 <= len(top) <= 2
-        assert top[token] == logprob == max(top.values())
+        assert top[token] == value == max(top.values())
 
 
 def test_closing_it_aborts_the_request(subject: Subject, loop: LoopThread) -> None:
@@ -323,7 +371,9 @@ def test_closing_it_aborts_the_request(subject: Subject, loop: LoopThread) -> No
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_cancelling_whoever_waits_aborts_the_request(subject: Subject, loop: LoopThread, stream: bool) -> None:
+def test_cancelling_the_caller_aborts_the_request(subject: Subject, loop: LoopThread, stream: bool) -> None:
+    if not subject.aborts:
+        pytest.skip("its server samples to the end")
     subject.slow()
     before = subject.aborted()
 

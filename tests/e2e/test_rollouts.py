@@ -19,7 +19,7 @@ import pytest
 
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.engine.base import SampleRequest
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import ConfigError, EngineError, RolloutsStopped, RuntimeFault, StoreMisconfigured
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.rollout import (
@@ -97,17 +97,17 @@ def told(watch: Callable[[], object] | None = None, **rows: list[str]) -> Script
     """An engine that says a row's lines to those who ask with it, and then "1"."""
     lines = {name.replace("_", "-"): list(said) for name, said in rows.items()}
 
-    def script(request: SampleRequest) -> Line:
+    def script(request: SampleRequest) -> ScriptedLine:
         if watch is not None:
             watch()
         prompt = text_of(request.prompt)
         if "start over" in prompt:
-            return Line(ids("a new beginning"))
+            return ScriptedLine(ids("a new beginning"))
         (name,) = re.findall(r"row-\w+", prompt)
         said = lines[name].pop(0) if lines.get(name) else "1"
         if said == "engine":
-            return Line([], fails=EngineError("the GPU is gone", status=500))
-        return Line(ids(said))
+            return ScriptedLine([], fails=EngineError("the GPU is gone", status=500))
+        return ScriptedLine(ids(said))
 
     return ScriptedEngine(script, weight_version="7")
 
@@ -274,10 +274,10 @@ def test_an_outage_is_waited_for_and_costs_no_row_and_no_failure(client: Rollout
     ended: list[Rollout] = []
     failures = iter(range(16))
 
-    def script(request: SampleRequest) -> Line:
+    def script(request: SampleRequest) -> ScriptedLine:
         if next(failures, None) is not None:
-            return Line([], fails=EngineError("the GPU is gone", status=500))
-        return Line(ids("1"))
+            return ScriptedLine([], fails=EngineError("the GPU is gone", status=500))
+        return ScriptedLine(ids("1"))
 
     with gateway(ScriptedEngine(script, weight_version="7")) as running:
         settings: dict[str, Any] = {"client": client, "gateway": running, "max_refills": 1, "max_failures": 2}

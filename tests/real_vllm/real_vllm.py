@@ -61,16 +61,21 @@ def text(loop: LoopThread, engine: VllmEngine, ids: list[int]) -> str:
     return str(post(loop, engine, "/detokenize", tokens=ids)["prompt"])
 
 
+def load_adapter(loop: LoopThread, engine: VllmEngine, folder: str) -> None:
+    fields = {"lora_name": "mine", "lora_path": str(FOLDER / folder), "load_inplace": True}
+    loop.run(engine.http.post_command("/v1/load_lora_adapter", json.dumps(fields).encode()))
+
+
 def test_adapters_are_swapped_under_one_name(loop: LoopThread, engine: VllmEngine) -> None:
     plain = sample(loop, engine)
     took = time.perf_counter()
-    loop.run(engine.load_lora("mine", str(FOLDER / "one")))
+    load_adapter(loop, engine, "one")
     print(f"a LoRA adapter loads in {time.perf_counter() - took:.3f} s")  # noqa: T201
     one = sample(loop, engine, "mine")
-    loop.run(engine.load_lora("mine", str(FOLDER / "two")))
+    load_adapter(loop, engine, "two")
     two = sample(loop, engine, "mine")
     assert "mine" in loop.run(engine.info()).models
-    loop.run(engine.unload_lora("mine"))
+    loop.run(engine.http.post_command("/v1/unload_lora_adapter", b'{"lora_name": "mine"}'))
     assert one.logprobs[0] != plain.logprobs[0] != two.logprobs[0] != one.logprobs[0]
     assert sample(loop, engine).token_ids == plain.token_ids
     with pytest.raises(EngineError) as caught:
@@ -117,7 +122,7 @@ def test_a_sequence_that_spans_an_update_tells_both_versions(loop: LoopThread) -
         async with aclosing(cast(Any, engine.sample(request))) as items:
             got.append(await anext(items))
             await engine.pause()
-            await engine.http.tell("/update_weight_version", b'{"new_version": "spanned"}')
+            await engine.http.post_command("/update_weight_version", b'{"new_version": "spanned"}')
             await engine.resume()
             got += [item async for item in items]
         return got

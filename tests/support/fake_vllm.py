@@ -39,12 +39,6 @@ class FakeVllm(FakeServer):
             handler.json({"status": "resumed"})
         elif path == "/weight_info" and self.weight_version:
             handler.json({"weight_version": self.weight_version})
-        elif path == "/v1/load_lora_adapter":
-            self.adapters[body["lora_name"]] = body["lora_path"]
-            handler.json("Success: LoRA adapter added successfully.")
-        elif path == "/v1/unload_lora_adapter":
-            del self.adapters[body["lora_name"]]
-            handler.json("Success: LoRA adapter removed successfully.")
         else:
             handler.json({"detail": "Not Found"}, 404)
 

@@ -1,4 +1,9 @@
-"""Engines: what samples tokens. The only seam to an inference server."""
+"""Engines sample tokens: the only connection to an inference server.
+
+In: token ids and sampling settings. Out: tokens with logprobs, as they are sampled. Engines refuse to deal with
+messages, sessions or trajectories, and report every failure as an `EngineError`. They may import `errors` and
+`common`; only the engine that needs a heavy dependency imports it.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +30,9 @@ KINDS = ("vllm", "vllm-generate", "sglang", "tinker", "transformers")
 
 
 def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None) -> Engine:
-    """The engine that `spec` describes; several, as a list or with commas between them, are replicas.
+    """The engine that `spec` describes; several, in a list or separated by commas, are replicas.
 
-    `tokenizer` is one of Transformers', for an engine in this process: for JSON schemas, and to end at stop strings.
+    `tokenizer` is a Transformers tokenizer for an engine in this process: for JSON schemas and stop strings.
 
     >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -40,7 +45,7 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
     for part in parts:
         named, equals, place = part.partition("=")
         if not equals or "://" in named:
-            named, place = kind, part  # of the same kind as the one before
+            named, place = kind, part  # the same kind as the one before
         if named not in KINDS or not place:
             raise ConfigError(
                 f"not an engine: {part!r}",

@@ -1,7 +1,7 @@
-"""The engine seam: token ids in; ids, logprobs, finish reason, weight version and expert routes out, as they come.
+"""The `Engine` protocol: token ids in; ids, logprobs, finish reason, weight version and expert routes out.
 
-An engine knows nothing of messages, sessions or HTTP clients. One parametrized suite (`tests/contract/test_engine.py`)
-runs against every implementation.
+An engine has no notion of messages or HTTP clients. One suite (`tests/contract/test_engine.py`) runs against every
+implementation.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class Sampling:
     top_logprobs: int = 0
     """How many alternatives to report with each token."""
     json_schema: dict[str, Any] | None = None
-    """What is sampled has to be JSON of this schema; `{}` is any JSON object."""
+    """The sampled text must be JSON of this schema; `{}` is any JSON object."""
     form: Form | None = None
-    """What a reply has to look like; only for engines with `forms`."""
-    said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    """Names of settings that count as set whatever their value is: one may ask for no stop strings."""
+    """The form that a reply must have; only for engines with `forms`."""
+    explicit: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Settings that count as set even with their default value: a request may ask for no stop strings."""
 
     def settings(self) -> dict[str, Any]:
-        """Those that are set, by name."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "said"}
+        """The settings that are set, by name."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "explicit"}
         unset = {"stop": (), "stop_token_ids": (), "logit_bias": (), "ignore_eos": False, "top_logprobs": 0}
         return {name: value for name, value in fields.items() if value is not None and value != unset.get(name)}
 
     def over(self, others: Sampling) -> Sampling:
-        """These settings, and `others` where these say nothing."""
-        theirs = {name: value for name, value in others.settings().items() if name not in self.said}
-        return Sampling(**theirs | self.settings())
+        """These settings, and those of `others` where these are unset."""
+        defaults = {name: value for name, value in others.settings().items() if name not in self.explicit}
+        return Sampling(**defaults | self.settings())
 
 
 @dataclass(frozen=True)
@@ -68,38 +68,38 @@ class SampleRequest:
     model: str | None = None
     """The model or LoRA adapter to sample from, where the engine has several."""
     session_id: str = ""
-    """Whose request it is: requests of one session share a prefix, so a replica that has it cached comes first."""
+    """Requests of one session share a prefix, so they go to the replica that has it cached."""
     choice: int = 0
     """Which of a call's `n` sequences this is."""
     stream: bool = True
-    """Whether tokens are wanted as they come; all at the end is cheaper for everyone."""
+    """Whether to give tokens as they come; all at the end is cheaper."""
     routes_from: int | None = None
-    """The position from which expert routes are wanted; None leaves it to the engine."""
+    """The first position to report expert routes for; None leaves it to the engine."""
 
 
 @dataclass(slots=True)
 class Sampled:
-    """Tokens sampled since the last one of these. The last has a `finish`."""
+    """The tokens since the previous item of a stream. The last item has a `finish`."""
 
     token_ids: list[int]
     logprobs: list[float | None]
-    """One for each token, of the policy before temperature; None where the engine gave none."""
+    """One per token, of the policy before temperature; None where the engine gave none."""
     finish: str | None = None
     """`stop` (a stop token or string), `length`, or `abort` (the engine gave up, e.g. for a weight update)."""
     weight_version: str | None = None
-    """What the tokens were sampled with, where the engine says."""
+    """The weights that sampled the tokens, if the engine reports them."""
     versions: tuple[tuple[str, int], ...] = ()
-    """On the last, where the engine says: the whole sequence's weight versions, and how many tokens each is behind."""
+    """On the last item, if the engine reports them: its weight versions, and how many tokens each sampled."""
     top_logprobs: list[dict[int, float]] | None = None
     routes: Routes | None = None
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Which experts each token went through: `layers × top_k` numbers a token, for consecutive tokens."""
+    """The experts of consecutive tokens: `layers × top_k` numbers per token."""
 
     start: int
-    """The position in prompt + sampled of the first token covered."""
+    """The position of the first token, in prompt and sampled ids together."""
     data: bytes = field(repr=False)
     """Little-endian integers of `itemsize` bytes, token by token."""
     width: int
@@ -111,7 +111,7 @@ class Routes:
         return len(self.data) // (self.width * self.itemsize)
 
     def since(self, position: int) -> Routes | None:
-        """The part from `position` on, None if nothing is left."""
+        """The part from `position` on; None if nothing is left."""
         skip = max(0, position - self.start)
         if skip >= self.count:
             return None
@@ -120,7 +120,7 @@ class Routes:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What an engine says of itself."""
+    """What an engine reports about itself."""
 
     models: tuple[str, ...]
     """Names it samples from; the first is the default."""
@@ -129,7 +129,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """What samples tokens."""
+    """Samples tokens."""
 
     def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         """Sample one sequence, giving tokens as they come; the last item has a `finish`.
@@ -138,16 +138,16 @@ class Engine(Protocol):
         """
 
     async def info(self) -> EngineInfo:
-        """Ask the engine what it serves. Raises `EngineError` while it can't be reached."""
+        """What the engine serves. Raises `EngineError` while it can't be reached."""
 
     async def pause(self) -> None:
-        """Start no new work; what is running goes on or is aborted, as the engine does it."""
+        """Start no new request until `resume`; running ones continue, wait or abort, depending on the engine."""
 
     async def resume(self) -> None:
-        """Undo `pause`."""
+        """Undo `pause`; does nothing if the engine is not paused."""
 
     async def start(self) -> None:
-        """Get ready to sample, on the running loop."""
+        """Prepare to sample, on the running loop."""
 
     async def close(self) -> None:
-        """Let go of connections and threads; may be called twice."""
+        """Release connections and threads; may be called twice."""

@@ -1,4 +1,4 @@
-"""Where the weights are that a name stands for. It looks at folders and loads nothing."""
+"""Finds the folder of a model or tokenizer. It only looks at folders, and loads nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def resolve_model(model: str) -> str:
     if not folder.is_dir() or _has_weights(folder):
         return model
     checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
-    checkpoints = checkpoints or list(_verls(folder / "checkpoints"))
+    checkpoints = checkpoints or list(_verl_checkpoints(folder / "checkpoints"))
     if checkpoints:
         return str(max(checkpoints, key=_step))
     found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
@@ -39,7 +39,7 @@ def resolve_model(model: str) -> str:
 
 
 def resolve_tokenizer(model: str) -> str:
-    """The folder of a tokenizer: one with its files, be there weights or not; otherwise that of the model."""
+    """The folder of a tokenizer: `model` if it holds one, with or without weights; otherwise the model's folder."""
     return model if _has(Path(model), _TOKENIZER) else resolve_model(model)
 
 
@@ -49,15 +49,15 @@ def is_adapter(folder: str | os.PathLike[str]) -> bool:
 
 
 def verl_step(folder: Path) -> int | None:
-    """The step of the newest checkpoint that verl wrote to its end, in its checkpoint folder: verl notes it last."""
+    """The step of the newest complete checkpoint in verl's checkpoint folder: verl writes this file last."""
     try:
         return int((folder / "latest_checkpointed_iteration.txt").read_text())
     except (OSError, ValueError):
         return None
 
 
-def _verls(folder: Path) -> Iterator[Path]:
-    """verl's checkpoints in Transformers' format. verl puts config.json there even if it saves no weights beside it."""
+def _verl_checkpoints(folder: Path) -> Iterator[Path]:
+    """verl's complete checkpoints in Transformers' format. verl writes config.json even where it saves no weights."""
     latest = verl_step(folder)
     for path in folder.glob("global_step_*/actor/huggingface"):
         whole = latest is not None and _step(path) <= latest

@@ -1,6 +1,6 @@
-"""The form of a reply: a thought, then a tool call or text of a JSON schema. A schema is meant for the text alone.
+"""The form of a reply: a thought, then a tool call or text of a JSON schema. The schema applies to the text alone.
 
-Engines take it as a grammar: `structural_tag` is what xgrammar reads, which vLLM and SGLang constrain with.
+Engines follow it as a grammar; `structural_tag` writes it for xgrammar, which vLLM and SGLang use.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any, Literal
 
 THINK, THOUGHT = "<think>", "</think>"
 GAP = r"[ \n]{0,4}"
-"""What may stand between a thought and what follows, as a regular expression."""
+"""The white space between a thought and the rest, as a regular expression."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a reply has to look like. One of `call` and `schema` is set, or both are: then either will do."""
+    """The form that a reply must have. `call`, `schema` or both are set; with both, either will do."""
 
     thought: Literal["", "optional", "open"] = ""
     """Whether a thought may come first; `open` if the prompt has begun it."""
     call: str = ""
-    """How a tool call begins. Whatever follows is free."""
+    """How a tool call begins. The rest of it is free."""
     schema: dict[str, Any] | None = None
-    """What text has to be; `{}` is any JSON object."""
+    """The schema of the text; `{}` is any JSON object."""
 
-    def after(self, text: str) -> Form | None:
-        """The form of what is left when `text` was sampled. Calls and text that were begun go on freely."""
+    def remaining(self, text: str) -> Form | None:
+        """The form of the rest of a reply that begins with `text`; a call or text that was begun continues freely."""
         thought = self.thought
         if thought:
-            said, closed, rest = text.partition(THOUGHT)
+            before, closed, rest = text.partition(THOUGHT)
             if closed:
                 text, thought = rest, ""
-            elif thought == "open" or said.lstrip().startswith(THINK):
+            elif thought == "open" or before.lstrip().startswith(THINK):
                 return dataclasses.replace(self, thought="open")
         return None if text.strip() else dataclasses.replace(self, thought=thought)
 
 
 def structural_tag(form: Form) -> str:
-    """The form for engines that constrain with xgrammar.
+    """The form for xgrammar.
 
-    A thought that the prompt has opened need not be there: a server with a reasoning parser constrains what comes
+    A thought that the prompt has opened is optional here: a server with a reasoning parser applies the grammar only
     after it.
     """
     ways: list[dict[str, Any]] = []
@@ -49,13 +49,13 @@ def structural_tag(form: Form) -> str:
         ways.append(_sequence({"type": "const_string", "value": form.call}, {"type": "any_text"}))
     if form.schema is not None:
         ways.append({"type": "json_schema", "json_schema": form.schema or {"type": "object"}})
-    said = ways[0] if len(ways) == 1 else {"type": "or", "elements": ways}
+    content = ways[0] if len(ways) == 1 else {"type": "or", "elements": ways}
     if form.thought:
         begin = THINK if form.thought == "optional" else ""
         thought = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": THOUGHT}
         gap = {"type": "regex", "pattern": GAP}
-        said = {"type": "or", "elements": [_sequence(thought, gap, said), _sequence(gap, said)]}
-    return json.dumps({"type": "structural_tag", "format": said})
+        content = {"type": "or", "elements": [_sequence(thought, gap, content), _sequence(gap, content)]}
+    return json.dumps({"type": "structural_tag", "format": content})
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:

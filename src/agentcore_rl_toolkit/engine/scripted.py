@@ -1,6 +1,6 @@
-"""An engine that says what a script tells it to: for tests and examples. It knows no tokenizer and no model.
+"""An engine that answers from a script: for tests and examples. It needs no tokenizer and no model.
 
-It keeps the requests it got and those that were given up, and fails on demand in the ways real engines do.
+It keeps the requests it got and those that callers gave up, and fails on demand in the ways real engines do.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from .base import EngineInfo, Routes, Sampled, SampleRequest
 
 
 @dataclass(frozen=True)
-class Line:
-    """One answer of a script. Plain token ids are a `Line` of those."""
+class ScriptedLine:
+    """One reply of a script. Plain token ids stand for a `ScriptedLine` of those."""
 
     ids: Sequence[int]
     logprobs: Sequence[float | None] | None = None
-    """Given as they are, be they too few or NaN; `logprob_of` each token if not said."""
+    """Passed on as they are, even if too few or NaN; by default `logprob_of` each token."""
     finish: str = "stop"
     fails: EngineError | None = None
     """Raised after all the ids, in place of a finish."""
 
 
-Script = Sequence[Sequence[int] | Line] | Callable[[SampleRequest], Sequence[int] | Line]
+Script = Sequence[Sequence[int] | ScriptedLine] | Callable[[SampleRequest], Sequence[int] | ScriptedLine]
 
 
 def logprob_of(token_id: int) -> float:
-    """What the engine says of a token, if its script doesn't.
+    """The engine's logprob of a token, unless its script has one.
 
     >>> logprob_of(3)
     -0.04
@@ -38,7 +38,7 @@ def logprob_of(token_id: int) -> float:
 
 
 class ScriptedEngine:
-    """Answers from a list, one for each request in their order, or by calling `script` with each request.
+    """Answers from a list, one entry per request in their order, or by calling `script` with each request.
 
     Example:
         >>> engine = ScriptedEngine([[5, 6, 7]])
@@ -59,11 +59,11 @@ class ScriptedEngine:
         forms: bool = False,
     ) -> None:
         self.forms = forms
-        """Whether it is asked to keep to a form; it says what it is told to all the same."""
+        """Whether it accepts requests with a form; it answers from its script all the same."""
         self.chunk = chunk
-        """Tokens given at a time."""
+        """Tokens per item of the stream."""
         self.delay = delay
-        """Seconds these take."""
+        """Seconds per item."""
         self.weight_version = weight_version
         self.requests: list[SampleRequest] = []
         self.aborted: list[SampleRequest] = []
@@ -71,15 +71,15 @@ class ScriptedEngine:
         self._routes_width = routes_width
         self._context_length = context_length
         self._models = models
-        self._going = asyncio.Event()
-        self._going.set()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         self.requests.append(request)
         number = len(self.requests) - 1
         ended = False
         try:
-            await self._going.wait()
+            await self._resumed.wait()
             line, logprobs = self._line(request, number)
             for sampled in self._chunks(request, line, logprobs):
                 await asyncio.sleep(self.delay * max(1, len(sampled.token_ids) // self.chunk))
@@ -97,12 +97,16 @@ class ScriptedEngine:
     async def info(self) -> EngineInfo:
         return EngineInfo(self._models, self._context_length, self.weight_version)
 
+    @property
+    def paused(self) -> bool:
+        return not self._resumed.is_set()
+
     async def pause(self) -> None:
-        """New requests wait; running ones go on."""
-        self._going.clear()
+        """New requests wait; running ones continue."""
+        self._resumed.clear()
 
     async def resume(self) -> None:
-        self._going.set()
+        self._resumed.set()
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -110,15 +114,15 @@ class ScriptedEngine:
     async def close(self) -> None:
         """Nothing to do."""
 
-    def _line(self, request: SampleRequest, number: int) -> tuple[Line, list[float | None]]:
-        """The line to say, cut where the request says, and its logprobs."""
+    def _line(self, request: SampleRequest, number: int) -> tuple[ScriptedLine, list[float | None]]:
+        """The line to say, cut at the request's limits, and its logprobs."""
         length, prompt = self._context_length, len(request.prompt)
         if length is not None and prompt >= length:
             raise EngineError(f"a prompt of {prompt} tokens leaves no room in a context of {length}", status=400)
         if not callable(self._script) and number >= len(self._script):
             raise EngineError(f"the script has {len(self._script)} answers, this is request {number + 1}", status=500)
-        said = self._script(request) if callable(self._script) else self._script[number]
-        line = said if isinstance(said, Line) else Line(said)
+        entry = self._script(request) if callable(self._script) else self._script[number]
+        line = entry if isinstance(entry, ScriptedLine) else ScriptedLine(entry)
         ids, finish = list(line.ids), line.finish
         limits = [n for n in (request.sampling.max_tokens, length and length - prompt) if n is not None]
         if limits and min(limits) < len(ids):
@@ -127,9 +131,9 @@ class ScriptedEngine:
         if stops:
             ids, finish = ids[: min(stops) + 1], "stop"
         given = [logprob_of(token) for token in ids] if line.logprobs is None else line.logprobs
-        return Line(ids, line.logprobs, finish, line.fails), list(given[: len(ids)])
+        return ScriptedLine(ids, line.logprobs, finish, line.fails), list(given[: len(ids)])
 
-    def _chunks(self, request: SampleRequest, line: Line, logprobs: list[float | None]) -> Iterator[Sampled]:
+    def _chunks(self, request: SampleRequest, line: ScriptedLine, logprobs: list[float | None]) -> Iterator[Sampled]:
         size = self.chunk if request.stream else max(1, len(line.ids))
         for at in range(0, max(1, len(line.ids)), size):
             end = at + size
@@ -142,7 +146,7 @@ class ScriptedEngine:
             yield sampled
 
     def _routes(self, request: SampleRequest, sampled: int) -> Routes | None:
-        """Routes that tell the position they belong to; like real ones they leave out the last token."""
+        """Routes that encode the position they belong to; like real ones they leave out the last token."""
         start = request.routes_from or 0
         positions = range(start, len(request.prompt) + sampled - 1)
         if not self._routes_width or not positions:

@@ -1,7 +1,7 @@
 """Tinker as an engine, through its SDK's `SamplingClient`.
 
-Tinker answers a request as a whole, so tokens come all at once. What it has no setting for (penalties, a grammar, …) is
-refused rather than left out: the tokens would be those of another distribution than the one asked for.
+Tinker answers a request as a whole, so all tokens come at once. The engine refuses settings that Tinker lacks
+(penalties, a grammar, …): without them the tokens would come from another distribution than the requested one.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ NEUTRAL: dict[str, Any] = {
     "json_schema": None,
     "form": None,
 }
-"""What Tinker can't do, with the value that asks for nothing."""
+"""Settings that Tinker lacks, with the value that changes nothing."""
 
 
 class TinkerEngine:
-    """Samples with a `SamplingClient`, or from what is named: a base model, or weights (`tinker://…`).
+    """Samples with a `SamplingClient`, or from a name: a base model, or weights (`tinker://…`).
 
-    A trainer gives its client, and a new one after each update of the weights:
+    A trainer passes its client, and a new one after each update of the weights:
 
         engine = TinkerEngine(training.save_weights_and_get_sampling_client(), name="Qwen/Qwen3-8B")
         …
         engine.update(training.save_weights_and_get_sampling_client(), "1")
 
-    Requests that are running then end with the weights they began with, and say so.
+    Running requests end with the weights they began with, and carry their version.
     """
 
     def __init__(
@@ -59,23 +59,26 @@ class TinkerEngine:
     ) -> None:
         """
         Args:
-            name: What the model is called; by default, what `client` names.
-            base_url: Where the service is, if `client` is a name; by default, where the SDK finds it.
-            api_key: For that; by default, the one the SDK finds.
-            context_length: The longest sequence; by default, what the service says, if `client` is a name.
+            name: The model's name; by default, the one in `client`.
+            base_url: The service, if `client` is a name; by default, the SDK's.
+            api_key: For the service; by default, the SDK's.
+            context_length: The longest sequence; by default, the service's, if `client` is a name.
             timeout: Seconds that a request may take.
         """
-        self._weights: tuple[tinker.SamplingClient | str, str] = client, weight_version  # one value: threads see both
+        self._weights: tuple[tinker.SamplingClient | str, str] = (
+            client,
+            weight_version,
+        )  # one value, so that threads see both change together
         self._name, self._timeout = name or (client if isinstance(client, str) else "tinker"), timeout
         self._place = {"base_url": base_url, "api_key": api_key}
         self._context_length = context_length
         self._service: tinker.ServiceClient | None = None
-        self._going = asyncio.Event()
-        self._going.set()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
         self._starting = asyncio.Lock()
         self._closed = False
 
-    # --- the seam ----------------------------------------------------------------------------------------------------
+    # --- the Engine protocol -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         async with self._starting:
@@ -88,25 +91,25 @@ class TinkerEngine:
 
     async def close(self) -> None:
         self._closed = True
-        self._going.set()
+        self._resumed.set()
         if self._service is not None:
             service, self._service = self._service, None
             await asyncio.to_thread(close_service, service)
 
     async def info(self) -> EngineInfo:
-        self._ready()
+        self._client()
         return EngineInfo((self._name,), self._context_length, self.weight_version)
 
     async def pause(self) -> None:
-        """New requests wait; running ones go on."""
-        self._going.clear()
+        """New requests wait; running ones continue."""
+        self._resumed.clear()
 
     async def resume(self) -> None:
-        self._going.set()
+        self._resumed.set()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        await self._going.wait()
-        client, version = self._ready()
+        await self._resumed.wait()
+        client, version = self._client()
         self._check(request, client)
         asked = {"topk_sample_logprobs": request.sampling.top_logprobs} if request.sampling.top_logprobs else {}
         future = client.sample(
@@ -119,7 +122,7 @@ class TinkerEngine:
             response = await asyncio.wait_for(asyncio.wrap_future(future), self._timeout)
         except asyncio.TimeoutError:
             raise EngineError(f"Tinker took longer than {self._timeout:g} seconds", status=504) from None
-        except Exception as error:  # the SDK has several kinds; cancelling is none of these, and cancels `future`
+        except Exception as error:  # the SDK has several kinds; a cancellation is not among them, and cancels `future`
             raise _engine_error(error) from error
         yield _sampled(response.sequences[0], request.sampling.top_logprobs, version)
 
@@ -143,7 +146,7 @@ class TinkerEngine:
             self._context_length = context_length(self._service, name)
         return self._service.create_sampling_client(base_model=name)
 
-    def _ready(self) -> tuple[tinker.SamplingClient, str]:
+    def _client(self) -> tuple[tinker.SamplingClient, str]:
         if self._closed:
             raise EngineError("the engine was closed", status=503)
         client, version = self._weights
@@ -154,7 +157,7 @@ class TinkerEngine:
     def _check(self, request: SampleRequest, client: tinker.SamplingClient) -> None:
         sampling, length, context = request.sampling, len(request.prompt), self._context_length
         if request.model not in (None, self._name):
-            raise EngineError(f"there is no model {request.model!r} here, only {self._name!r}", status=404)
+            raise EngineError(f"this engine serves {self._name!r}, not {request.model!r}", status=404)
         if not length:
             raise EngineError("the prompt is empty", status=400)
         if context is not None and length + (sampling.max_tokens or 1) > context:
@@ -164,7 +167,7 @@ class TinkerEngine:
             if getattr(sampling, name) not in (None, neutral):
                 raise EngineError(f"Tinker can't sample with {name}", status=400)
         if sampling.top_logprobs and "topk_sample_logprobs" not in inspect.signature(client.sample).parameters:
-            raise EngineError(f"tinker {tinker.__version__} gives no alternatives to sampled tokens", status=400)
+            raise EngineError(f"tinker {tinker.__version__} has no alternatives to sampled tokens", status=400)
 
     def _params(self, request: SampleRequest) -> tinker.SamplingParams:
         sampling, limit = request.sampling, request.sampling.max_tokens
@@ -172,7 +175,7 @@ class TinkerEngine:
             limit = self._context_length - len(request.prompt)
         return tinker.SamplingParams(
             max_tokens=limit,
-            # One number for each choice of a call, or they would all be the same.
+            # Another seed for each choice of a call, or all choices would be the same.
             seed=None if sampling.seed is None else (sampling.seed + request.choice) % 2**31,
             stop=_stop(sampling),
             temperature=1.0 if sampling.temperature is None else sampling.temperature,
@@ -182,7 +185,7 @@ class TinkerEngine:
 
 
 def context_length(service: tinker.ServiceClient, model: str) -> int | None:
-    """What the service says of a model's longest sequence; None if it says nothing."""
+    """The longest sequence of a model, as the service reports it; None if it doesn't."""
     for known in service.get_server_capabilities().supported_models:
         if known.model_name == model:
             return getattr(known, "max_context_length", None)
@@ -197,9 +200,9 @@ def close_service(service: tinker.ServiceClient, *, failed: bool = False) -> Non
 
 
 def _stop(sampling: Sampling) -> list[int] | list[str] | None:
-    """Tinker takes ids or strings, not both: ids then, since the gateway cuts at strings itself.
+    """Tinker takes ids or strings, not both: ids then, because the gateway also cuts at strings.
 
-    None leaves the model's own end in force, and an empty list takes it away.
+    None keeps the model's own end of turn, an empty list removes it.
     """
     if sampling.stop_token_ids:
         return list(sampling.stop_token_ids)
@@ -219,12 +222,12 @@ def _sampled(sequence: Any, top: int, version: str) -> Sampled:
 
 
 def _engine_error(error: Exception) -> EngineError:
-    """What the SDK raised, with the status an agent should see."""
+    """The SDK's error, with the status an agent should see."""
     if isinstance(error, EngineError):
         return error
-    said = f"Tinker failed: {str(error) or type(error).__name__}"
+    message = f"Tinker failed: {str(error) or type(error).__name__}"
     if isinstance(error, tinker.APIStatusError):
-        return EngineError(said, status=error.status_code if error.status_code in (400, 413, 422, 429) else 502)
+        return EngineError(message, status=error.status_code if error.status_code in (400, 413, 422, 429) else 502)
     if isinstance(error, tinker.RequestFailedError) and str(getattr(error.category, "value", "")).lower() == "user":
-        return EngineError(said, status=400)
-    return EngineError(said)
+        return EngineError(message, status=400)
+    return EngineError(message)

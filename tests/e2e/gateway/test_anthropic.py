@@ -16,7 +16,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import Limits
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
@@ -236,7 +236,7 @@ def test_tool_choice_none_makes_calls_text():
 
 @pytest.mark.parametrize("how", [ask, streamed])
 def test_why_it_ended(how: Any):
-    with gateway([ids("one two three"), Line(ids("first END second", end=False)), ids("")]) as running:
+    with gateway([ids("one two three"), ScriptedLine(ids("first END second", end=False)), ids("")]) as running:
         session = running.open_session()
         cut = how(session, max_tokens=2)
         assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 2)
@@ -411,7 +411,7 @@ def test_errors_are_the_sdks_classes():
     ],
 )
 def test_an_engines_error_keeps_its_status(status: int, error: Any, kind: str, how: Any):
-    with gateway([Line([], fails=EngineError("the engine says no", status=status, retry_after=7))]) as running:
+    with gateway([ScriptedLine([], fails=EngineError("the engine says no", status=status, retry_after=7))]) as running:
         session = running.open_session()
         with pytest.raises(error, match="the engine says no") as raised:
             how(session)
@@ -433,7 +433,7 @@ def test_too_many_calls_are_told_to_come_back():
 
 
 def test_the_sdk_waits_and_comes_back():
-    engine = ScriptedEngine([Line([], fails=EngineError("busy", status=529, retry_after=0.01)), ids("four")])
+    engine = ScriptedEngine([ScriptedLine([], fails=EngineError("busy", status=529, retry_after=0.01)), ids("four")])
     with gateway(engine) as running:
         patient = asker(running.open_session(), max_retries=1)
         message = patient.messages.create(model=MODEL, max_tokens=5, messages=HELLO)
@@ -442,7 +442,7 @@ def test_the_sdk_waits_and_comes_back():
 
 def test_an_engine_that_dies_in_the_middle_of_a_stream():
     said = ids("the answer is four", end=False)
-    with gateway([Line(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
+    with gateway([ScriptedLine(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
         session = running.open_session()
         pieces: list[str] = []
         with (
@@ -549,7 +549,7 @@ def test_strands_knows_an_overflow_and_a_throttle():
         model = AnthropicModel(client_args=args, model_id=MODEL, max_tokens=20)
         return Agent(model=model, callback_handler=None, conversation_manager=None, retry_strategy=None)
 
-    busy = Line([], fails=EngineError("busy", status=429))
+    busy = ScriptedLine([], fails=EngineError("busy", status=429))
     with gateway(ScriptedEngine([busy], context_length=64)) as running:
         with pytest.raises(ContextWindowOverflowException):
             told(agent(running.open_session()), "what is two plus two? " * 30)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.engine.scripted import Line
+from agentcore_rl_toolkit.engine.scripted import ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY
 from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, Index
@@ -134,7 +134,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script: list[Any] = [
         ids("<think>\nParis first\n</think>\n\n" + call_text("get_weather", city="Paris")),
         ids("it is sunny"),
-        Line(ids("half of", end=False), fails=EngineError("died", sampled_any=True)),
+        ScriptedLine(ids("half of", end=False), fails=EngineError("died", sampled_any=True)),
     ]
     with gateway(script, log=log) as running:
         control = Control(running)

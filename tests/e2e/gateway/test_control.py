@@ -430,7 +430,7 @@ def test_an_engine_that_can_not_pause():
 def test_a_second_pause_that_fails_leaves_the_first():
     class Once(ScriptedEngine):
         async def pause(self) -> None:
-            if not self._going.is_set():
+            if self.paused:
                 raise EngineError("it can't be reached", status=503)
             await super().pause()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.record.trajectory import Trajectories
 from support.gateway import WEATHER, call_text, gateway, ids
@@ -166,7 +166,7 @@ def truncated(speaker: Speaker) -> None:
     assert speaker.say("go on").text == "eight"
 
 
-@talk(Setup(stop=("STOP", "END")), Line(ids("first END second", end=False)), ids("third"))
+@talk(Setup(stop=("STOP", "END")), ScriptedLine(ids("first END second", end=False)), ids("third"))
 def stopped(speaker: Speaker) -> None:
     heard = speaker.say("go")
     assert heard.text.strip() == "first"

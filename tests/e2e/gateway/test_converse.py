@@ -14,7 +14,7 @@ from strands.agent.conversation_manager import NullConversationManager
 from strands.models import BedrockModel
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException, ModelThrottledException
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import Limits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
@@ -194,7 +194,9 @@ def raises(name: str, match: str = "") -> Iterator[None]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_exceptions_as_aws_raises_them(stream: bool):
-    failing = [Line([], fails=EngineError("too bad", status=status)) for status in (502, 503, 429, 500, 504, 400)]
+    failing = [
+        ScriptedLine([], fails=EngineError("too bad", status=status)) for status in (502, 503, 429, 500, 504, 400)
+    ]
     with gateway(failing) as running:
         session = running.open_session()
         for name in (
@@ -264,7 +266,10 @@ def test_a_context_that_overflows(stream: bool):
 )
 def test_an_error_in_a_stream(status: int, code: str):
     error = EngineError("too bad", status=status, sampled_any=True)
-    with gateway([Line(ids("four", end=False), fails=error)]) as running, client(running.open_session()) as made:
+    with (
+        gateway([ScriptedLine(ids("four", end=False), fails=error)]) as running,
+        client(running.open_session()) as made,
+    ):
         with closing(made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]) as events:
             known = iter(events)
             assert next(known) == {"messageStart": {"role": "assistant"}}
@@ -304,7 +309,7 @@ def test_signs_of_life_are_sent():
 
 
 def test_an_error_after_a_sign_of_life():
-    engine = Gated(ScriptedEngine([Line([], fails=EngineError("too bad"))]))
+    engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
     with gateway(engine) as running, client(running.open_session()) as made:
         running._running.app.keep_alive_seconds = 0.01
         with closing(made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]) as events:
@@ -431,9 +436,9 @@ def test_arguments_that_are_no_object(stream: bool):
 def test_strands_raises_what_it_raises_in_production(stream: bool):
     cases: list[tuple[Any, dict[str, Any], type[Exception]]] = [
         (ids("four"), {"context_limit": 10}, ContextWindowOverflowException),
-        (Line([], fails=EngineError("too bad", status=429)), {}, ModelThrottledException),
-        (Line(ids("four", end=False), finish="length"), {}, MaxTokensReachedException),
-        (Line([], fails=EngineError("too bad", status=502)), {}, ClientError),
+        (ScriptedLine([], fails=EngineError("too bad", status=429)), {}, ModelThrottledException),
+        (ScriptedLine(ids("four", end=False), finish="length"), {}, MaxTokensReachedException),
+        (ScriptedLine([], fails=EngineError("too bad", status=502)), {}, ClientError),
     ]
     for line, settings, error in cases:
         with gateway([line] * 9) as running:

@@ -12,7 +12,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.bedrock import CLAUDE, bedrock
 from support.gateway import MODEL, WEATHER, call_text, client, gateway, ids, text_of
@@ -140,7 +140,7 @@ def parts(text: str) -> list[Message]:
 def test_a_smolagents_code_agent_is_one_row():
     """It ends its code itself, with the stop string, and appends the call that it made of it."""
     code = [f"Thought: look\n<code>\nprint({n})\n</code>" for n in range(3)]
-    engine = ScriptedEngine([Line(ids(text, end=False)) for text in code])
+    engine = ScriptedEngine([ScriptedLine(ids(text, end=False)) for text in code])
     with gateway(engine) as running:
         session = running.open_session()
         history: list[Message] = [{"role": "user", "content": parts("New task:\ncount")}]

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import Sampled, SampleRequest
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import Limits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
@@ -169,7 +169,7 @@ def test_a_retry_joins_the_call_in_flight():
 
 
 def test_a_retry_of_a_call_that_failed_is_a_new_call():
-    engine = ScriptedEngine([Line([], fails=EngineError("no", status=500)), ids("four")])
+    engine = ScriptedEngine([ScriptedLine([], fails=EngineError("no", status=500)), ids("four")])
     with gateway(engine) as running:
         session = running.open_session()
         assert raw(session, retry=0).status_code == 500
@@ -355,8 +355,12 @@ def close_connections(running: Gateway) -> None:
 
 
 def test_one_choice_that_fails_fails_the_call():
-    def say(request: SampleRequest) -> Line:
-        return Line(ids("four")) if request.choice == 0 else Line(ids("x", end=False), fails=EngineError("died"))
+    def say(request: SampleRequest) -> ScriptedLine:
+        return (
+            ScriptedLine(ids("four"))
+            if request.choice == 0
+            else ScriptedLine(ids("x", end=False), fails=EngineError("died"))
+        )
 
     with gateway(ScriptedEngine(say)) as running:
         session = running.open_session()
@@ -373,7 +377,7 @@ def test_one_choice_that_fails_fails_the_call():
 @pytest.mark.parametrize("given", [[-0.5], [-0.5, None, -0.25, None], [-0.5, math.nan, -0.25], [], [-0.5] * 40])
 def test_missing_logprobs_are_masked_where_they_are_missing(given: list[float | None], stream: bool):
     said = ids("the answer is four")
-    with gateway(ScriptedEngine([Line(said, logprobs=given)], chunk=len(said))) as running:
+    with gateway(ScriptedEngine([ScriptedLine(said, logprobs=given)], chunk=len(said))) as running:
         session = running.open_session()
         answer = chat(session, stream=stream, logprobs=True)
         assert text(answer) == "the answer is four"
@@ -397,7 +401,7 @@ def test_an_engine_that_gives_up_is_asked_to_go_on(stream: bool):
             self.weight_version = str(len(self.requests) + 1)
             return super().sample(request)
 
-    script = [Line(said[:5], finish="abort"), Line(said[5:7], finish="abort"), Line(said[7:])]
+    script = [ScriptedLine(said[:5], finish="abort"), ScriptedLine(said[5:7], finish="abort"), ScriptedLine(said[7:])]
     engine = Updated(script)
     with gateway(engine) as running:
         session = running.open_session()
@@ -417,7 +421,7 @@ def test_an_engine_that_gives_up_is_asked_to_go_on(stream: bool):
 
 def test_an_engine_that_gives_up_at_the_limit_has_reached_it():
     said = ids(SAID)
-    with gateway([Line(said[:5], finish="abort")]) as running:
+    with gateway([ScriptedLine(said[:5], finish="abort")]) as running:
         answer = chat(running.open_session(), max_tokens=5)
         assert answer.choices[0].finish_reason == "length"
 

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from agentcore_rl_toolkit.engine.reply_form import Form
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, call_text, client, gateway, ids, text_of
 from support.tokenizers import make_tokenizer
@@ -143,7 +143,9 @@ def test_a_thought_that_the_prompt_opens_is_ended_first():
 
 
 def test_what_an_engine_gave_up_goes_on_with_what_is_left_of_the_form():
-    parts = [Line(ids(text, end=False), finish="abort") for text in ("<think>\nh", "m\n</think>\n\n", '{"sunny"')]
+    parts = [
+        ScriptedLine(ids(text, end=False), finish="abort") for text in ("<think>\nh", "m\n</think>\n\n", '{"sunny"')
+    ]
     engine = ScriptedEngine([*parts, ids(": true}")], forms=True)
     with gateway(engine) as running:
         message = ask(running.open_session(), tools=[WEATHER], response_format=FORMAT)

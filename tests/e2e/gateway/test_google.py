@@ -14,7 +14,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.providers.google import GoogleProvider
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, Control, Gated, call_text, gateway, ids
@@ -165,7 +165,7 @@ def test_logprobs_are_those_of_the_turn():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_as_google_raises_them(stream: bool):
-    failing = [Line([], fails=EngineError("too bad", status=status)) for status in (502, 429, 400)]
+    failing = [ScriptedLine([], fails=EngineError("too bad", status=status)) for status in (502, 429, 400)]
     with gateway(failing) as running:
         session = running.open_session()
         for kind, status in (
@@ -187,7 +187,7 @@ def test_errors_as_google_raises_them(stream: bool):
 
 
 def test_an_error_in_a_stream():
-    failing = Line(ids("four", end=False), fails=EngineError("too { bad", status=503, sampled_any=True))
+    failing = ScriptedLine(ids("four", end=False), fails=EngineError("too { bad", status=503, sampled_any=True))
     with gateway([failing]) as running, client(running.open_session()) as made:
         chunks = made.models.generate_content_stream(model=MODEL, contents="?")
         assert next(chunks).text

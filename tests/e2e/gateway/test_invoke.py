@@ -12,7 +12,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from support.bedrock import ARN, CLAUDE, bedrock
 from support.gateway import MODEL, Gated, gateway, ids
@@ -66,7 +66,7 @@ def test_the_session_says_which_model_is_meant(name: str, stream: bool):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_are_those_of_bedrock(stream: bool):
-    with gateway([Line([], fails=EngineError("too bad", status=429))]) as running:
+    with gateway([ScriptedLine([], fails=EngineError("too bad", status=429))]) as running:
         session = running.open_session()
         with client(session) as made:
             with pytest.raises(ClientError, match="too bad") as caught:
@@ -88,7 +88,7 @@ def speak(session: dict[str, Any]) -> anthropic.AnthropicBedrock:
 
 
 def test_an_error_in_a_stream():
-    failing = [Line(ids("four", end=False), fails=EngineError("too bad", sampled_any=True))] * 2
+    failing = [ScriptedLine(ids("four", end=False), fails=EngineError("too bad", sampled_any=True))] * 2
     with gateway(failing) as running:
         session = running.open_session()
         with client(session) as made:

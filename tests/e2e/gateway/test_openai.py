@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call import choice as sampling
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
@@ -212,7 +212,7 @@ def test_an_engine_in_this_process_writes_json_and_ends_at_stop_strings():
 def test_an_engine_that_is_away_says_when_to_come_back():
     for status, seconds in ((503, "1"), (502, None)):
         with gateway(
-            ScriptedEngine(lambda _, status=status: Line([], fails=EngineError("away", status=status)))
+            ScriptedEngine(lambda _, status=status: ScriptedLine([], fails=EngineError("away", status=status)))
         ) as running:
             with pytest.raises(openai.InternalServerError) as refused:
                 chat(running.open_session())
@@ -518,7 +518,7 @@ def test_errors_are_the_sdks_classes():
 )
 def test_an_engines_error_keeps_its_status_and_is_no_turn(status: int, kind: type[openai.APIStatusError], stream: bool):
     error = EngineError("the engine says no", status=status, retry_after=7)
-    with gateway([Line([], fails=error)]) as running:
+    with gateway([ScriptedLine([], fails=error)]) as running:
         session = running.open_session()
         with pytest.raises(kind, match="the engine says no") as raised:
             list(chat(session, stream=stream))
@@ -529,7 +529,7 @@ def test_an_engines_error_keeps_its_status_and_is_no_turn(status: int, kind: typ
 
 def test_an_engine_that_dies_in_the_middle_of_a_stream():
     said = ids("the answer is four", end=False)
-    with gateway([Line(said, fails=EngineError("the engine died", sampled_any=True)), ids("four")]) as running:
+    with gateway([ScriptedLine(said, fails=EngineError("the engine died", sampled_any=True)), ids("four")]) as running:
         session = running.open_session()
         text = ""
         with pytest.raises(openai.APIError, match="the engine died"):  # noqa: PT012
@@ -546,7 +546,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream():
 
 def test_an_engine_that_dies_while_nobody_streams():
     said = ids("the answer", end=False)
-    with gateway([Line(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
+    with gateway([ScriptedLine(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
         session = running.open_session()
         with pytest.raises(openai.InternalServerError, match="the engine died"):
             chat(session)
@@ -572,7 +572,7 @@ def test_too_many_calls_are_told_to_come_back():
 
 
 def test_the_sdk_waits_and_comes_back():
-    engine = ScriptedEngine([Line([], fails=EngineError("busy", status=429, retry_after=0.01)), ids("four")])
+    engine = ScriptedEngine([ScriptedLine([], fails=EngineError("busy", status=429, retry_after=0.01)), ids("four")])
     with gateway(engine) as running:
         session = running.open_session()
         patient = client(session, max_retries=1)
@@ -616,7 +616,9 @@ def test_a_silent_engine_does_not_look_like_a_dead_one():
 
 
 def test_keep_alive_comments_are_nothing_to_the_sdk():
-    engine = Gated(ScriptedEngine([Line(ids("four", end=False), fails=EngineError("too bad", sampled_any=True))]))
+    engine = Gated(
+        ScriptedEngine([ScriptedLine(ids("four", end=False), fails=EngineError("too bad", sampled_any=True))])
+    )
     with gateway(engine) as running:
         running._running.app.keep_alive_seconds = 0.01
         stream = chat(running.open_session(), stream=True)  # returns with the first comment
@@ -626,7 +628,7 @@ def test_keep_alive_comments_are_nothing_to_the_sdk():
 
 
 def test_an_error_after_a_keep_alive_is_an_event():
-    engine = Gated(ScriptedEngine([Line([], fails=EngineError("too bad"))]))
+    engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
     with gateway(engine) as running:
         running._running.app.keep_alive_seconds = 0.01
         stream = chat(running.open_session(), stream=True)

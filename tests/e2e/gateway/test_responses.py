@@ -13,7 +13,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids
@@ -286,7 +286,7 @@ def test_responses_that_are_not_known():
 
 
 def test_a_response_that_failed_is_not_there():
-    failing = Line(ids("fo", end=False), fails=EngineError("the engine died", sampled_any=True))
+    failing = ScriptedLine(ids("fo", end=False), fails=EngineError("the engine died", sampled_any=True))
     with gateway([failing, ids("four")]) as running:
         session = running.open_session()
         name = ""
@@ -373,7 +373,7 @@ def test_another_model_is_not_there():
 
 def test_an_engine_that_dies_in_the_middle_of_a_stream():
     said = ids("the answer is four", end=False)
-    with gateway([Line(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
+    with gateway([ScriptedLine(said, fails=EngineError("the engine died", sampled_any=True))]) as running:
         session = running.open_session()
         text = ""
         with pytest.raises(openai.APIError, match="the engine died") as raised:  # noqa: PT012
@@ -386,7 +386,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream():
 
 
 def test_an_error_after_a_sign_of_life_is_an_event():
-    engine = Gated(ScriptedEngine([Line([], fails=EngineError("too bad"))]))
+    engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
     with gateway(engine) as running:
         running._running.app.keep_alive_seconds = 0.01
         stream = respond(running.open_session(), stream=True)

@@ -15,7 +15,7 @@ from agentcore_rl_toolkit.engine import IDS, EngineInfo, SampleRequest, Sampling
 from agentcore_rl_toolkit.engine.remote.sglang import SglangEngine
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.replicas import Replicas
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import ConfigError, EngineError
 from support.fake_vllm import FakeVllm
 from support.loop import LoopThread, loop_thread
@@ -41,14 +41,10 @@ class Server(ScriptedEngine):
         self.refuses: tuple[str, ...] = ()
         self.pauses = 0
 
-    @property
-    def paused(self) -> bool:
-        return not self._going.is_set()
-
-    def line(self) -> Line:
+    def line(self) -> ScriptedLine:
         if self.error is not None and not self.first:
             raise self.error
-        return Line(self.first or [self.number], fails=self.error)
+        return ScriptedLine(self.first or [self.number], fails=self.error)
 
     async def info(self) -> EngineInfo:
         if self.down:
@@ -334,7 +330,7 @@ def test_who_comes_back_during_a_resume_is_not_left_paused(loop: LoopThread) -> 
         async def slow_pause() -> None:
             begun.set()
             await go_on.wait()
-            servers[2]._going.clear()
+            await ScriptedEngine.pause(servers[2])
 
         servers[2].down, servers[2].pause = False, slow_pause  # type: ignore[method-assign]
         checking = asyncio.create_task(replicas.check())
@@ -410,16 +406,6 @@ def test_who_may_be_paused_still_is_left_out(loop: LoopThread) -> None:
     loop.run(replicas.check())
     assert not servers[1].paused
     assert not replicas.replicas[1].ejected
-
-
-def test_adapters_reach_all(loop: LoopThread) -> None:
-    with FakeVllm().serving() as one, FakeVllm().serving() as two:
-        replicas = Replicas([VllmEngine(one.url), VllmEngine(two.url)])
-        loop.run(replicas.load_lora("mine", "/x"))
-        assert one.adapters == two.adapters == {"mine": "/x"}
-        loop.run(replicas.unload_lora("mine"))
-        assert one.adapters == two.adapters == {}
-        loop.run(replicas.close())
 
 
 def test_info_comes_from_one_that_is_there(loop: LoopThread) -> None:

@@ -100,7 +100,7 @@ def test_a_schema_that_can_not_be_followed_is_refused() -> None:
     ],
 )
 def test_what_is_left_of_a_form(form: Form, text: str, left: Form | None) -> None:
-    assert form.after(text) == left
+    assert form.remaining(text) == left
 
 
 def test_the_form_reaches_the_servers(loop: LoopThread) -> None:

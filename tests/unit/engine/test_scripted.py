@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling
-from agentcore_rl_toolkit.engine.scripted import Line, ScriptedEngine, logprob_of
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
 from support.loop import LoopThread, loop_thread
 
@@ -49,10 +49,10 @@ def test_faults(loop: LoopThread) -> None:
     dies = EngineError("it died", sampled_any=True)
     engine = ScriptedEngine(
         [
-            Line([5, 6, 7], logprobs=[-0.1]),
-            Line([5, 6], logprobs=[math.nan, None]),
-            Line([5], finish="abort"),
-            Line([5, 6], fails=dies),
+            ScriptedLine([5, 6, 7], logprobs=[-0.1]),
+            ScriptedLine([5, 6], logprobs=[math.nan, None]),
+            ScriptedLine([5], finish="abort"),
+            ScriptedLine([5, 6], fails=dies),
         ],
         chunk=2,
     )

@@ -1,8 +1,8 @@
-"""HTTP/1.1 between an engine and its inference server: keep-alive connections, whole answers, server-sent events.
+"""HTTP/1.1 between an engine and its inference server: keep-alive connections, whole responses, server-sent events.
 
-It does what two known servers need and is several times cheaper than a general client. It refuses redirects, proxies,
-compression and pipelining. Every failure is an `EngineError`; a connection that is not read to its end is closed, which
-is how a request is aborted.
+It does only what two known servers need: a general client took longer than the rest of a gateway call. It refuses
+redirects, proxies, compression and pipelining. Every failure is an `EngineError`. Closing a connection that is not read
+to its end aborts the request.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...errors import ConfigError, EngineError
-from .framing import Body
+from .framing import ResponseBody
 
 T = TypeVar("T", bytes, list[bytes])
 
 MAX_HEAD = 65_536
 HIGH_WATER = 4 << 20
-"""Bytes waiting to be read at which a server is asked to wait."""
-AS_IS = frozenset({400, 404, 408, 413, 429, 503, 504})
-"""Statuses an agent should see as they are; others say more about the gateway's engine than about its request."""
+"""Unread bytes at which the client stops reading from its server."""
+PASSED_ON = frozenset({400, 404, 408, 413, 429, 503, 504})
+"""Statuses that an agent sees as they are; others are about the engine rather than about the request."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection; it carries one exchange at a time."""
+    """One connection; it carries one request at a time."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
         self.lost = False
         self.answered = False
-        """Whether a byte of the current answer has arrived."""
+        """Whether a byte of the current response has arrived."""
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[bool] | None = None
@@ -67,12 +67,12 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(arrived)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Write them all, without joining them first where the loop can do that."""
+        """Write all parts, without joining them first where the loop can do that."""
         self.answered = False
-        if not self._transport.is_closing():  # asyncio's own would fail; that it is lost is seen while reading
+        if not self._transport.is_closing():  # asyncio's transport would raise; the reader notices the loss
             self._transport.writelines(parts)
 
-    async def more(self, seconds: float) -> bool:
+    async def wait_for_data(self, seconds: float) -> bool:
         """Wait until bytes arrive or the connection is lost; False if neither happens in time."""
         if self._paused:
             self._paused = False
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def _set_timer(self, at: float) -> None:
-        """One timer serves many waits: it is set anew when it fires too early, not whenever bytes arrive."""
+        """One timer serves many waits: it is set again when it fires too early, not whenever bytes arrive."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._on_timer) if at < math.inf else None
@@ -104,35 +104,40 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-class Answer:
-    """A server's answer. Leaving its `with` block keeps the connection if all was read, and closes it otherwise."""
+class HttpResponse:
+    """A server's response. Leaving its `with` block keeps the connection if all was read, and closes it otherwise."""
 
     def __init__(self, client: HttpClient, connection: Connection, status: int, headers: dict[bytes, bytes]) -> None:
         self.status = status
         self.headers = headers
         self._client = client
         self._connection = connection
-        self._body = Body(headers)
+        self._body = ResponseBody(headers)
         self._body.done |= status in (204, 304)
         self._streamed = headers.get(b"content-type", b"text/event-stream").lower().startswith(b"text/event-stream")
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> HttpResponse:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stays = self._body.done and self.headers.get(b"connection", b"").lower() != b"close"
-        self._client.give_back(self._connection, keep=stays)
+        keep = self._body.done and self.headers.get(b"connection", b"").lower() != b"close"
+        self._client.release(self._connection, keep=keep)
 
-    async def piece(self) -> bytes:
-        """What has arrived since the last call, waiting for at least one byte; nothing at the end of the answer."""
-        return await self._take(self._body.take) or b""
+    @property
+    def buffered(self) -> int:
+        """Bytes that have arrived and wait to be read."""
+        return len(self._connection.buffer)
 
-    async def events(self) -> list[bytes]:
-        """The events that have arrived since the last call, waiting for at least one; none at the end of the answer."""
+    async def read_some(self) -> bytes:
+        """The bytes since the last call, waiting for at least one; none at the end of the response."""
+        return await self._take(self._body.take_bytes) or b""
+
+    async def read_events(self) -> list[bytes]:
+        """The events since the last call, waiting for at least one; none at the end of the response."""
         if not self._streamed:
-            raise self._client.error(f"answered without a stream: {message(await self.read())}")
+            raise self._client.error(f"answered without a stream: {error_message(await self.read())}")
         return await self._take(self._body.take_events) or []
 
     async def _take(self, take: Callable[[bytearray], T]) -> T | None:
@@ -150,33 +155,33 @@ class Answer:
                 if body.sized:
                     raise self._client.error("closed the connection in the middle of an answer", sampled_any=True)
                 body.done = True
-            elif not await connection.more(self._client.timeout):
+            elif not await connection.wait_for_data(self._client.timeout):
                 raise self._client.error("fell silent in the middle of an answer", status=504, sampled_any=True)
         return None
 
     async def read(self) -> bytes:
-        """All of it."""
-        whole = await self.piece()
-        while data := await self.piece():
+        """The whole body."""
+        whole = await self.read_some()
+        while data := await self.read_some():
             whole += data
         return whole
 
-    async def whole(self) -> list[bytes]:
-        """All of it as one event; none if nothing is left."""
+    async def read_as_event(self) -> list[bytes]:
+        """The whole body as one event; none if nothing is left."""
         data = await self.read()
         return [data] if data else []
 
-    async def skip(self, seconds: float = 1.0) -> None:
-        """Read what is left and drop it, so that the connection can be kept; a server that dawdles loses it."""
+    async def drain(self, seconds: float = 1.0) -> None:
+        """Read and drop the rest, so that the connection can be kept; a server that takes too long loses it."""
         with contextlib.suppress(ValueError):
             while not self._body.done:
-                self._body.take(self._connection.buffer)
-                if not self._body.done and (self._connection.lost or not await self._connection.more(seconds)):
+                self._body.take_bytes(self._connection.buffer)
+                if not self._body.done and (self._connection.lost or not await self._connection.wait_for_data(seconds)):
                     return
 
 
 class HttpClient:
-    """Exchanges with one server."""
+    """Sends requests to one server."""
 
     def __init__(
         self,
@@ -191,11 +196,11 @@ class HttpClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"not the URL of a server: {url!r}", hint="write it like http://localhost:8000")
-        if "@" in parts.netloc:  # it would be told to agents, in every error
+        if "@" in parts.netloc:  # every error would show it to agents
             raise ConfigError("the URL of a server can't have a password in it", hint="give it as the API key")
         self.url = url.rstrip("/")
         self.timeout = timeout
-        """Seconds without a byte after which an exchange is given up."""
+        """Seconds without a byte after which a request is given up."""
         self._host = parts.hostname
         self._ssl = (ssl or ssl_module.create_default_context()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._ssl else 80)
@@ -208,6 +213,10 @@ class HttpClient:
         self._idle: list[Connection] = []
         self._closed = False
 
+    @property
+    def idle_connections(self) -> int:
+        return len(self._idle)
+
     def error(
         self, what: str, *, status: int = 502, sampled_any: bool = False, retry_after: float | None = None
     ) -> EngineError:
@@ -215,75 +224,73 @@ class HttpClient:
             f"the engine at {self.url} {what}", status=status, sampled_any=sampled_any, retry_after=retry_after
         )
 
-    async def send(self, method: str, path: str, *body: bytes) -> Answer:
-        """One request, its body in as many parts as you like; the answer's head has arrived, whatever its status."""
+    async def send(self, method: str, path: str, *body: bytes) -> HttpResponse:
+        """Send one request, its body in any number of parts; returns once the response's head is there."""
         head = f"{method} {self._prefix}{path}".encode() + self._headers
         if body:
             head += b"content-type: application/json\r\n"
         request = (b"%bcontent-length: %d\r\n\r\n" % (head, sum(map(len, body))), *body)
         connection = self._idle_connection()
         if connection is not None:
-            answer = await self._exchange(connection, request)
-            if answer is not None:
-                return answer
+            response = await self._exchange(connection, request)
+            if response is not None:
+                return response
             # The server had closed an idle connection and never read the request.
-        answer = await self._exchange(await self._connect(), request)
-        if answer is None:
+        response = await self._exchange(await self._connect(), request)
+        if response is None:
             raise self.error("closed the connection without an answer")
-        return answer
+        return response
 
-    async def post(self, path: str, *body: bytes) -> Answer:
-        """The answer to a request that was accepted; raises what the server said otherwise."""
-        return await self.accepted(await self.send("POST", path, *body))
+    async def post(self, path: str, *body: bytes) -> HttpResponse:
+        """The response to a request that succeeded; raises the server's error otherwise."""
+        return await self._check_status(await self.send("POST", path, *body))
 
     async def get(self, path: str) -> bytes:
-        with await self.accepted(await self.send("GET", path)) as answer:
-            return await answer.read()
+        with await self._check_status(await self.send("GET", path)) as response:
+            return await response.read()
 
-    async def tell(self, path: str, *body: bytes, if_there: bool = False) -> None:
-        """A request whose answer says nothing; with `if_there`, a server that doesn't know the path is left alone."""
-        answer = await self.send("POST", path, *body)
-        if if_there and answer.status in (404, 405):
-            with answer:
-                await answer.read()
-            return
-        with await self.accepted(answer):
-            await answer.read()
+    async def post_command(self, path: str, *body: bytes, optional: bool = False) -> None:
+        """A request without a result; with `optional`, a server that doesn't know the path is no error."""
+        response = await self.send("POST", path, *body)
+        if not (optional and response.status in (404, 405)):
+            await self._check_status(response)
+        with response:
+            await response.read()
 
-    async def accepted(self, answer: Answer) -> Answer:
-        if answer.status < 300:
-            return answer
-        with answer:
-            said = message(await answer.read())
-        status = 400 if answer.status == 422 else answer.status
+    async def _check_status(self, response: HttpResponse) -> HttpResponse:
+        if response.status < 300:
+            return response
+        with response:
+            message = error_message(await response.read())
+        status = 400 if response.status == 422 else response.status
         raise self.error(
-            f"answered {answer.status}: {said}",
-            status=status if status in AS_IS else 502,
-            retry_after=seconds(answer.headers.get(b"retry-after")),
+            f"answered {response.status}: {message}",
+            status=status if status in PASSED_ON else 502,
+            retry_after=retry_seconds(response.headers.get(b"retry-after")),
         )
 
-    async def _exchange(self, connection: Connection, request: Sequence[bytes]) -> Answer | None:
-        """The answer, or None if the connection was lost before a byte of it arrived."""
+    async def _exchange(self, connection: Connection, request: Sequence[bytes]) -> HttpResponse | None:
+        """The response, or None if the connection was lost before a byte of it arrived."""
         try:
             connection.write(request)
             while True:
                 end = connection.buffer.find(b"\r\n\r\n")
                 if end >= 0:
-                    status, headers = self._head(bytes(connection.buffer[:end]))
+                    status, headers = self._parse_head(bytes(connection.buffer[:end]))
                     del connection.buffer[: end + 4]
                     if status >= 200:
-                        return Answer(self, connection, status, headers)
+                        return HttpResponse(self, connection, status, headers)
                 elif connection.lost and not connection.answered:
                     return None
                 elif connection.lost or len(connection.buffer) > MAX_HEAD:
                     raise self.error("answered with something that is not HTTP", sampled_any=True)
-                elif not await connection.more(self.timeout):
+                elif not await connection.wait_for_data(self.timeout):
                     raise self.error(f"did not answer within {self.timeout:g} s", status=504, sampled_any=True)
         except BaseException:
             connection.close()
             raise
 
-    def _head(self, head: bytes) -> tuple[int, dict[bytes, bytes]]:
+    def _parse_head(self, head: bytes) -> tuple[int, dict[bytes, bytes]]:
         first, *lines = head.split(b"\r\n")
         if not first.startswith(b"HTTP/1.") or not first[9:12].isdigit():
             raise self.error("answered with something that is not HTTP")
@@ -314,7 +321,7 @@ class HttpClient:
             raise self.error(f"could not be reached: {e}", status=503) from e
         return connection
 
-    def give_back(self, connection: Connection, *, keep: bool) -> None:
+    def release(self, connection: Connection, *, keep: bool) -> None:
         if keep and not connection.lost and not self._closed and len(self._idle) < self._max_idle:
             self._idle.append(connection)
         else:
@@ -325,22 +332,22 @@ class HttpClient:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
-        await asyncio.sleep(0)  # lets the transports go
+        await asyncio.sleep(0)  # lets the transports close
 
 
-def message(body: bytes) -> str:
-    """What a server's error says, in whichever shape it says it."""
+def error_message(body: bytes) -> str:
+    """The text of a server's error, in any of the shapes that servers use."""
     try:
-        said = msgspec.json.decode(body)
+        error = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        said = body.decode("utf-8", "replace").strip()
-    while isinstance(said, dict):
-        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
-    return str(said)[:2000] or "(nothing)"
+        error = body.decode("utf-8", "replace").strip()
+    while isinstance(error, dict):
+        error = next((error[key] for key in ("error", "message", "detail") if error.get(key)), str(error))
+    return str(error)[:2000] or "(nothing)"
 
 
-def seconds(value: bytes | None) -> float | None:
-    """A `Retry-After` in seconds; its other form, a date, is not read."""
+def retry_seconds(value: bytes | None) -> float | None:
+    """A `Retry-After` in seconds; None for a date, its other form."""
     try:
         return max(0.0, float(value)) if value is not None else None
     except ValueError:

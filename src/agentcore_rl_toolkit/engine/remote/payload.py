@@ -1,6 +1,6 @@
-"""What the remote engines share of their JSON: prompts in; logprobs and expert routes out, each at its own token.
+"""The JSON that the remote engines share: prompts in; logprobs and expert routes out, each at its own token.
 
-Pure functions. A logprob that is missing, not a number or of another token becomes None; none ever moves.
+Pure functions. A logprob that is missing, not a number, or of another token becomes None; none ever moves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..base import Routes, Sampled, Sampling
 T = TypeVar("T")
 
 LOWEST = -9999.0
+"""vLLM's number for minus infinity, which JSON can't express."""
 _HIGHEST = 1e-3  # 0, but for rounding
-"""vLLM writes minus infinity so, JSON having no word for it."""
 
 
 def encode(fields: Mapping[str, Any], name: str, ids: array[int]) -> tuple[bytes, ...]:
-    """`fields` as JSON, with the token ids as the member `name`; in parts, for ids may be long.
+    """`fields` as JSON with the token ids as the member `name`, in parts because the ids may be long.
 
     >>> encode({"n": 1}, "prompt", array("I", [5, 6]))
     (b'{"prompt":', b'[5,6]', b',"n":1}')
@@ -36,7 +36,7 @@ def encode(fields: Mapping[str, Any], name: str, ids: array[int]) -> tuple[bytes
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """Typed JSON; `NaN` and `Infinity`, which are not JSON, are understood because engines do send them."""
+    """Typed JSON; it also accepts `NaN` and `Infinity`, which engines do send."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
@@ -48,34 +48,32 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
             raise msgspec.DecodeError(str(e)) from e
 
 
-def settings(sampling: Sampling, names: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that are set, by the names an engine has for them."""
-    found = ((theirs, getattr(sampling, ours)) for ours, theirs in names.items())
-    return {name: value for name, value in found if value is not None and value != ()}
+def named_settings(sampling: Sampling, names: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that are set, by the server's names for them, with those that both servers write alike."""
+    found = ((name, getattr(sampling, ours)) for ours, name in names.items())
+    fields = {name: value for name, value in found if value is not None and value != ()}
+    if sampling.ignore_eos:
+        fields["ignore_eos"] = True
+    if sampling.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    return fields
 
 
 def finite(logprobs: list[float | None]) -> list[float | None]:
-    """The same, with None for what is not a logprob.
+    """The same, with None for values that can't be logprobs.
 
     >>> finite([-0.5, None, float("nan"), -9999.0, 3.5])
     [-0.5, None, None, None, None]
     """
-    try:
-        total = sum(logprobs)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    else:
-        if total > LOWEST and max(logprobs, default=0.0) <= _HIGHEST:  # type: ignore[type-var, operator]
-            return logprobs
     return [x if x is not None and LOWEST < x <= _HIGHEST else None for x in logprobs]
 
 
-def agreeing(ids: Sequence[int], entries: Iterable[tuple[int, float | None]]) -> list[float | None]:
+def match_logprobs(ids: Sequence[int], entries: Iterable[tuple[int, float | None]]) -> list[float | None]:
     """Logprobs for `ids`, out of (id, logprob) entries that are too few or too many.
 
-    They are kept from the front, as long as the ids agree; in a run of one id nobody can tell which is missing.
+    They are kept from the front, as long as the ids agree; in a run of one id it is unknown which entry is missing.
 
-    >>> agreeing([7, 8, 8, 9], [(7, -0.1), (8, -0.2), (9, -0.3)])
+    >>> match_logprobs([7, 8, 8, 9], [(7, -0.1), (8, -0.2), (9, -0.3)])
     [-0.1, None, None, None]
     """
     kept: list[float | None] = []
@@ -94,12 +92,12 @@ def highest(entries: Iterable[tuple[int, float]], count: int) -> dict[int, float
 
 
 def npy_routes(text: str, start: int) -> Routes | None:
-    """Routes as vLLM sends them: a `.npy` file in base64, of shape tokens × layers × top_k."""
+    """vLLM's routes: a `.npy` file in base64, of shape tokens × layers × top_k."""
     return _routes(np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False), start)
 
 
 def int32_routes(text: str, start: int, tokens: int) -> Routes | None:
-    """Routes as SGLang sends them: plain int32 in base64, for `tokens` tokens."""
+    """SGLang's routes: plain int32 in base64, for `tokens` tokens."""
     numbers = np.frombuffer(base64.b64decode(text), dtype="<i4")
     if tokens <= 0 or len(numbers) % tokens:
         return None
@@ -116,15 +114,12 @@ def _routes(numbers: np.ndarray[Any, Any], start: int) -> Routes | None:
 
 
 def merge(parts: list[Sampled]) -> Sampled | None:
-    """What arrived together up to the finish, as one; None if it is nothing."""
-    if len(parts) == 1:
-        whole = parts[0]
-    else:
-        whole = Sampled([], [])
-        for part in parts:
-            _append(whole, part)
-            if whole.finish is not None:  # anything after it is not of this sequence
-                break
+    """Parts that arrived together, up to the finish, as one; None if they are empty."""
+    whole = Sampled([], [])
+    for part in parts:
+        _append(whole, part)
+        if whole.finish is not None:  # later parts don't belong to this sequence
+            break
     return whole if whole.token_ids or whole.finish is not None else None
 
 

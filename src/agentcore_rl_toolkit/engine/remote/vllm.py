@@ -1,24 +1,23 @@
 """vLLM as an engine: token ids over `/v1/completions`.
 
-`mode="generate"` speaks `/inference/v1/generate` instead (vLLM 0.32 with `--enable-scale-out`): the only one that
-says which weight versions a sequence was sampled with, and that streams expert routes. Nothing here knows a tokenizer.
+`mode="generate"` uses `/inference/v1/generate` instead (vLLM 0.32 with `--enable-scale-out`): only that one reports the
+weight versions of a sequence, and streams expert routes.
 """
 
 from __future__ import annotations
 
 import ssl as ssl_module
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import msgspec
-import orjson
 
 from ...errors import ConfigError, EngineError
 from ..base import EngineInfo, Sampled, SampleRequest
 from ..reply_form import structural_tag
 from . import vllm_wire as wire
-from .framing import DONE
-from .http_client import HttpClient
-from .payload import encode, settings
+from .payload import encode, merge, named_settings
+from .server import ServerEngine
 
 NAMES = {
     name: name
@@ -29,13 +28,11 @@ NAMES = {
 }  # fmt: skip
 
 
-class VllmEngine:
+class VllmEngine(ServerEngine):
     """A vLLM server at `url`.
 
     `pause_mode` is vLLM's: `wait` lets running requests end, `keep` freezes them until `resume`, `abort` ends them.
     """
-
-    forms = True
 
     def __init__(
         self,
@@ -49,79 +46,56 @@ class VllmEngine:
     ) -> None:
         if mode not in ("tokens", "generate"):
             raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate")
+        super().__init__(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
         self.mode = mode
-        self.http = HttpClient(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
         self._pause_mode = pause_mode
-        self._context: int | None = None
-        self._tells_version = True
+        self._reports_version = True
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         generate = self.mode == "generate"
-        read = wire.generated if generate else wire.completions
         # Streamed completions leave the routes out, so a request for routes is not streamed.
         stream = request.stream and (generate or request.routes_from is None)
-        body = await self._body(request, stream)
-        seen = False
-        try:
-            with await self.http.post("/inference/v1/generate" if generate else "/v1/completions", *body) as answer:
-                while events := await (answer.events() if stream else answer.whole()):
-                    if not stream:
-                        events = [wire.without_echo(events[0])]
-                    sampled = read([event for event in events if event != DONE], request, self.http.error)
-                    if sampled is None:
-                        continue
-                    seen = True
-                    if sampled.finish is not None:
-                        await answer.skip()
-                        yield sampled
-                        return
-                    yield sampled
-            raise self.http.error("ended its answer without a finish reason")
-        except EngineError as e:
-            e.sampled_any |= seen
-            raise
+        path, body = "/inference/v1/generate" if generate else "/v1/completions", await self._body(request, stream)
+        async with aclosing(self.exchange(path, body, stream, lambda events: self._read(events, request))) as items:
+            async for sampled in items:
+                yield sampled
+
+    def _read(self, events: list[bytes], request: SampleRequest) -> Sampled | None:
+        """The tokens that arrived together."""
+        generate = self.mode == "generate"
+        parts: list[Sampled] = []
+        for event in events:
+            reply = self.decode(wire.GENERATED if generate else wire.COMPLETION, event)
+            for choice in reply.choices[:1]:
+                if choice.token_ids is None and not generate:
+                    raise self.http.error("returned no token ids\nhint: `return_token_ids` needs vLLM 0.10.2 or newer")
+                parts.append((wire.read_generated if generate else wire.read_completion)(choice, request))
+            if parts and parts[-1].finish is not None:
+                break  # later events don't belong to this sequence
+        return merge(parts)
 
     async def info(self) -> EngineInfo:
-        await self._check_health()
-        models = wire.read(wire.MODELS, await self.http.get("/v1/models"), self.http.error).data
-        own = [model for model in models if model.parent is None]
-        self._context = next((model.max_model_len for model in own if model.max_model_len), None)
-        names = [model.id for model in own] + [model.id for model in models if model.parent is not None]
-        return EngineInfo(tuple(names), self._context, await self._version())
+        try:  # a server whose engine has died still lists its models
+            await self.http.get("/health")
+        except EngineError as e:
+            if e.status != 404:
+                raise
+        return await super().info()
 
     async def pause(self) -> None:
-        """A server without the endpoint (it comes with VLLM_SERVER_DEV_MODE=1) goes on as before."""
-        await self.http.tell(f"/pause?mode={self._pause_mode}", if_there=True)
+        """Does nothing on a server without the endpoint, which needs VLLM_SERVER_DEV_MODE=1."""
+        await self.http.post_command(f"/pause?mode={self._pause_mode}", optional=True)
 
     async def resume(self) -> None:
-        await self.http.tell("/resume", if_there=True)
-
-    async def load_lora(self, name: str, path: str) -> None:
-        """Sample from the adapter at `path`, on the server's disk, as the model `name`; replaces one of that name."""
-        fields = {"lora_name": name, "lora_path": path, "load_inplace": True}
-        await self.http.tell("/v1/load_lora_adapter", orjson.dumps(fields))
-
-    async def unload_lora(self, name: str) -> None:
-        await self.http.tell("/v1/unload_lora_adapter", orjson.dumps({"lora_name": name}))
-
-    async def start(self) -> None:
-        """Nothing to do: connections are made when they are needed."""
-
-    async def close(self) -> None:
-        await self.http.close()
+        await self.http.post_command("/resume", optional=True)
 
     async def _body(self, request: SampleRequest, stream: bool) -> tuple[bytes, ...]:
         sampling = request.sampling
-        fields = settings(sampling, NAMES) | {"max_tokens": await self._limit(request)}
+        fields = named_settings(sampling, NAMES) | {"max_tokens": await self.max_tokens(request)}
         fields["logprobs"] = sampling.top_logprobs
-        if sampling.ignore_eos:
-            fields["ignore_eos"] = True
-        if sampling.logit_bias:
-            fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.json_schema is not None:
-            fields["structured_outputs"] = (
-                {"json": sampling.json_schema} if sampling.json_schema else {"json_object": True}
-            )
+            schema = sampling.json_schema
+            fields["structured_outputs"] = {"json": schema} if schema else {"json_object": True}
         if sampling.form is not None:
             fields["structured_outputs"] = {"structural_tag": structural_tag(sampling.form)}
         if request.routes_from:
@@ -135,29 +109,10 @@ class VllmEngine:
             fields["model"] = request.model
         return encode(fields, "token_ids" if self.mode == "generate" else "prompt", request.prompt)
 
-    async def _limit(self, request: SampleRequest) -> int:
-        """How many tokens to ask for: left to itself, vLLM stops after 16."""
-        if request.sampling.max_tokens is not None:
-            return request.sampling.max_tokens
-        if self._context is None:
-            await self.info()
-        if self._context is None:
-            raise self.http.error("does not say its context length, so max_tokens is needed", status=400)
-        return max(1, self._context - len(request.prompt))
-
-    async def _check_health(self) -> None:
-        """The list of models is also given by a server whose engine has died."""
-        try:
-            await self.http.get("/health")
-        except EngineError as e:
-            if e.status != 404:
-                raise
-
-    async def _version(self) -> str | None:
-        if self._tells_version:
+    async def _weight_version(self) -> str | None:
+        if self._reports_version:
             try:
-                told = msgspec.json.decode(await self.http.get("/weight_info"))
-                return str(told["weight_version"])
+                return str(msgspec.json.decode(await self.http.get("/weight_info"))["weight_version"])
             except (EngineError, msgspec.DecodeError, KeyError, TypeError):
-                self._tells_version = False
+                self._reports_version = False
         return None

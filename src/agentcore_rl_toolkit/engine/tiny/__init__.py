@@ -1,7 +1,7 @@
 """The built-in policy: a chat model of two megabytes with one tool, so that demos and tests need no model hub.
 
-Wherever a model is named, it is called `tiny`. It solves the problems of `examples/strands_math_agent`, and not well:
-it rather guesses than uses its calculator. `make tiny-model` makes its files; this module only knows where they are.
+Its name is `tiny` wherever a model is named. It solves the problems of `examples/strands_math_agent` badly, because it
+guesses more often than it calls its calculator. `make tiny-model` makes its files.
 """
 
 from __future__ import annotations

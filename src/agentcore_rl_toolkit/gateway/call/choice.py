@@ -131,7 +131,7 @@ class Choice:
         if form is None and schema is None:
             return sampling
         said = self._core.renderer.tokenizer.decode(self._draft.sampled.tolist())
-        rest = (form or Form(schema=schema)).after(said)
+        rest = (form or Form(schema=schema)).remaining(said)
         return dataclasses.replace(sampling, form=rest if form else None, json_schema=schema if rest else None)
 
     def _take(self, chunk: Sampled, versions: list[list[Any]]) -> str | None:

@@ -141,7 +141,7 @@ class Core:
     async def _replicas(self) -> tuple[int, int]:
         """How many of the engine's replicas are well, of how many. One alone is asked, and not by everyone."""
         if isinstance(self.engine, Replicas):
-            return self.engine.well, len(self.engine.replicas)
+            return self.engine.healthy, len(self.engine.replicas)
         now = time.monotonic()
         if now - self._asked >= _ASK_EVERY:
             self._asked = now

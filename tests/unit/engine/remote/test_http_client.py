@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.engine.remote.framing import Body, Events, _whole_events
-from agentcore_rl_toolkit.engine.remote.http_client import Connection, HttpClient, message, seconds
+from agentcore_rl_toolkit.engine.remote.framing import EventParser, ResponseBody
+from agentcore_rl_toolkit.engine.remote.http_client import Connection, HttpClient, error_message, retry_seconds
 from agentcore_rl_toolkit.errors import ConfigError, EngineError
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
@@ -54,7 +54,7 @@ def test_events_are_the_same_however_they_are_cut(
 ) -> None:
     start, end = ("data: " if spaced else "data:"), ("\r\n" if crlf else "\n")
     raw = "".join((start + text if kind == "data" else text) + end for kind, text in said).encode()
-    events = Events()
+    events = EventParser()
     got = [event for piece in data.draw(cuts(raw)) for event in events.feed(piece)]
     assert got == [text.encode() for kind, text in said if kind == "data"]
 
@@ -62,11 +62,11 @@ def test_events_are_the_same_however_they_are_cut(
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
 def test_only_a_newline_ends_a_line(separator: str) -> None:
     raw = f'data: {{"text":"a{separator}b"}}\n\n'.encode()
-    assert Events().feed(raw) == [raw[6:-2]]
+    assert EventParser().feed(raw) == [raw[6:-2]]
 
 
 def test_a_line_without_its_end_is_no_event() -> None:
-    events = Events()
+    events = EventParser()
     assert events.feed(b'data: {"a":1}') == []
     assert events.feed(b"\n") == [b'{"a":1}']
 
@@ -80,12 +80,12 @@ def test_chunks_are_the_same_however_they_are_cut(
 ) -> None:
     raw = b"".join(b"%X;ext=1\r\n%b\r\n" % (len(part), part) for part in parts)
     raw += b"0\r\n" + (b"x-sum: 1\r\n" if trailer else b"") + b"\r\n"
-    body = Body({b"transfer-encoding": b"chunked"})
+    body = ResponseBody({b"transfer-encoding": b"chunked"})
     buffer, got = bytearray(), b""
     for piece in data.draw(cuts(raw)):
         assert not body.done
         buffer += piece
-        got += body.take(buffer)
+        got += body.take_bytes(buffer)
     assert body.done
     assert got == b"".join(parts)
     buffer += after
@@ -115,11 +115,11 @@ def test_events_are_the_same_however_they_are_chunked_and_cut(
     plain = b"".join(payload + end for payload, end in said)
     chunks = data.draw(st.sampled_from([[payload + end for payload, end in said], data.draw(cuts(plain))]))
     raw = b"".join(size % len(part) + b"\r\n" + part + b"\r\n" for part in chunks if part) + b"0\r\n\r\n"
-    body, buffer, got = Body({b"transfer-encoding": b"chunked"}), bytearray(), []
+    body, buffer, got = ResponseBody({b"transfer-encoding": b"chunked"}), bytearray(), []
     for piece in data.draw(cuts(raw)):
         buffer += piece
         got += body.take_events(buffer) + body.take_events(buffer)
-    assert got == Events().feed(plain)
+    assert got == EventParser().feed(plain)
     assert body.done
     assert not buffer
 
@@ -140,7 +140,7 @@ EVENT = b"8\r\ndata: \n\n\r\n"
     ids=["its end in an event", "two in a chunk", "space around it", "a chunk in a chunk", "in a trailer", "in a line"],
 )
 def test_what_looks_like_a_chunk_with_an_event_need_not_be_one(pieces: list[bytes], events: list[bytes]) -> None:
-    body, buffer, got = Body({b"transfer-encoding": b"chunked"}), bytearray(), []
+    body, buffer, got = ResponseBody({b"transfer-encoding": b"chunked"}), bytearray(), []
     for piece in pieces:
         buffer += piece
         got += body.take_events(buffer) + body.take_events(buffer)
@@ -148,29 +148,23 @@ def test_what_looks_like_a_chunk_with_an_event_need_not_be_one(pieces: list[byte
     assert (body.done, bytes(buffer)) == (True, b"")
 
 
-def test_what_is_no_chunk_with_an_event_is_left_to_be_refused() -> None:
-    buffer = bytearray(b"8\n\n\r\nb\r\ndata: a\nb\n\n\r\n")
-    assert _whole_events(buffer) == []
-    assert len(buffer) == 21
-
-
 def test_events_of_a_body_that_is_not_chunked() -> None:
     for headers in ({b"content-length": b"22"}, {}):
-        buffer, body = bytearray(b"data: {}\n\ndata: {}\n\n\r\n"[: 22 if headers else 20]), Body(headers)
+        buffer, body = bytearray(b"data: {}\n\ndata: {}\n\n\r\n"[: 22 if headers else 20]), ResponseBody(headers)
         assert body.take_events(buffer) == [b"{}", b"{}"]
         assert (body.done, bytes(buffer)) == (bool(headers), b"")
-    body = Body({b"content-length": b"%d" % len(EVENT)})
+    body = ResponseBody({b"content-length": b"%d" % len(EVENT)})
     assert body.take_events(bytearray(EVENT)) == [b""]
     assert body.done
 
 
 @given(bodies, bodies, st.data())
 def test_a_length_ends_the_body(said: bytes, after: bytes, data: st.DataObject) -> None:
-    body = Body({b"content-length": str(len(said)).encode()})
+    body = ResponseBody({b"content-length": str(len(said)).encode()})
     buffer, got = bytearray(), b""
     for piece in data.draw(cuts(said + after)):
         buffer += piece
-        got += body.take(buffer) if not body.done else b""
+        got += body.take_bytes(buffer) if not body.done else b""
     assert body.done
     assert got == said
     assert bytes(buffer) == after
@@ -342,14 +336,14 @@ def test_the_status_an_agent_should_see(loop: LoopThread, status: int, seen: int
     ],
 )
 def test_what_an_error_says_in_any_shape(body: bytes, said: str) -> None:
-    assert message(body) == said
+    assert error_message(body) == said
 
 
 def test_retry_after() -> None:
-    assert seconds(b"3") == 3.0
-    assert seconds(b"-1") == 0.0
-    assert seconds(b"Wed, 21 Oct 2015 07:28:00 GMT") is None
-    assert seconds(None) is None
+    assert retry_seconds(b"3") == 3.0
+    assert retry_seconds(b"-1") == 0.0
+    assert retry_seconds(b"Wed, 21 Oct 2015 07:28:00 GMT") is None
+    assert retry_seconds(None) is None
 
 
 def test_leaving_early_closes_the_connection(loop: LoopThread) -> None:
@@ -358,11 +352,11 @@ def test_leaving_early_closes_the_connection(loop: LoopThread) -> None:
 
         async def leave() -> None:
             with await client.post("/x") as answer:
-                assert await answer.piece() == b"a"
+                assert await answer.read_some() == b"a"
             await asyncio.sleep(0)
 
         loop.run(leave())
-        assert not client._idle
+        assert client.idle_connections == 0
         loop.run(client.close())
 
 
@@ -374,7 +368,7 @@ def test_a_reader_that_lags_makes_the_server_wait(loop: LoopThread) -> None:
         async def lag() -> tuple[int, int]:
             with await client.post("/x") as answer:
                 await asyncio.sleep(0.5)
-                waiting = len(answer._connection.buffer)
+                waiting = answer.buffered
                 return waiting, len(await answer.read())
 
         waiting, got = loop.run(lag())

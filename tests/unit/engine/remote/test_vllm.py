@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling
-from agentcore_rl_toolkit.engine.remote.payload import agreeing, decode, encode, finite, merge
+from agentcore_rl_toolkit.engine.remote.payload import decode, encode, finite, match_logprobs, merge
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.errors import ConfigError, EngineError
 from support.fake_vllm import FakeVllm
@@ -170,12 +170,12 @@ def test_a_logprob_is_at_its_token_or_nowhere(
 def test_in_a_run_of_one_id_nobody_can_tell_which_is_missing(
     ids: list[int], entries: list[tuple[int, float]], kept: list[float | None]
 ) -> None:
-    assert agreeing(ids, entries) == kept
+    assert match_logprobs(ids, entries) == kept
 
 
 def test_finite() -> None:
     ordinary: list[float | None] = [-0.1] * 300
-    assert finite(ordinary) is ordinary
+    assert finite(ordinary) == ordinary
     assert finite([-50.0] * 300) == [-50.0] * 300
     assert finite([]) == []
 
@@ -337,16 +337,16 @@ def test_pause_and_resume_where_there_are_none(loop: LoopThread) -> None:
     assert [path for path, _ in fake.requests[:2]] == ["/pause?mode=keep", "/resume"]
 
 
-def test_lora_adapters_come_and_go(loop: LoopThread) -> None:
+def test_a_lora_adapter_is_sampled_by_its_name(loop: LoopThread) -> None:
     with FakeVllm().serving() as fake:
         engine = VllmEngine(fake.url)
-        loop.run(engine.load_lora("mine", "/adapters/mine"))
+        fake.adapters["mine"] = "/adapters/mine"
         assert loop.run(engine.info()).models == ("fake/model", "mine")
         request = SampleRequest(PROMPT, Sampling(max_tokens=4, temperature=0.0), model="mine")
         adapted = [token for item in loop.collect(engine.sample(request)) for token in item.token_ids]
         plain = [t for i in loop.collect(engine.sample(wish(temperature=0.0, max_tokens=4))) for t in i.token_ids]
         assert adapted != plain
-        loop.run(engine.unload_lora("mine"))
+        fake.adapters.clear()
         with pytest.raises(EngineError, match="does not exist") as caught:
             loop.collect(engine.sample(request))
         assert caught.value.status == 404
@@ -386,7 +386,7 @@ def test_a_cancelled_request_frees_its_connection(loop: LoopThread) -> None:
                 await task
 
         loop.run(give_up())
-        assert not engine.http._idle
+        assert engine.http.idle_connections == 0
         loop.run(engine.close())
 
 

@@ -29,10 +29,6 @@ class Away(ScriptedEngine):
         self.there = there
         self.says: Exception | None = None
 
-    @property
-    def paused(self) -> bool:
-        return not self._going.is_set()
-
     async def info(self) -> EngineInfo:
         self._answer()
         return await super().info()

@@ -60,7 +60,7 @@ def read_sampling(body: dict[str, Any], *, top_logprobs: int = 0) -> Sampling:
         ignore_eos=flag(body, "ignore_eos"),
         top_logprobs=top_logprobs,
         json_schema=_schema(body.get("response_format")),
-        said=frozenset(field for name, field in _SWITCHED.items() if name in body and body[name] is not None),
+        explicit=frozenset(field for name, field in _SWITCHED.items() if name in body and body[name] is not None),
     )
 
 
