@@ -15,6 +15,7 @@ import pytest
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.agent.result import Result
 from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault
+from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
@@ -49,7 +50,8 @@ def client(agent: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ro
 
 
 def sessions(client: RolloutClient) -> list[str]:
-    return [session.id for session in client._core._owned.sessions]
+    assert isinstance(client.runtime, LocalRuntime)
+    return [session.id for session in client.runtime.sessions]
 
 
 def test_one_rollout(client: RolloutClient) -> None:
@@ -180,13 +182,15 @@ def test_a_batch(client: RolloutClient) -> None:
 
 
 def test_the_number_of_sessions_is_bounded(client: RolloutClient) -> None:
-    most = 0
+    client.invoke({}).result(timeout=30)  # so that there is a runtime
+    runtime, most = client.runtime, 0
+    assert isinstance(runtime, LocalRuntime)
     stop = threading.Event()
 
     def watch() -> None:
         nonlocal most
         while not stop.is_set():
-            most = max(most, sum(not s.stopping for s in client._core._owned.sessions))
+            most = max(most, sum(not s.stopping for s in runtime.sessions))
             time.sleep(0.005)
 
     thread = threading.Thread(target=watch)
@@ -331,6 +335,13 @@ def test_a_bucket_that_can_not_be_kept_is_an_error(
         client.invoke({})
 
 
+def messages(aws_env: Any, queue: str) -> int:
+    """How many messages are in a queue, those that were read and not deleted included."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    found = aws_env.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    return sum(int(count) for count in found.values())
+
+
 def test_a_queue_is_the_users_own(agent: Path, tmp_path: Path, aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bucket is one of this machine, with keys that are good for nothing else; the queue is not."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -340,9 +351,7 @@ def test_a_queue_is_the_users_own(agent: Path, tmp_path: Path, aws_env: Any, mon
         future = client.invoke({"n": 5})
         open_store("my-bucket", sqs_url=queue).announce(future.result_key)
         assert future.result(timeout=30)["n"] == 5
-        delivery = client._core.delivery
-        assert delivery is not None
-        eventually(lambda: delivery._unheard == -1)  # the announcement was heard
+        eventually(lambda: messages(aws_env, queue) == 0)  # the client heard the announcement
 
 
 @pytest.mark.parametrize(
@@ -361,7 +370,7 @@ def test_bad_arguments(agent: Path, arguments: dict[str, str], says: str) -> Non
 def test_bad_payloads(client: RolloutClient) -> None:
     with pytest.raises(ConfigError, match="can't be sent as JSON"):
         client.invoke({"x": object()})
-    with pytest.raises(ConfigError, match="a payload is a dict, not a list"):
+    with pytest.raises(ConfigError, match="a payload must be a dict, not a list"):
         client.invoke([1])  # type: ignore[arg-type]
     items = {i.index: i for i in client.run_batch([{"x": object()}, {"n": 1}], timeout=60)}
     assert (items[0].success, items[1].success) == (False, True)

@@ -89,7 +89,7 @@ def test_results_are_delivered_once(setup: Setup) -> None:
         setup.put(key)
         setup.writer.announce(key)  # twice: readers must not mind
     eventually(lambda: len(setup.inbox.delivered) == 30)
-    setup.threads.run(setup.delivery._look_once())
+    setup.threads.run(setup.delivery.look())
     assert set(setup.inbox.delivered.values()) == {1}
     assert all(setup.inbox.documents[key] == {"key": key} for key in keys)
 
@@ -107,7 +107,7 @@ def test_what_is_not_waited_for_is_left_alone(setup: Setup) -> None:
     for name in ("theirs", "forgotten", "mine"):
         setup.put(f"exp/row/{name}.json")
     eventually(lambda: setup.inbox.delivered)
-    setup.threads.run(setup.delivery._look_once())
+    setup.threads.run(setup.delivery.look())
     assert setup.inbox.delivered == {"exp/row/mine.json": 1}
 
 
@@ -128,7 +128,7 @@ def test_one_listing_replaces_many_reads(setup: Setup) -> None:
     keys = [f"exp/row-{n}/s.json" for n in range(50)]
     setup.expect(*keys)
     before = setup.delivery.requests
-    setup.threads.run(setup.delivery._look_once())
+    setup.threads.run(setup.delivery.look())
     assert setup.delivery.requests - before <= 2  # nothing is there: one listing says so for all of them
 
 
@@ -150,28 +150,6 @@ def test_the_store_may_fail(aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> No
         assert setup.inbox.errors == {}
         threads.run(setup.delivery.close())
     writer.close()
-
-
-def test_how_often_it_looks_follows_how_long_rollouts_take(tmp_path: Path) -> None:
-    class Silent:
-        """A store that announces nothing; only its name is asked for here."""
-
-        announces = False
-
-        def close(self) -> None:
-            pass
-
-    async def intervals() -> list[float]:
-        delivery = Delivery(Silent(), "exp")  # type: ignore[arg-type]
-        found = [delivery.interval()]
-        for typical in (1.0, 20.0, 3600.0):
-            delivery._typical = typical
-            found.append(delivery.interval())
-        await delivery.close()
-        return found
-
-    with loop_thread() as threads:
-        assert threads.run(intervals()) == [0.2, 0.2, 2.0, 10.0]
 
 
 # What is wrong with the store, as the user of a client notices it
@@ -226,14 +204,13 @@ def test_a_store_that_can_not_work_is_one_error_and_no_rollout(
     assert runtime.invoked == []
 
 
-def test_a_bucket_that_is_deleted_in_the_middle_ends_the_batch(aws_env: Any) -> None:
+def test_a_bucket_that_is_deleted_in_the_middle_ends_the_batch(aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "PATIENCE", 0.1)
     bucket = aws_env.new_bucket()
     runtime = OwnRuntime(lambda payload: None)
     with RolloutClient(runtime, bucket, "exp") as client, concurrent.futures.ThreadPoolExecutor(1) as other:
         items = other.submit(list, client.run_batch([{}] * 20, 3))
         eventually(lambda: len(runtime.invoked) == 3)
-        assert client._core.delivery is not None
-        client._core.delivery._patience = 0.1
         aws_env.client("s3").delete_bucket(Bucket=bucket)
         with pytest.raises(StoreMisconfigured, match="create the bucket, or name another store"):
             items.result(60)

@@ -35,6 +35,7 @@ from agentcore_rl_toolkit.rollout import (
     run_rollouts,
     step_metrics,
 )
+from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
 from support.gateway import MODEL, gateway, ids, text_of
@@ -83,8 +84,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutClient]:
 
 def sessions(client: RolloutClient) -> list[str]:
     """Of the client's own runtime, once it has one."""
-    owned = client._core._owned
-    return [session.id for session in owned.sessions] if owned is not None else []
+    runtime = client.runtime
+    return [session.id for session in runtime.sessions] if isinstance(runtime, LocalRuntime) else []
 
 
 @pytest.fixture(autouse=True)

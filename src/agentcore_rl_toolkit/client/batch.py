@@ -166,7 +166,7 @@ class BatchRun:
     async def close(self) -> None:
         """Stop every session that is still running."""
         await self.loop.close()
-        await self.core.settled()
+        await self.core.stopped()
 
     def _open_row(self) -> _Row | None:
         while self._next_row < len(self._rows):

@@ -1,7 +1,7 @@
-"""`RolloutClient`: what a trainer, an evaluation and other projects hold in their hands.
+"""`RolloutClient`: the object that trainers, evaluations and other projects hold.
 
-Every call comes twice, blocking and awaited; both run the same coroutine of `core.py` on the client's private loop. So
-a client works in scripts, in notebooks, in several threads and on any event loop.
+Every call exists blocking and awaited; both run the same coroutine on the client's private loop. So a client works in
+scripts, notebooks, threads and on any event loop.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ _FORMER = frozenset({"initial_interval", "max_interval", "backoff_factor", "log_
 class RolloutClient:
     """Submits rollouts to one agent and brings their results back.
 
-    `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which a local
-    runtime is started and ended with the client; an `AgentSource` is such a path with the variables, addresses and
-    limits of its sessions. It may also be a `Runtime` itself, such as a `RayRuntime` or one of
-    your own: the client calls it on an event loop of its own, and leaves closing it to you. `s3_bucket` is whatever
-    `open_store` takes, or a relative folder. `base_url`, `model_id` and further keywords go into each payload's
-    `_rollout`. Nothing is contacted before the first invoke.
+    `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which the
+    client starts a local runtime and ends it again. An `AgentSource` is such a path with the variables, addresses and
+    limits of its sessions. A `Runtime`, such as `RayRuntime` or your own, is called on the client's event loop; closing
+    it is up to you. `s3_bucket` is whatever `open_store` takes, or a relative folder. `base_url`, `model_id` and
+    further keywords go into each payload's `_rollout`. The client contacts nothing before the first invoke.
     """
 
     def __init__(
@@ -64,18 +63,23 @@ class RolloutClient:
         return self._core.exp_id
 
     @property
-    def store_url(self) -> str:
-        """What `open_store` and `agentcore-rl results` take to read the results.
+    def runtime(self) -> Runtime | None:
+        """The runtime that sessions run on; None before the first invoke and after `close()`."""
+        return self._core.runtime
 
-        The agent of a path runs on this machine, and so does its S3: a bucket is then a folder under
-        `~/.local/share/agentcore-rl/buckets`, and this is its name.
+    @property
+    def store_url(self) -> str:
+        """The store as `open_store` and `agentcore-rl results` take it.
+
+        For an agent given by its path, a bucket is a folder under `~/.local/share/agentcore-rl/buckets`, and this is
+        its name.
         """
         return self._core.store_url
 
     def invoke(
         self, payload: dict[str, Any], session_id: str | None = None, input_id: str | None = None, **overrides: Any
     ) -> RolloutFuture:
-        """Start one rollout; keywords go into its `_rollout`. Raises if the runtime doesn't take it on."""
+        """Start one rollout; keywords go into its `_rollout`. Raises if the runtime doesn't accept it."""
         return self._loop.run(self._invoke(payload, session_id, input_id, overrides))
 
     async def invoke_async(
@@ -98,16 +102,16 @@ class RolloutClient:
         progress: Progress | None = None,
         **former: float,
     ) -> BatchResult:
-        """Run many rollouts; iterate over what it gives.
+        """Run many rollouts; iterate over the result.
 
-        `timeout` is per rollout, from when the runtime has taken it on. `n` samples of each row share its `input_id`.
-        A failure of the infrastructure is tried again up to `max_retries` times in a fresh session; the agent's own
-        error is not. `hedge_after` seconds without a result start a duplicate, and the first to finish counts. `resume`
-        hands out what the store has under this `exp_id` and runs the rest; `rerun_failures` counts failed results as
-        missing. A row that can't be JSON is a failed item.
+        `timeout` is per rollout, from when the runtime has accepted it. `n` samples of each row share its `input_id`.
+        After a failure of the infrastructure a rollout runs again in a fresh session, up to `max_retries` times; after
+        the agent's own error it doesn't. `hedge_after` seconds without a result start a duplicate, and the first to
+        finish counts. `resume` hands out the results that the store has under this `exp_id` and runs the rest;
+        `rerun_failures` runs failed ones again. A row that can't be sent as JSON is a failed item.
 
-        `initial_interval`, `max_interval`, `backoff_factor` and `log_interval`, of the first toolkit, are taken and not
-        used: how often results are looked for follows how long rollouts take.
+        `initial_interval`, `max_interval`, `backoff_factor` and `log_interval` of the first toolkit are accepted and
+        ignored.
         """
         options = locals()
         return BatchResult(self._batch(options), self._loop)
@@ -131,7 +135,7 @@ class RolloutClient:
         return AsyncBatchResult(self._batch(options), self._loop)
 
     def close(self) -> None:
-        """Stop every live session, and a runtime of its own. In a forked process they are not this one's to stop."""
+        """Stop every live session, and the runtime if the client started it. A forked process has nothing to stop."""
         if self._loop.is_elsewhere:
             return
         try:
@@ -160,8 +164,8 @@ class RolloutClient:
     async def _invoke(
         self, payload: dict[str, Any], session_id: str | None, input_id: str | None, overrides: dict[str, Any]
     ) -> RolloutFuture:
-        session_id = session_id or str(uuid.uuid4())
-        flight = await self._core.start(payload, session_id, input_id or str(uuid.uuid4()), overrides)
+        session_id, input_id = session_id or str(uuid.uuid4()), input_id or str(uuid.uuid4())
+        flight = await self._core.start(payload, session_id, input_id, overrides)
         return RolloutFuture(flight, self._core, self._loop)
 
     def _batch(self, given: dict[str, Any]) -> BatchRun:

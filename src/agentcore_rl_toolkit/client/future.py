@@ -1,4 +1,4 @@
-"""`RolloutFuture`: a rollout whose result is on its way. Thread-safe, and usable from any event loop."""
+"""`RolloutFuture`: a rollout whose result is on its way. Thread-safe, and works on any event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .in_flight import ClientCore, Flight
 
 
 class CallableBool(int):
-    """True or false, called or not.
+    """A bool that may also be called.
 
     >>> bool(CallableBool(False)), CallableBool(True)()
     (False, True)
@@ -33,7 +33,7 @@ class CallableBool(int):
 
 
 class RolloutFuture:
-    """What `RolloutClient.invoke` gives. `result()` is the stored result, whatever its status."""
+    """The rollout that `RolloutClient.invoke` started. `result()` is the stored result, whatever its status."""
 
     def __init__(self, flight: Flight, core: ClientCore, loop: PrivateLoop) -> None:
         self._flight, self._core, self._loop = flight, core, loop
@@ -54,7 +54,7 @@ class RolloutFuture:
         return self._flight.id.result_key
 
     def done(self) -> bool:
-        """Whether there is a result, or never will be one."""
+        """Whether the rollout has a result or an error."""
         return self._flight.outcome.done()
 
     async def done_async(self) -> bool:
@@ -63,7 +63,7 @@ class RolloutFuture:
 
     @property
     def cancelled(self) -> CallableBool:
-        """Whether it was cancelled. A property as in the first toolkit, and a method as in `concurrent.futures`."""
+        """Whether it was cancelled: a property as in the first toolkit, and a method as in `concurrent.futures`."""
         return CallableBool(self.done() and isinstance(self._flight.outcome.exception(), RolloutCancelled))
 
     def elapsed(self) -> float:
@@ -86,7 +86,7 @@ class RolloutFuture:
         """Await the result. After `timeout` seconds the session is stopped and `asyncio.TimeoutError` raised."""
         self._check_process()
         waiting = asyncio.wrap_future(self._flight.outcome)
-        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # who gave up misses no outcome
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # read by no one after a timeout
         try:
             return await asyncio.wait_for(asyncio.shield(waiting), timeout)
         except asyncio.TimeoutError:
@@ -97,14 +97,14 @@ class RolloutFuture:
         return self.result_async().__await__()
 
     def raise_for_status(self) -> RolloutFuture:
-        """Wait for the result; raise `RolloutFailed` if it is not a success. Gives itself back."""
+        """Wait for the result; raise `RolloutFailed` unless it is a success. Returns the future."""
         result = Result(self.result())
         if result.status is not Status.COMPLETED:
             raise RolloutFailed(f"{self.result_key}: {result.status.value}: {result.failure}")
         return self
 
     def cancel(self) -> bool:
-        """Stop the session and wait for the result no longer. False if there is an outcome already."""
+        """Stop the session and give up on the result. Returns False if the rollout is done."""
         return self._loop.run(self._cancel())
 
     async def cancel_async(self) -> bool:
@@ -112,7 +112,7 @@ class RolloutFuture:
         return await self._loop.run_async(self._cancel())
 
     def _check_process(self) -> None:
-        """In a forked process, there is only the result that was there before."""
+        """A forked process can read a result that was there before the fork, but not wait for one."""
         if not self.done():
             self._loop.check_process()
 

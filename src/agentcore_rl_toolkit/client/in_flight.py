@@ -1,7 +1,7 @@
 """The client's async core: rollouts in flight on one runtime, from the invoke to the result, and the stop after it.
 
-Everything here runs on the client's private loop; `client.py`, `future.py` and `batch.py` are what callers hold. A
-rollout in flight is a few small objects and no task, so thousands of them cost little.
+Everything here runs on the client's private loop; callers hold `client.py`, `future.py` and `batch.py`. A rollout in
+flight is a few small objects and no task, so thousands of them cost little.
 """
 
 from __future__ import annotations
@@ -30,27 +30,35 @@ from .pacing import Pacer
 from .runtime_calls import RuntimeCalls
 
 if TYPE_CHECKING:
-    from ..runtime.local import AgentSource
+    from ..runtime.local import AgentSource, LocalRuntime
 
 logger = logging.getLogger(__name__)
 
 LOCAL_PREFIX = "arn:aws:bedrock-agentcore:local:"
-_WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
 AWS_TPS = 25
+"""AWS's quota of requests a second, for invokes and stops together."""
+_WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
 _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _STOP_SECONDS = 30.0
 _LONGEST_TEXT = 1000
-_ANSWER_SECONDS = 30.0  # a rollout is answered at once, so silence means that nobody is there
+_ANSWER_SECONDS = 30.0  # an app accepts a rollout at once, so silence means that it is gone
 
-# Invoke and stop share one quota per runtime, whoever asks; so do all clients of this process with the same limit.
+# All clients of this process that call one runtime with one limit share a pacer, because AWS counts them together.
 _pacers: weakref.WeakValueDictionary[tuple[str, float | None], Pacer] = weakref.WeakValueDictionary()
-_pacers_lock = threading.Lock()  # clients live on loops, and so on threads, of their own
+_pacers_lock = threading.Lock()
+
+
+def requests_per_second(arn: str, tps_limit: float | None) -> float | None:
+    """The limit that holds for a runtime: the default is AWS's quota, which others don't have.
+
+    >>> requests_per_second("arn:aws:bedrock-agentcore:local:000000000000:runtime/a", AWS_TPS) is None
+    True
+    """
+    return None if tps_limit == AWS_TPS and arn.startswith(_WITHOUT_QUOTA) else tps_limit
 
 
 class Flight:
     """One rollout in flight."""
-
-    __slots__ = ("finished_at", "id", "outcome", "started_at", "stopped")
 
     def __init__(self, id: RolloutId) -> None:
         self.id = id
@@ -60,7 +68,7 @@ class Flight:
         self.stopped = False
 
     def deliver(self, document: dict[str, Any] | None, error: Exception | None) -> None:
-        """Set the outcome, if there is none yet."""
+        """Set the outcome, unless there is one."""
         if self.outcome.done():
             return
         self.finished_at = time.monotonic()
@@ -85,18 +93,17 @@ class ClientCore:
         rollout_settings: dict[str, Any],
     ) -> None:
         RolloutId(exp_id, "check", "check")
-        self.target, self.exp_id = target, exp_id
-        self.store_name = _absolute(store)
-        self.settings = rollout_settings
-        self._sqs_url = rollout_settings.get("sqs_url")
+        self._target, self.exp_id = target, exp_id
+        self._store_name = _absolute(store)
+        self._settings = rollout_settings
         self._tps_limit, self._attempts, self._connections = tps_limit, max_retry_attempts, max_pool_connections
-        self._opened: asyncio.Task[None] | None = None
-        self._runtime: Runtime | None = None
-        self._owned: Any = None
+        self._opening: asyncio.Task[None] | None = None
+        self.runtime: Runtime | None = None
+        self._own: LocalRuntime | None = None
         self._source: AgentSource | None = None
         self._calls: RuntimeCalls | None = None
         self.delivery: Delivery | None = None
-        self.live: dict[str, Flight] = {}
+        self._live: dict[str, Flight] = {}
         """Sessions that may be running, by session id."""
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -104,25 +111,22 @@ class ClientCore:
 
     async def open(self) -> None:
         """Find the runtime and the store; a path gets a runtime of its own. Only the first call does anything."""
-        if self._opened is None:
-            self._opened = asyncio.get_running_loop().create_task(self._open())
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
         try:
-            await asyncio.shield(self._opened)
+            await asyncio.shield(self._opening)
         except Exception:
-            self._opened = None  # the next one tries again
+            self._opening = None  # the next call tries again
             raise
 
     async def _open(self) -> None:
         try:
-            self._runtime, s3_environ = await self._find_runtime()
-            limit = self._tps_limit
-            if self._runtime.arn.startswith(_WITHOUT_QUOTA) and limit == AWS_TPS:  # AWS's quota is not theirs
-                limit = None
+            self.runtime, s3_environ = await self._find_runtime()
+            key = (self.runtime.arn, requests_per_second(self.runtime.arn, self._tps_limit))
             with _pacers_lock:
-                key = (self._runtime.arn, limit)
-                pacer = _pacers[key] = _pacers.get(key) or Pacer(limit)
-            self._calls = RuntimeCalls(self._runtime, pacer, attempts=self._attempts)
-            store = open_store(self.store_name, sqs_url=self._sqs_url, s3_environ=s3_environ)
+                pacer = _pacers[key] = _pacers.get(key) or Pacer(key[1])
+            self._calls = RuntimeCalls(self.runtime, pacer, attempts=self._attempts)
+            store = open_store(self._store_name, sqs_url=self._settings.get("sqs_url"), s3_environ=s3_environ)
             self.delivery = Delivery(store, self.exp_id)
             await self.delivery.open()
         except BaseException:
@@ -130,92 +134,94 @@ class ClientCore:
             raise
 
     async def _find_runtime(self) -> tuple[Runtime, dict[str, str] | None]:
-        """The runtime; and how S3 is reached, if that is the runtime's own."""
-        here = self._agent_here
-        if here is None and not isinstance(self.target, str):
-            return cast(Runtime, self.target), None
-        if here is None:
-            from ..runtime.aws import AgentCoreRuntime
+        """The runtime; and how to reach S3, if that is the runtime's own."""
+        agent = self._local_agent
+        if agent is not None:
+            return await self._start_runtime(agent)
+        if not isinstance(self._target, str):
+            return cast(Runtime, self._target), None
+        from ..runtime.aws import AgentCoreRuntime
 
-            assert isinstance(self.target, str)
-            is_local = self.target.startswith(LOCAL_PREFIX)
-            endpoint = os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or (_LOCAL_ENDPOINT if is_local else None)
-            runtime = AgentCoreRuntime(
-                self.target,
-                endpoint_url=endpoint,
-                max_concurrency=self._connections,
-                max_attempts=1,  # retries are ours, so that they are paced
-                read_timeout=_ANSWER_SECONDS,
-            )
-            return runtime, None
+        default = _LOCAL_ENDPOINT if self._target.startswith(LOCAL_PREFIX) else None
+        runtime = AgentCoreRuntime(
+            self._target,
+            endpoint_url=os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or default,
+            max_concurrency=self._connections,
+            max_attempts=1,  # retries are ours, so that they are paced
+            read_timeout=_ANSWER_SECONDS,
+        )
+        return runtime, None
+
+    async def _start_runtime(self, agent: str | AgentSource) -> tuple[Runtime, dict[str, str]]:
         from ..runtime.local import AgentSource, LocalRuntime
 
-        source = AgentSource.parse(here) if isinstance(here, str) else here
-        private = LocalRuntime(source, buckets=self._make_bucket())
-        await private.start()
-        self._owned, self._source = private, source
+        source = AgentSource.parse(agent) if isinstance(agent, str) else agent
+        runtime = LocalRuntime(source, buckets=self._make_bucket())
+        await runtime.start()
+        self._own, self._source = runtime, source
         if self._has_credentials:  # the session's S3 is AWS's
-            return private, {name: value for name, value in source.env.items() if name.startswith("AWS_")}
-        environ = {"AWS_ACCESS_KEY_ID": private.token, "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
-        return private, environ | {"AWS_ENDPOINT_URL_S3": private.endpoint_url}
+            return runtime, {name: value for name, value in source.env.items() if name.startswith("AWS_")}
+        environ = {"AWS_ACCESS_KEY_ID": runtime.token, "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
+        return runtime, environ | {"AWS_ENDPOINT_URL_S3": runtime.endpoint_url}
 
     @property
-    def _agent_here(self) -> str | AgentSource | None:
-        """The agent that gets a runtime of the client's own; None if it is an ARN's, or a runtime's of the caller."""
-        if isinstance(self.target, str):
-            return None if self.target.startswith("arn:") else self.target
-        return None if hasattr(self.target, "invoke") else self.target
+    def _local_agent(self) -> str | AgentSource | None:
+        """The agent, if the client starts a runtime for it: not for an ARN, nor for a runtime of the caller."""
+        if isinstance(self._target, str):
+            return None if self._target.startswith("arn:") else self._target
+        return None if hasattr(self._target, "invoke") else self._target
 
     @property
     def _has_credentials(self) -> bool:
-        """Whether the caller gave the sessions of this machine credentials for AWS."""
-        here = self._agent_here
-        return here is not None and not isinstance(here, str) and "AWS_ACCESS_KEY_ID" in here.env
+        """Whether the caller gave local sessions credentials for AWS."""
+        agent = self._local_agent
+        return agent is not None and not isinstance(agent, str) and "AWS_ACCESS_KEY_ID" in agent.env
 
     @property
     def store_url(self) -> str:
-        """What opens the store from outside: the folder, where the bucket is one of this machine."""
-        is_ours = self._agent_here is not None and not self._has_credentials
-        return (bucket_folder(self.store_name) if is_ours else None) or self.store_name
+        """The store as other processes open it: a folder, where the bucket is a local one."""
+        is_local = self._local_agent is not None and not self._has_credentials
+        return (bucket_folder(self._store_name) if is_local else None) or self._store_name
 
     def _make_bucket(self) -> str | None:
-        """Make the folder of a bucket on this machine, if the store is one, and say where it is; gives that of all."""
-        if self.store_url == self.store_name:
+        """Make the folder of a local bucket, if the store is one; returns the folder of all buckets."""
+        folder = self.store_url
+        if folder == self._store_name:
             return None
         try:
-            os.makedirs(self.store_url, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{self.store_url} can't be made: {error}", hint="name a folder as the store") from None
-        logger.warning("the agent runs on this machine; what it stores in %s is in %s", self.store_name, self.store_url)
+            raise ConfigError(f"{folder} can't be made: {error}", hint="name a folder as the store") from None
+        logger.warning("the agent runs on this machine; what it stores in %s is in %s", self._store_name, folder)
         return buckets_folder()
 
     async def aclose(self) -> None:
-        """Stop every live session, and let go of everything."""
-        for flight in list(self.live.values()):
+        """Stop every live session and release the store and the runtime."""
+        for flight in list(self._live.values()):
             self.end(flight, RuntimeFault("the client was closed"))
-        await self.settled()
+        await self.stopped()
         await self._release()
-        self._opened = None
+        self._opening = None
 
     async def _release(self) -> None:
-        """Let go of the store, and of the runtime unless it is the caller's."""
+        """Close the store, and the runtime unless it is the caller's."""
         delivery, self.delivery = self.delivery, None
-        runtime, self._runtime = self._runtime or self._owned, None
+        runtime, self.runtime = self.runtime or self._own, None
         if delivery is not None:
             await delivery.close()
-        if runtime is not None and runtime is not self.target:
+        if runtime is not None and runtime is not self._target:
             await runtime.aclose()
 
     # --- one rollout -----------------------------------------------------------------------------------------------
 
     async def start(self, payload: dict[str, Any], session_id: str, input_id: str, overrides: dict[str, Any]) -> Flight:
-        """Invoke a rollout; returns when the runtime has taken it on, raises if it doesn't."""
+        """Invoke a rollout; returns when the app has accepted it, raises if it doesn't."""
         await self.open()
         assert self.delivery is not None
         flight = Flight(RolloutId(self.exp_id, input_id, session_id))
         body = self._body(payload, input_id, overrides)
-        self.live[session_id] = flight
-        # Before the invoke: the result of a quick rollout may be there before the answer to it.
+        self._live[session_id] = flight
+        # Before the invoke: the result of a quick rollout may arrive before the answer to it.
         self.delivery.expect(flight.id.result_key, lambda document, error: self._delivered(flight, document, error))
         try:
             await self._invoke(flight, body)
@@ -239,11 +245,12 @@ class ClientCore:
 
     def _body(self, payload: dict[str, Any], input_id: str, overrides: dict[str, Any]) -> bytes:
         if not isinstance(payload, dict):
-            raise ConfigError(f"a payload is a dict, not a {type(payload).__name__}")
-        ours = {"exp_id": self.exp_id, "input_id": input_id, "s3_bucket": self.store_name}
+            raise ConfigError(f"a payload must be a dict, not a {type(payload).__name__}")
+        ours = {"exp_id": self.exp_id, "input_id": input_id, "s3_bucket": self._store_name}
+        given = {name: value for name, value in overrides.items() if value is not None}
         try:
-            given = payload.get("_rollout")
-            settings = (given if isinstance(given, dict) else {}) | self.settings | _given(overrides) | ours
+            of_row = payload.get("_rollout")
+            settings = (of_row if isinstance(of_row, dict) else {}) | self._settings | given | ours
             return json.dumps(payload | {"_rollout": settings}, allow_nan=False).encode()
         except (Exception, SystemExit) as error:  # a row may be anything, and so may what it raises
             raise ConfigError(f"the payload can't be sent as JSON: {text_of(error)[:_LONGEST_TEXT]}") from None
@@ -256,15 +263,17 @@ class ClientCore:
 
     def _delivered(self, flight: Flight, document: dict[str, Any] | None, error: Exception | None) -> None:
         if document is not None and Result(document).status is Status.AGENT_ERROR:
-            told = (document.get("traceback"), document.get("stop_reason"))
-            if hint := self._hint("\n".join(text for text in told if isinstance(text, str))):
+            texts = (document.get("traceback"), document.get("stop_reason"))
+            if hint := self._hint("\n".join(text for text in texts if isinstance(text, str))):
                 document = document | {"hint": hint}
         flight.deliver(document, error)
         self._stop(flight)
 
     def _hint(self, text: str) -> str | None:
-        """What to do about an agent's error on this machine, if its sandbox may be why."""
-        return None if self._source is None else refusal_hint(text, self._source, self._owned.protections)
+        """What to do about an agent's error if the local sandbox may be its cause."""
+        if self._own is None or self._source is None:
+            return None
+        return refusal_hint(text, self._source, self._own.protections)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
@@ -277,8 +286,8 @@ class ClientCore:
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
-    async def settled(self) -> None:
-        """Wait until the sessions that are being stopped have been, for half a minute at most."""
+    async def stopped(self) -> None:
+        """Wait until every session that is being stopped has stopped, for half a minute at most."""
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOP_SECONDS)
 
@@ -287,30 +296,26 @@ class ClientCore:
         try:
             await self._calls.stop(session_id)
         finally:
-            self.live.pop(session_id, None)
+            self._live.pop(session_id, None)
 
 
 def _absolute(store: str) -> str:
-    """A relative folder as an absolute one: the session's working directory is not ours."""
+    """A relative folder as an absolute one: the session has another working directory."""
     if isinstance(store, str) and (store.startswith((".", "~")) or os.path.isdir(store)):
         return os.path.abspath(os.path.expanduser(store))
-    open_store(store).close()  # says what is wrong with it
+    open_store(store).close()  # raises if the name is wrong
     return store
 
 
-def _given(overrides: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in overrides.items() if value is not None}
-
-
 def _check_answer(body: bytes, key: str) -> None:
-    """Whether the app has taken the rollout on."""
+    """Raise unless the app has accepted the rollout."""
     answer = None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(body)
     if not isinstance(answer, dict) or answer.get("status") != "processing" or answer.get("result_key") != key:
         raise RuntimeFault(
-            f"the agent did not take the rollout on; it answered {body[:200].decode(errors='replace')!r}",
+            f"the agent did not accept the rollout; it answered {body[:200].decode(errors='replace')!r}",
             code="RuntimeClientError",
             reason="agent",
-            hint="its function must be decorated with @app.rollout_entrypoint",
+            hint="decorate its function with @app.rollout_entrypoint",
         )

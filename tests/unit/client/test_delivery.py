@@ -244,19 +244,20 @@ def test_a_listener_outlives_whatever_it_hears(caplog: pytest.LogCaptureFixture)
     assert said.exc_info
 
 
-def test_announcements_that_never_come_are_waited_for_no_longer() -> None:
-    async def use() -> list[float]:
-        delivery = Delivery(OddStore(announces=True), "exp")  # type: ignore[arg-type]
-        found = [delivery.interval()]
-        delivery._unheard = 3
-        found.append(delivery.interval())
-        delivery._announced([])
-        found.append(delivery.interval())
-        await delivery.close()
-        return found
-
+def test_announcements_that_never_come_are_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.6)
+    store = OddStore(announces=True)
     with loop_thread() as threads:
-        assert threads.run(use()) == [5.0, 0.2, 5.0]
+        inbox = Inbox(threads, store)
+        assert inbox.delivery.interval() == 0.6
+        put(store, *KEYS[:3])
+        inbox.expect(*KEYS)
+        eventually(lambda: len(inbox.documents) == 3)
+        assert inbox.delivery.interval() < 0.6
+        store.announce("exp/of/another.json")
+        eventually(lambda: inbox.delivery.heard)
+        assert inbox.delivery.interval() == 0.6
+        threads.run(inbox.delivery.close())
 
 
 class Untold(OddStore):

@@ -48,7 +48,7 @@ def attempt(name, call):
 client, unused = RolloutClient(OwnRuntime(), {store!r}, "exp"), RolloutClient(OwnRuntime(), {store!r}, "exp")
 done, pending = client.invoke({{}}), None
 done.result(30)
-client._core._runtime.result = lambda payload: None
+client.runtime.result = lambda payload: None
 pending = client.invoke({{}})
 child = os.fork()
 if child:
