@@ -90,7 +90,7 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     assert set(table_.column("rewards").to_pylist()) == {1.0}
     missing = cli(tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), *common, "--compare", "nowhere")
     assert missing.returncode == 1
-    assert "there is no experiment 'nowhere'" in missing.stderr
+    assert "has no experiment 'nowhere'" in missing.stderr
 
 
 def test_a_bucket_of_this_machine_is_told_and_kept(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
         (("rollout", AGENT, "--data", "empty.jsonl"), "empty.jsonl has no rows"),
         (("rollout", "nowhere.py", "--data", "one.jsonl"), "there is no agent at"),
         (("rollout", AGENT, "--data", "one.jsonl", "--store", "Bad_Name"), "is not the name of a store"),
-        (("rollout", AGENT, "--data", "one.jsonl", "--set", "x"), "--set x: no value"),
-        (("eval", AGENT, "--data", "one.jsonl", "--output", "x.txt"), "unknown kind"),
+        (("rollout", AGENT, "--data", "one.jsonl", "--set", "x"), "--set x: the value is missing"),
+        (("eval", AGENT, "--data", "one.jsonl", "--output", "x.txt"), "unknown file type"),
         (("rollout", AGENT, "--data", "one.jsonl", "-n", "0"), "n must be at least 1"),
     ],
 )

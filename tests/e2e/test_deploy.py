@@ -342,10 +342,10 @@ def test_a_dry_run_without_credentials(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     assert deploy("--dry-run") == 1
-    assert "there is no region\nhint: set AWS_REGION" in capsys.readouterr().err
+    assert "no AWS region is set\nhint: set AWS_REGION" in capsys.readouterr().err
     (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nECR_REPO_NAME=mine\n")
     assert deploy("--dry-run") == 1
-    assert "there are no AWS credentials\nhint: run `aws configure`" in capsys.readouterr().err
+    assert "no AWS credentials were found\nhint: run `aws configure`" in capsys.readouterr().err
     (world.agent / ".env").write_text("AWS_REGION=eu-west-1\nAWS_ACCOUNT=210987654321\nECR_REPO_NAME=mine\n")
     assert deploy("--dry-run") == 0
     said = capsys.readouterr().err
@@ -361,7 +361,7 @@ def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.C
     assert deploy("--bucket", bucket, "--no-trial") == 1
     said = capsys.readouterr().err
     assert "building on AWS CodeBuild" in said
-    assert "was pushed, and is not there" in said  # moto builds nothing
+    assert "but ECR does not have it" in said  # moto builds nothing
     codebuild = world.client("codebuild")
     (project,) = codebuild.batch_get_projects(names=[f"agentcore-rl-{name}"])["projects"]
     assert (project["environment"]["type"], project["environment"]["privilegedMode"]) == ("ARM_CONTAINER", True)
@@ -411,7 +411,7 @@ def test_building_for_here_and_for_aws(
     assert main(["build", "--engine", other]) == 1
     assert f"{other} does not answer" in capsys.readouterr().err
     assert main(["build", "--engine", "codebuild", "--local"]) == 1
-    assert "nothing can be built here" in capsys.readouterr().err
+    assert "--local and --tag need a container engine on this machine" in capsys.readouterr().err
 
 
 def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,7 +421,7 @@ def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFix
     )
     assert deploy("--no-trial") == 1
     arn = f"arn:aws:iam::123456789012:role/agentcore-rl-{name}"
-    assert f"didn't make\nhint: use it as it is with --role {arn}" in capsys.readouterr().err
+    assert f"did not create it\nhint: use it as it is with --role {arn}" in capsys.readouterr().err
     assert deploy("--no-trial", "--role", arn) == 0
     (runtime_id,) = world.control.runtimes
     assert world.control.runtimes[runtime_id]["roleArn"] == arn
@@ -431,7 +431,7 @@ def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFix
     (world.agent / ".agentcore-rl.json").unlink()
     world.control.tags.clear()
     assert deploy("--no-trial", "--role", arn, "--env", "A=1") == 1
-    assert f"there is a runtime {name} that this toolkit didn't make" in capsys.readouterr().err
+    assert f"the runtime {name} exists, and this toolkit did not create it" in capsys.readouterr().err
     assert deploy("--no-trial", "--role", arn, "--env", "A=1", "--adopt") == 0
     assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     destroy()
@@ -456,7 +456,7 @@ def test_every_failure_says_what_was_missing(
     assert expected in capsys.readouterr().err
     monkeypatch.setenv("AWS_ACCOUNT", "999999999999")
     assert deploy() == 1
-    assert "the credentials are for account 123456789012, not 999999999999" in capsys.readouterr().err
+    assert "the credentials belong to account 123456789012, not 999999999999" in capsys.readouterr().err
     monkeypatch.delenv("AWS_ACCOUNT")
     assert deploy("--region", "eu-west-1") == 1
     assert "is deployed in us-west-2, account 123456789012; not in eu-west-1" in capsys.readouterr().err
@@ -499,12 +499,12 @@ def test_every_service_that_refuses_is_named_with_its_permission(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["deploy", "/nowhere"], "there is no Dockerfile in /nowhere"),
-        (["deploy", "--name", "my-agent"], "'my-agent' can't be the name of a runtime"),
-        (["deploy", "--repository", "Mine"], "'Mine' can't be the name of an ECR repository"),
-        (["deploy", "--bucket", "No_Bucket"], "'No_Bucket' can't be the name of a bucket"),
-        (["deploy", "--env", "A"], "--env A: no value"),
-        (["deploy", "--policy", "nowhere.json", "--dry-run"], "hint: expected JSON with"),
+        (["deploy", "/nowhere"], "/nowhere has no Dockerfile"),
+        (["deploy", "--name", "my-agent"], "'my-agent' is not a valid runtime name"),
+        (["deploy", "--repository", "Mine"], "'Mine' is not a valid ECR repository name"),
+        (["deploy", "--bucket", "No_Bucket"], "'No_Bucket' is not a valid bucket name"),
+        (["deploy", "--env", "A"], "--env A: the value is missing"),
+        (["deploy", "--policy", "nowhere.json", "--dry-run"], "hint: write an IAM policy"),
         (["deploy", "--subnet", "subnet-1", "--dry-run"], "a VPC needs both"),
     ],
 )

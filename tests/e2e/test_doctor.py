@@ -91,10 +91,10 @@ def test_a_good_road(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         **dict.fromkeys(["credentials, region, bucket, queue, role", "image", "gateway"], "skipped"),
     }
     assert code == 0
-    assert checks["app"]["text"].endswith("Healthy")
+    assert checks["app"]["text"] == "it accepted a rollout and stored its result"
     assert "2 model calls and 1 tool calls" in checks["rollout"]["text"]
     assert "of 2048" in checks["context"]["text"]
-    assert checks["conversation"]["text"].startswith("2 model calls, every later prompt went on from the exact tokens")
+    assert checks["conversation"]["text"].startswith("2 model calls, every later prompt continues the exact tokens")
     write_engine(tmp_path / "bin", "docker")
     assert main(["doctor", str(folder), "--gateway", "http://127.0.0.1:1", "--only", "data", "--only", "aws"]) == 1
     said = capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_an_app_of_production_and_one_that_can_not_be_imported(
     (folder / "basic_app.py").write_text(plain.replace("BedrockBedrock", "Bedrock"))
     code, checks = doctor(capsys, str(folder / "basic_app.py"))
     assert (code, checks["app"]["state"]) == (1, "failed")
-    assert "not that a rollout has begun" in checks["app"]["text"]
+    assert "it answered" in checks["app"]["text"]
     assert "@app.rollout_entrypoint" in checks["app"]["fix"]
     (folder / "rl_app.py").write_text("import nothing_like_it\n")
     code, checks = doctor(capsys, str(folder), "--model", "tiny")
@@ -191,9 +191,9 @@ def test_rows_and_conversations_that_would_not_do(tmp_path: Path, capsys: pytest
     code, checks = doctor(capsys, str(folder), *given)
     assert code == 1
     assert checks["data"]["text"].startswith("bad.jsonl: line 2: ")
-    assert "row 3 has no 'answer'" in checks["data"]["text"]
+    assert "row 3 lacks 'answer'" in checks["data"]["text"]
     assert "row 3: prompt is a list, not text" in checks["data"]["text"]
-    assert checks["conversation"]["text"] == "said.json has no reply of a model"
+    assert checks["conversation"]["text"] == "said.json holds no reply of a model"
     _, checks = doctor(capsys, str(folder), "--model", "nowhere", "--data", "none.jsonl", "--only", "data")
     assert "none.jsonl can't be read" in checks["data"]["text"]
 
@@ -245,10 +245,10 @@ def test_aws_by_trying(
     assert (code, checks["region"]["text"]) == (1, "us-west-2")
     assert "account 123456789012" in checks["credentials"]["text"]
     assert (checks["bucket"]["text"], checks["bucket"]["fix"]) == (
-        "there is no bucket doctored",
+        "the bucket doctored does not exist",
         "create it; `agentcore-rl deploy` does",
     )
-    assert checks["queue"]["text"] == "there is no queue doctored"
+    assert checks["queue"]["text"] == "the queue doctored does not exist"
     assert "doctored may not ecr:BatchGetImage on " in checks["role"]["text"]
     assert checks["image"]["state"] == "skipped"
 
@@ -264,7 +264,7 @@ def test_aws_by_trying(
     put_image(ecr, "doctored", content_tag(folder), "amd64")
     code, checks = doctor(capsys, str(folder), *given)
     assert [name for name, check in checks.items() if check["state"] == "failed"] == ["image"]
-    assert "is for linux/amd64, and AgentCore runs arm64" in checks["image"]["text"]
+    assert "is for linux/amd64, but AgentCore runs arm64" in checks["image"]["text"]
     assert s3.list_objects_v2(Bucket="doctored")["KeyCount"] == 0
     url = sqs.get_queue_url(QueueName="doctored")["QueueUrl"]
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
@@ -277,7 +277,7 @@ def test_aws_by_trying(
     other = json.loads(trust.replace("bedrock-agentcore", "lambda"))
     iam.update_assume_role_policy(RoleName="doctored", PolicyDocument=json.dumps(other))
     _, checks = doctor(capsys, str(folder), *given)
-    assert checks["role"]["text"] == "AgentCore may not take on doctored"
+    assert checks["role"]["text"] == "AgentCore may not assume doctored"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     _, checks = doctor(capsys, str(folder), *given)

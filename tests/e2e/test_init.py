@@ -12,7 +12,7 @@ import pytest
 import tomllib
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.deploy.scaffold import FRAMEWORKS, side
+from agentcore_rl_toolkit.deploy.scaffold import FRAMEWORKS, diff_side
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
@@ -77,8 +77,8 @@ def test_its_files_agree_with_each_other(framework: str, folder: Path, capsys: p
     agent = folder / "my-agent"
     readme = (agent / "README.md").read_text()
     diff = readme.split("```diff\n")[1].split("```")[0]
-    assert (agent / "basic_app.py").read_text() == side(diff, "-")
-    assert (agent / "rl_app.py").read_text() == side(diff, "+")
+    assert (agent / "basic_app.py").read_text() == diff_side(diff, "-")
+    assert (agent / "rl_app.py").read_text() == diff_side(diff, "+")
     for name in ("basic_app.py", "rl_app.py", "reward.py", "calculator.py"):
         compile((agent / name).read_text(), name, "exec")
     project: dict[str, Any] = tomllib.loads((agent / "pyproject.toml").read_text())["project"]
@@ -103,10 +103,10 @@ def test_the_examples_in_its_docstrings(folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["my-agent", "--framework", "cobol"], "unknown framework 'cobol'\nhint: one of strands, langgraph"),
-        (["9lives"], "'9lives' can't be an agent's name"),
-        (["taken"], "taken is there already"),
-        (["taken/file"], "there already"),
+        (["my-agent", "--framework", "cobol"], "unknown framework 'cobol'\nhint: choose one of strands, langgraph"),
+        (["9lives"], "'9lives' is not a valid agent name"),
+        (["taken"], "taken exists already"),
+        (["taken/file"], "exists already"),
     ],
 )
 def test_what_it_refuses(args: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

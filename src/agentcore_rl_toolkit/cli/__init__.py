@@ -1,6 +1,8 @@
-"""The `agentcore-rl` command. One file per verb; each has `add(subparsers)` and a function that returns an exit code.
+"""The `agentcore-rl` command: one file per verb, in folders as the path has them.
 
-Data goes to stdout, everything else to stderr. `main` handles Ctrl-C before it imports anything that takes time.
+In: a command line. Out: data on stdout, everything else on stderr, and an exit code. A verb parses, calls the station
+that does the work, and prints; it refuses to hold logic that Python users need too. May import every other folder.
+`main` handles Ctrl-C before it imports anything slow.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line, as argparse sees it."""
+    """The parser of the whole command line."""
     import argparse
 
     from .. import __version__
@@ -27,14 +29,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="agentcore-rl", description="Train the agent you deploy: rollouts, results and rewards."
     )
     parser.add_argument("--version", action="version", version=f"agentcore-rl {__version__}")
-    subparsers = parser.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
-    for verb in verbs.VERBS:
-        verb.add(subparsers)
+    verbs.add_verbs(parser, verbs.VERBS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; errors with a known cause are one line, and exit with 1. Ctrl-C exits with 130."""
+    """Run the command line. An expected error is one line and exit code 1; Ctrl-C exits with 130."""
     with Interrupts(until_exit=argv is None) as interrupts:
         try:
             code = _run_and_flush(argv)
@@ -48,8 +48,8 @@ def _run_and_flush(argv: Sequence[str] | None) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # a failure of Python's own flush, at exit, can't be caught
-    except BrokenPipeError:  # `| head` closed early; what is left in the buffer goes nowhere
+            sys.stdout.flush()  # Python's own flush at exit could not be caught
+    except BrokenPipeError:  # `| head` closed the pipe; the rest of the buffer goes to /dev/null
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -59,7 +59,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
-    if hasattr(args, "rest"):  # a verb whose options depend on what was chosen reads them itself
+    if hasattr(args, "rest"):  # `train` parses its options itself, once it knows the backend
         args.rest = rest
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -1,7 +1,5 @@
 """`python -m agentcore_rl_toolkit.cli` is `agentcore-rl`."""
 
-from __future__ import annotations
-
 import sys
 
 from . import main

@@ -1,5 +1,9 @@
-"""From an agent's folder to a runtime's ARN: the folder, its image, what it needs on AWS, and taking it all away again.
+"""From an agent's folder to the ARN of a runtime on AWS, and back.
 
-Every resource is made by one function of `resources.py`, in the order of `deployment.py`, and noted in the agent's
-folder (`state.py`) the moment it exists. Nothing here runs rollouts; `doctor/` asks the client to.
+In: a folder with an agent and a Dockerfile, settings, AWS credentials. Out: an image in ECR, a role, a bucket, a
+runtime, and the ARN that trainers take. `state.py` records every resource in the agent's folder as soon as it exists;
+`destroy` deletes those resources and refuses to touch any other. `doctor/` checks an agent before it is deployed.
+
+May import everything below `backends`; boto3 only in `aws/calls.py`. Refuses to run rollouts in its own way: the trial
+rollout and the doctor go through `RolloutClient`.
 """

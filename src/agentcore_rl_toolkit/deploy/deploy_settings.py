@@ -1,4 +1,4 @@
-"""What a deployment is told: explicit, else the environment, else `.env`, else as last time, else a default."""
+"""The settings of a deployment: explicit, else the environment, else `.env`, else the last deploy's, else a default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from ..common.env_file import read_env
 from ..errors import ConfigError
 from .aws.state import State
 
-VARIABLES = {"region": "AWS_REGION", "account": "AWS_ACCOUNT", "repository": "ECR_REPO_NAME"}
-"""Those of `.env`; the same as in the environment."""
-_KEPT = ("name", "bucket", "prefix", "queue", "repository", "role", "environment", "subnets", "security_groups")
-_KEPT_TOO = ("idle_seconds", "lifetime_seconds", "policy")
-_REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
+VARIABLES = {
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "account": ("AWS_ACCOUNT",),
+    "repository": ("ECR_REPO_NAME",),
+}
+"""Settings that the environment and `.env` may hold."""
+_REPOSITORY = re.compile(r"(?=.{2,256}$)[a-z0-9]+((\.|_|__|-+|/)[a-z0-9]+)*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -28,7 +30,7 @@ class DeploySettings:
 
     folder: Path
     name: str
-    """The runtime's."""
+    """The runtime's name."""
     region: str | None = None
     account: str | None = None
     bucket: str | None = None
@@ -36,7 +38,7 @@ class DeploySettings:
     queue: str | None = None
     repository: str = ""
     role: str | None = None
-    """An ARN: a role of the user's own, which is used as it is."""
+    """The ARN of a role of the user's own, used as it is."""
     policy: str | None = None
     """A file with further statements for the role."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -45,20 +47,19 @@ class DeploySettings:
     idle_seconds: int | None = None
     lifetime_seconds: int | None = None
 
-    def kept(self) -> dict[str, Any]:
-        """What the next deploy need not be told again."""
-        return {name: value for name in (*_KEPT, *_KEPT_TOO) if (value := getattr(self, name))}
+    def to_keep(self) -> dict[str, Any]:
+        """The settings that the next deploy reuses."""
+        names = [spec.name for spec in fields(self) if spec.name not in ("folder", "region", "account")]
+        return {name: value for name in names if (value := getattr(self, name))}
 
-    def statements(self) -> list[dict[str, Any]]:
-        """The further statements of `policy`."""
+    def policy_statements(self) -> list[dict[str, Any]]:
+        """The statements of the `policy` file."""
         if self.policy is None:
             return []
-        path = Path(self.policy)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            statements = found["Statement"]
+            statements = json.loads(Path(self.policy).read_text(encoding="utf-8"))["Statement"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            hint = 'expected JSON with "Statement": […], as IAM has it'
+            hint = 'write an IAM policy: JSON with "Statement": […]'
             raise ConfigError(f"--policy {self.policy}: {error}", hint=hint) from None
         return statements if isinstance(statements, list) else [statements]
 
@@ -67,21 +68,20 @@ def read_settings(folder: Path, state: State, given: Mapping[str, Any]) -> Deplo
     """Settings for the agent in `folder`; `given` are those of the command line."""
     if not (folder / "Dockerfile").is_file():
         hint = "name an agent's folder; `agentcore-rl init` writes one with a Dockerfile"
-        raise ConfigError(f"there is no Dockerfile in {folder}", hint=hint)
+        raise ConfigError(f"{folder} has no Dockerfile", hint=hint)
     values = {name: value for name, value in given.items() if value not in (None, (), {})}
     env = read_env(folder)
-    for name, variable in VARIABLES.items():
-        found = os.environ.get(variable) or (os.environ.get("AWS_DEFAULT_REGION") if name == "region" else None)
-        if name not in values and (found := found or env.get(variable)):
-            values[name] = found
-    if "environment" in values:  # one more variable leaves the others; an empty one goes
-        both = {**state.settings.get("environment", {}), **values["environment"]}
-        values["environment"] = {name: value for name, value in both.items() if value}
+    for name, variables in VARIABLES.items():
+        found = [os.environ.get(variable) for variable in variables] + [env.get(variables[0])]
+        if name not in values and any(found):
+            values[name] = next(filter(None, found))
+    if "environment" in values:  # a new variable joins those of earlier deploys; an empty one drops out
+        merged = {**state.settings.get("environment", {}), **values["environment"]}
+        values["environment"] = {name: value for name, value in merged.items() if value}
     for name, value in {**state.settings, "region": state.region}.items():
         if value:
             values.setdefault(name, tuple(value) if isinstance(value, list) else value)
-    default = re.sub(r"\W+", "_", folder.resolve().name).strip("_")[:48]
-    values.setdefault("name", default)
+    values.setdefault("name", re.sub(r"\W+", "_", folder.resolve().name).strip("_")[:48])
     values.setdefault("prefix", values["name"])
     values.setdefault("repository", values["name"].lower().replace("_", "-").strip("-"))
     settings = DeploySettings(folder=folder, **values)
@@ -91,12 +91,12 @@ def read_settings(folder: Path, state: State, given: Mapping[str, Any]) -> Deplo
 
 def _check(settings: DeploySettings) -> None:
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]{0,47}", settings.name):
-        hint = "a letter, then up to 47 letters, digits or underscores"
-        raise ConfigError(f"{settings.name!r} can't be the name of a runtime", hint=hint)
-    if not _REPOSITORY.fullmatch(settings.repository) or not 2 <= len(settings.repository) <= 256:
-        hint = "lower-case letters and digits, with . _ - / between them (ECR_REPO_NAME, --repository)"
-        raise ConfigError(f"{settings.repository!r} can't be the name of an ECR repository", hint=hint)
+        hint = "use a letter, then up to 47 letters, digits or underscores"
+        raise ConfigError(f"{settings.name!r} is not a valid runtime name", hint=hint)
+    if not _REPOSITORY.fullmatch(settings.repository):
+        hint = "use lower-case letters and digits, with . _ - / between them (ECR_REPO_NAME, --repository)"
+        raise ConfigError(f"{settings.repository!r} is not a valid ECR repository name", hint=hint)
     if settings.bucket is not None and not _BUCKET.fullmatch(settings.bucket):
-        raise ConfigError(f"{settings.bucket!r} can't be the name of a bucket", hint="3 to 63 of a-z, 0-9, . and -")
+        raise ConfigError(f"{settings.bucket!r} is not a valid bucket name", hint="use 3 to 63 of a-z, 0-9, . and -")
     if settings.account is not None and not re.fullmatch(r"[0-9]{12}", settings.account):
-        raise ConfigError(f"AWS_ACCOUNT {settings.account!r} is not an account", hint="it has 12 digits")
+        raise ConfigError(f"AWS_ACCOUNT {settings.account!r} is not an account id", hint="it has 12 digits")

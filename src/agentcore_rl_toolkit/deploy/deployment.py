@@ -1,14 +1,17 @@
-"""Deploying an agent, in order: bucket, queue, repository, image, role, runtime, a first rollout. And the way back.
+"""Deploying an agent, in order: bucket, queue, repository, image, role, runtime, trial rollout. And destroying it.
 
-Each step looks first and changes only what differs. What it made is noted before the next step begins, so that a
-deployment that broke off can be continued, or destroyed.
+Each step changes only what differs, and records what it created before the next step starts. So an interrupted
+deployment can be continued, or destroyed.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from ..errors import AwsRefused, ConfigError, RuntimeFault
@@ -16,23 +19,22 @@ from ..runtime.aws_control import RuntimeControl, RuntimeSpec
 from .aws.calls import Aws
 from .aws.codebuild import build_on_aws
 from .aws.policies import Place, runtime_policy, runtime_trust
-from .aws.resources import TAG, ensure_bucket, ensure_queue, ensure_repository, ensure_role, has_image, remove
+from .aws.resources import TAG, Resources, delete_resource
 from .aws.state import State
 from .deploy_settings import DeploySettings
-from .image import ARM, Engine, add_toolkit, content_tag
-from .snippets import Deployed
-from .trial import try_rollout
+from .image import ARM, ContainerEngine, add_toolkit, choose_engine, content_tag
+from .trial import run_trial
 
 Say = Callable[[str], object]
-_ORDER = ("runtime", "project", "role", "image", "repository", "object", "queue", "bucket")
+_DELETE_ORDER = ("runtime", "project", "role", "image", "repository", "object", "queue", "bucket")
+_CONTROL = "bedrock-agentcore-control"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions:
-    """How a deployment is carried out."""
+    """How to carry out a deployment."""
 
-    engine: Callable[[], Engine | None]
-    """Chosen when an image has to be built; None is CodeBuild."""
+    engine: str = "auto"
     dry_run: bool = False
     adopt: bool = False
     trial: bool = True
@@ -42,253 +44,214 @@ class DeployOptions:
     timeout: float = 900.0
 
 
+@dataclass(frozen=True)
+class Deployed:
+    """What a trainer has to know of a deployed agent."""
+
+    name: str
+    arn: str
+    store: str
+    image: str
+    queue_url: str | None = None
+
+    def trainer_commands(self) -> str:
+        """How each trainer takes the ARN. The model, the data and the gateway's address are examples."""
+        template = Template((Path(__file__).parent / "templates" / "trainers.txt").read_text(encoding="utf-8"))
+        return template.substitute(vars(self), sqs=f" --sqs-url {self.queue_url}" if self.queue_url else "")
+
+
 class Deployment:
-    """One agent's way to a runtime."""
+    """Deploys one agent. `bucket`, the results' bucket, defaults to one that all agents of the account share."""
 
     def __init__(self, settings: DeploySettings, state: State, options: DeployOptions, say: Say) -> None:
-        self.settings, self.state, self.options, self.say = settings, state, options, say
-        self.aws = Aws(settings.region, dry_run=options.dry_run, show=say)
-        self.control = RuntimeControl(region=settings.region, pause=options.pause, timeout=options.timeout)
+        self._settings, self._state, self._options, self._say = settings, state, options, say
+        self._aws = Aws(settings.region, dry_run=options.dry_run, say=say)
+        self._control = RuntimeControl(region=settings.region, pause=options.pause, timeout=options.timeout)
 
     def close(self) -> None:
-        self.aws.close()
-        self.control.close()
+        self._aws.close()
+        self._control.close()
 
     def deploy(self) -> Deployed | None:
-        """Everything; None after a dry run."""
-        settings = self.settings
-        place, bucket = self._begin()
+        """Take every step; None after a dry run."""
+        settings, (resources, bucket) = self._settings, self._start()
         store = f"s3://{bucket}/{settings.prefix}".rstrip("/")
-        ensure_bucket(self.aws, self.state, bucket, place)
-        self._is(f"results go to {store}")
-        queue_url = None
-        if settings.queue:
-            queue_url = ensure_queue(self.aws, self.state, settings.queue, settings.name)
-            self._is(f"and are announced on {queue_url}")
-        image = self.image(place, bucket)
-        role = settings.role or self._role(place, bucket)
-        self._is(f"sessions have the role {role}")
-        arn = self._runtime(self._spec(image, role, store, queue_url))
+        resources.ensure_bucket(bucket)
+        self._report(f"results go to {store}")
+        queue_url = resources.ensure_queue(settings.queue) if settings.queue else None
+        if queue_url:
+            self._report(f"each result is announced on {queue_url}")
+        image = self._ensure_image(resources, bucket)
+        role = settings.role or resources.ensure_role(
+            f"agentcore-rl-{settings.name}",
+            runtime_trust(resources.place),
+            runtime_policy(resources.place, settings, bucket),
+        )
+        self._report(f"sessions have the role {role}")
+        arn = self._ensure_runtime(self._spec(image, role, store, queue_url))
         if arn is None:
             return None
-        self.state.settings = settings.kept() | {"bucket": bucket}
-        self.state.arn, self.state.image = arn, image
-        self.state.save()
-        if self.options.trial:
-            self._trial(arn, store)
+        self._state.settings = settings.to_keep() | {"bucket": bucket}
+        self._state.arn, self._state.image = arn, image
+        self._state.save()
+        if self._options.trial:
+            self._say(run_trial(self._aws, settings.folder, arn, store, self._options))
         return Deployed(settings.name, arn, store, image, queue_url)
 
     def build(self) -> str:
-        """Only the image, with what it takes to build it on AWS; gives its name in ECR."""
-        place, bucket = self._begin()
-        ensure_bucket(self.aws, self.state, bucket, place)
-        return self.image(place, bucket)
+        """Only build the image and push it; returns its name in ECR."""
+        resources, bucket = self._start()
+        resources.ensure_bucket(bucket)
+        return self._ensure_image(resources, bucket)
 
-    def _begin(self) -> tuple[Place, str]:
-        """Where it goes, and the bucket. A first attempt's settings are kept: should it break off, the next goes on."""
-        place = find_place(self.aws, self.settings, dry_run=self.options.dry_run)
-        self.state.check_place(place.account, place.region)
-        bucket = self.settings.bucket or default_bucket(place)
-        if self.state.arn is None:
-            self.state.settings = self.settings.kept() | {"bucket": bucket}
-        return place, bucket
+    def _start(self) -> tuple[Resources, str]:
+        """The resources and the bucket. A first deploy keeps its settings now, so that a second one can continue it."""
+        place = self._find_place()
+        self._state.bind(place.account, place.region)
+        bucket = self._settings.bucket or f"agentcore-rl-{place.account}-{place.region}"
+        if self._state.arn is None:
+            self._state.settings = self._settings.to_keep() | {"bucket": bucket}
+        return Resources(self._aws, self._state, place, self._settings.name), bucket
 
-    def image(self, place: Place, bucket: str) -> str:
-        """The agent's image in ECR, built and pushed if it isn't there."""
-        settings, repository = self.settings, self.settings.repository
-        known = ensure_repository(self.aws, self.state, repository, settings.name)
-        add_toolkit(settings.folder, self.say, dry_run=self.options.dry_run)
+    def _find_place(self) -> Place:
+        """The account and region; a dry run without credentials takes the account from the settings."""
+        expected, region = self._settings.account, self._aws.region
+        if not region:
+            raise ConfigError("no AWS region is set", hint="set AWS_REGION (in .env too), or give --region")
+        try:
+            account = self._aws.account()
+        except AwsRefused:
+            if not self._options.dry_run or not expected:
+                raise
+            self._aws.offline = True
+            self._say("no valid credentials: this dry run looks nothing up, as if nothing existed")
+            return Place(expected, region)
+        _check_account(account, expected, "change AWS_ACCOUNT (in .env too), or AWS_PROFILE")
+        return Place(account, region)
+
+    def _report(self, text: str) -> None:
+        """Report a state that is reached, or after a dry run would be."""
+        self._say(f"{'→' if self._options.dry_run else '✓'} {text}")
+
+    def _ensure_image(self, resources: Resources, bucket: str) -> str:
+        """Build and push the agent's image unless ECR has it."""
+        settings, dry_run = self._settings, self._options.dry_run
+        existed = resources.ensure_repository(settings.repository)
+        add_toolkit(settings.folder, self._say, dry_run=dry_run)
         tag = content_tag(settings.folder)
-        image = f"{place.registry}/{repository}:{tag}"
-        if known and has_image(self.aws, repository, tag):
-            self.say(f"✓ the image is there: {image}")
+        image = f"{resources.place.registry}/{settings.repository}:{tag}"
+        if existed and resources.has_image(settings.repository, tag):
+            self._say(f"✓ ECR has the image already: {image}")
             return image
-        engine = self.options.engine()
+        engine = choose_engine(self._options.engine)
         if engine is None:
-            self._build_on_aws(place, bucket, tag)
+            self._say("building on AWS CodeBuild, without a container engine on this machine")
+            build_on_aws(resources, settings, bucket, tag, self._options.pause)
         else:
             self._build_here(engine, image)
-        if not self.options.dry_run:
-            if not has_image(self.aws, repository, tag):
-                raise ConfigError(f"{image} was pushed, and is not there", hint="look at what the build says above")
-            self.state.note("image", f"{repository}:{tag}")
-            self.say(f"✓ pushed {image}")
+        if not dry_run:
+            if not resources.has_image(settings.repository, tag):
+                raise ConfigError(f"the build pushed {image}, but ECR does not have it", hint="read the build's output")
+            self._state.add("image", f"{settings.repository}:{tag}")
+            self._say(f"✓ pushed {image}")
         return image
 
-    def _is(self, text: str) -> None:
-        """Something is as it should be; after the calls of a dry run, it would be."""
-        self.say(f"{'→' if self.options.dry_run else '✓'} {text}")
-
-    def _build_here(self, engine: Engine, image: str) -> None:
-        folder = self.settings.folder
-        if self.options.dry_run:
-            for command in (
-                engine.build_command(folder, image, ARM),
-                engine.login_command(image.partition("/")[0]),
-                engine.push_command(image),
-            ):
-                self.say(f"$ {' '.join(command)}")
+    def _build_here(self, engine: ContainerEngine, image: str) -> None:
+        if self._options.dry_run:
+            for command in engine.commands(self._settings.folder, image):
+                self._say(f"$ {' '.join(command)}")
             return
-        engine.build(folder, image, ARM)
-        token = self.aws.read("ecr", "get_authorization_token")["authorizationData"][0]["authorizationToken"]
+        engine.build(self._settings.folder, image, ARM)
+        token = self._aws.read("ecr", "get_authorization_token")["authorizationData"][0]["authorizationToken"]
         engine.push(image, base64.b64decode(token).decode().partition(":")[2])
 
-    def _build_on_aws(self, place: Place, bucket: str, tag: str) -> None:
-        settings = self.settings
-        self.say("building on AWS CodeBuild, without a container engine here")
-        build_on_aws(
-            self.aws,
-            self.state,
-            place,
-            folder=settings.folder,
-            name=settings.name,
-            repository=settings.repository,
-            tag=tag,
-            bucket=bucket,
-            prefix=settings.prefix,
-            pause=self.options.pause,
-        )
-
-    def _role(self, place: Place, bucket: str) -> str:
-        settings = self.settings
-        policy = runtime_policy(
-            place,
-            name=settings.name,
-            repository=settings.repository,
-            bucket=bucket,
-            prefix=settings.prefix,
-            queue=settings.queue,
-            further=settings.statements(),
-        )
-        name = f"agentcore-rl-{settings.name}"
-        return ensure_role(self.aws, self.state, name, runtime_trust(place), policy, place, settings.name)
-
     def _spec(self, image: str, role: str, store: str, queue_url: str | None) -> RuntimeSpec:
-        settings = self.settings
-        ours = {"AGENTCORE_RL_S3_BUCKET": store, "AGENTCORE_RL_ALLOWED_STORES": store}
+        settings = self._settings
+        environment = {"AGENTCORE_RL_S3_BUCKET": store, "AGENTCORE_RL_ALLOWED_STORES": store}
         if queue_url:
-            ours["AGENTCORE_RL_SQS_URL"] = queue_url
+            environment["AGENTCORE_RL_SQS_URL"] = queue_url
         return RuntimeSpec(
             name=settings.name,
             container_uri=image,
             role_arn=role,
-            environment=ours | dict(settings.environment),
+            environment=environment | dict(settings.environment),
             description=f"{settings.name}, deployed with agentcore-rl",
-            subnets=tuple(settings.subnets),
-            security_groups=tuple(settings.security_groups),
+            subnets=settings.subnets,
+            security_groups=settings.security_groups,
             idle_seconds=settings.idle_seconds,
             lifetime_seconds=settings.lifetime_seconds,
             tags={TAG: settings.name},
         )
 
-    def _runtime(self, spec: RuntimeSpec) -> str | None:
-        known = None if self.aws.offline else self.control.find(spec.name)
-        ours = known is None or self._owned(known, spec.name)
-        if self.options.dry_run:
-            call = self.control.plan(spec, known)
+    def _ensure_runtime(self, spec: RuntimeSpec) -> str | None:
+        """The ARN of the runtime, created or updated; None after a dry run."""
+        existing = None if self._aws.offline else self._control.find(spec.name)
+        owned = existing is None or self._check_owner(existing, spec.name)
+        if self._options.dry_run:
+            call = self._control.plan(spec, existing)
             if call is None:
-                self._is("the runtime is as it should be")
+                self._report("the runtime needs no change")
             else:
-                self.aws.would("bedrock-agentcore-control", *call)
+                self._aws.print_call(_CONTROL, *call)
             return None
-        applied = self.control.apply(spec, say=self.say)
-        if ours:
-            self.state.note("runtime", applied.id)
-        self.say(f"✓ the runtime is ready, version {applied.version} ({applied.change})")
+        applied = self._control.apply(spec, say=self._say)
+        if owned:
+            self._state.add("runtime", applied.id)
+        self._say(f"✓ the runtime is ready, version {applied.version} ({applied.change})")
         return applied.arn
 
-    def _owned(self, known: dict[str, Any], name: str) -> bool:
-        """Whether a runtime is ours; one that isn't is only touched if the user says so."""
-        ours = self.state.has("runtime", known["agentRuntimeId"])
-        if ours or self.control.tags(known["agentRuntimeArn"]).get(TAG) == name:
+    def _check_owner(self, existing: dict[str, Any], name: str) -> bool:
+        """Whether the toolkit created a runtime; one that it did not create needs `adopt`."""
+        if self._state.has("runtime", existing["agentRuntimeId"]):
             return True
-        if self.options.adopt:
+        if self._control.tags(existing["agentRuntimeArn"]).get(TAG) == name:
+            return True
+        if self._options.adopt:
             return False
         hint = "choose another --name, or take it over with --adopt (destroy will leave it)"
-        raise ConfigError(f"there is a runtime {name} that this toolkit didn't make", hint=hint)
-
-    def _trial(self, arn: str, store: str) -> None:
-        options = self.options
-        trial = try_rollout(
-            self.aws,
-            arn=arn,
-            store=store,
-            folder=self.settings.folder,
-            base_url=options.base_url,
-            model_id=options.model_id,
-            timeout=min(options.timeout, 300.0),
-        )
-        self.say(f"✓ {trial.text}")
-        if trial.error:
-            self.say(f"  {trial.error.splitlines()[0][:200]}")
-
-
-def default_bucket(place: Place) -> str:
-    """Where results go if nobody says."""
-    return f"agentcore-rl-{place.account}-{place.region}"
-
-
-def find_place(aws: Aws, settings: DeploySettings, *, dry_run: bool = False) -> Place:
-    """The account and the region; a dry run without credentials takes the account's word from the settings."""
-    if not aws.region:
-        raise ConfigError("there is no region", hint="set AWS_REGION (in .env too), or give --region")
-    try:
-        account = str(aws.identity()["Account"])
-    except AwsRefused:
-        if not dry_run or not settings.account:
-            raise
-        aws.offline = True
-        aws.note("there are no valid credentials: nothing is looked up, as if nothing existed")
-        return Place(settings.account, aws.region)
-    if settings.account and settings.account != account:
-        hint = "change AWS_ACCOUNT (in .env too), or AWS_PROFILE"
-        raise ConfigError(f"the credentials are for account {account}, not {settings.account}", hint=hint)
-    return Place(account, aws.region)
+        raise ConfigError(f"the runtime {name} exists, and this toolkit did not create it", hint=hint)
 
 
 def destroy(state: State, *, dry_run: bool, say: Say, pause: float = 3.0, timeout: float = 900.0) -> bool:
-    """Remove what deployments of this folder made, the runtime first; False if something had to be left."""
-    aws = Aws(state.region, dry_run=dry_run, show=say)
+    """Delete what deployments of this folder created, the runtime first; False if something had to be left."""
+    complete = True
+    aws = Aws(state.region, dry_run=dry_run, say=say)
     control = RuntimeControl(region=state.region, pause=pause, timeout=timeout)
-    whole = True
-    try:
-        if not dry_run and state.made:
-            account = str(aws.identity()["Account"])
-            if account != state.account:
-                raise ConfigError(
-                    f"the credentials are for account {account}, not {state.account}", hint="set AWS_PROFILE"
-                )
-        for item in sorted(state.made, key=lambda item: _ORDER.index(item["kind"])):
-            try:
-                left = _destroy_one(aws, control, item)
-            except ConfigError as error:
-                if item["kind"] == "runtime":  # the rest is still in use
-                    raise
-                left = str(error)
-            what = f"{item['kind']} {item['name']}"
-            if left is not None:
-                whole = False
-                say(f"✗ the {what} is left: {left}")
+    with closing(aws), closing(control):
+        if state.made and not dry_run:
+            _check_account(aws.account(), state.account, "set AWS_PROFILE")
+        for item in sorted(state.made, key=lambda item: _DELETE_ORDER.index(item["kind"])):
+            kind, name = item["kind"], item["name"]
+            reason = _delete_one(aws, control, kind, name)
+            if reason is not None:
+                complete = False
+                say(f"✗ the {kind} {name} is left: {reason}")
             elif not dry_run:
-                state.forget(item["kind"], item["name"])
-                say(f"✓ removed the {what}")
-        if not dry_run and whole:
-            state.arn = None
-            state.save()
-    finally:
-        aws.close()
-        control.close()
-    return whole
+                state.remove(kind, name)
+                say(f"✓ removed the {kind} {name}")
+    if complete and not dry_run:
+        state.arn = None
+        state.save()
+    return complete
 
 
-def _destroy_one(aws: Aws, control: RuntimeControl, item: dict[str, str]) -> str | None:
-    if item["kind"] != "runtime":
-        return remove(aws, item)
+def _delete_one(aws: Aws, control: RuntimeControl, kind: str, name: str) -> str | None:
+    """Delete a resource; returns why it was left, if so. A runtime that can't be deleted still uses the rest."""
+    if kind != "runtime":
+        try:
+            return delete_resource(aws, kind, name)
+        except AwsRefused as refused:
+            return str(refused)
     if aws.dry_run:
-        aws.would("bedrock-agentcore-control", "delete_agent_runtime", {"agentRuntimeId": item["name"]})
+        aws.print_call(_CONTROL, "delete_agent_runtime", {"agentRuntimeId": name})
         return None
     try:
-        control.delete(item["name"])
+        control.delete(name)
     except RuntimeFault as fault:
-        raise ConfigError(f"the runtime {item['name']} could not be deleted: {fault}") from fault
+        raise ConfigError(f"the runtime {name} could not be deleted: {fault}") from fault
     return None
+
+
+def _check_account(account: str, expected: str | None, hint: str) -> None:
+    if expected and account != expected:
+        raise ConfigError(f"the credentials belong to account {account}, not {expected}", hint=hint)

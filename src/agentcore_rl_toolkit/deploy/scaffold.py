@@ -1,4 +1,7 @@
-"""A new agent's folder: two apps that differ as their framework's diff says, a reward, data, and a container."""
+"""A new agent's folder: a production app, its RL version, a reward, data, and a Dockerfile.
+
+Both apps of a framework come from one diff, so the README can show exactly how they differ.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Framework:
-    """What an agent is written with."""
+    """An agent framework."""
 
     requirements: tuple[str, ...]
-    """Packages beside the toolkit."""
+    """The packages it needs besides the toolkit."""
     wire: str
-    """What its model has to speak."""
+    """The API that its model has to serve."""
     extra: str = ""
     """The toolkit's extra for it."""
 
@@ -36,29 +39,27 @@ FRAMEWORKS = {
 
 
 def write_agent(folder: Path, framework: str) -> list[Path]:
-    """Write a new agent; gives the files. A folder that has files is refused."""
+    """Write a new agent and return its files. Refuses a folder that has files."""
     if framework not in FRAMEWORKS:
-        raise ConfigError(f"unknown framework {framework!r}", hint=f"one of {', '.join(FRAMEWORKS)}")
+        raise ConfigError(f"unknown framework {framework!r}", hint=f"choose one of {', '.join(FRAMEWORKS)}")
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]{0,47}", folder.name):
-        hint = "a letter, then letters, digits, - or _; it becomes the runtime's name"
-        raise ConfigError(f"{folder.name!r} can't be an agent's name", hint=hint)
+        hint = "use a letter, then letters, digits, - or _; it becomes the runtime's name"
+        raise ConfigError(f"{folder.name!r} is not a valid agent name", hint=hint)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already", hint="choose another name, or remove it")
+        raise ConfigError(f"{folder} exists already", hint="choose another name, or remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = []
-        for name, text in agent_texts(folder.name, framework).items():
+        texts = _agent_texts(folder.name, framework)
+        for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-            written.append(folder / name)
     except OSError as error:
         raise ConfigError(f"{folder} can't be written: {error.strerror}") from error
-    return written
+    return [folder / name for name in texts]
 
 
-def agent_texts(name: str, framework: str) -> dict[str, str]:
-    """The files of an agent, by name."""
+def _agent_texts(name: str, framework: str) -> dict[str, str]:
     known = FRAMEWORKS[framework]
-    diff = _read(f"{framework}.diff")
+    diff = _read(f"frameworks/{framework}.diff")
     toolkit = f"agentcore-rl-toolkit[{known.extra}]" if known.extra else "agentcore-rl-toolkit"
     dependencies = (f"{toolkit}>=0.3", *known.requirements)
     local = "agentcore-rl-toolkit[" + ",".join(filter(None, ("cli", "local", known.extra))) + "]"
@@ -73,8 +74,8 @@ def agent_texts(name: str, framework: str) -> dict[str, str]:
         "dependencies": "\n".join(f'  "{text}",' for text in dependencies),
     }
     return {
-        "basic_app.py": side(diff, "-"),
-        "rl_app.py": side(diff, "+"),
+        "basic_app.py": diff_side(diff, "-"),
+        "rl_app.py": diff_side(diff, "+"),
         "calculator.py": _read("calculator.txt"),
         "reward.py": _read("reward.txt"),
         "rows.jsonl": _read("rows.jsonl"),
@@ -86,10 +87,10 @@ def agent_texts(name: str, framework: str) -> dict[str, str]:
     }
 
 
-def side(diff: str, sign: str) -> str:
-    """One side of a diff that shows whole files: the lines of both, and those with `sign`.
+def diff_side(diff: str, sign: str) -> str:
+    """One side of a diff of whole files: the common lines, and those with `sign`.
 
-    >>> side("-a = 1\\n+a = 2\\n b = 3\\n", "+")
+    >>> diff_side("-a = 1\\n+a = 2\\n b = 3\\n", "+")
     'a = 2\\nb = 3\\n'
     """
     lines = [line[1:] for line in diff.splitlines() if line[:1] in ("", " ", sign)]

@@ -78,15 +78,15 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
         (["--tokenizer", "/nowhere"], "no tokenizer could be loaded from '/nowhere': there is no such folder"),
         (["--renderer", "nothing"], "there is no renderer 'nothing'"),
         (["--renderer", "auto"], "has no chat template and no renderer"),
-        (["--workers", "0"], "--workers 0: there is at least one"),
+        (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--workers", "2"], "workers need a port to count from"),
-        (["--port", "99999"], "ports are up to 65535"),
-        (["--port", "65535", "--workers", "2"], "ports are up to 65535"),
-        (["--port", "-1"], "ports are up to 65535"),
-        (["--log-gb", "0"], "--log-gb 0.0 is no size"),
-        (["--log-gb", "nan"], "--log-gb nan is no size"),
+        (["--port", "99999"], "the highest port is 65535"),
+        (["--port", "65535", "--workers", "2"], "the highest port is 65535"),
+        (["--port", "-1"], "the highest port is 65535"),
+        (["--log-gb", "0"], "--log-gb 0.0: must be more than 0"),
+        (["--log-gb", "nan"], "--log-gb nan: must be more than 0"),
         (["--max-in-flight", "0"], "would refuse every call"),
-        (["--public-url", "foo"], "--public-url foo is no URL"),
+        (["--public-url", "foo"], "--public-url foo is not a URL"),
         (["--port", "{taken}", "--tokenizer", "/nowhere"], "can't listen"),  # it says so before it loads anything
         (["--log", "{file}"], "can't be used"),
     ],
@@ -171,7 +171,7 @@ def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):
     out, err = capsys.readouterr()
     for said in (
         "user  how is Paris?", "thinks  Paris first", 'calls  get_weather({"city": "Paris"})', "tool  sunny",
-        "assistant  it is sunny", "turn 0: first, from the beginning", "turn 1: bridge, after turn 0",
+        "assistant  it is sunny", "turn 0: first, from the start", "turn 1: bridge, after turn 0",
         "result {'reward': 1}",
     ):  # fmt: skip
         assert said in out
@@ -196,7 +196,7 @@ def test_show_what_others_wrote(tmp_path: Path, folder: Path, capsys: pytest.Cap
         assert not {"\x1b", "\x07", "\r"} & set(out)
         if not more:
             assert 'calls  get_weather({"city": "Rome"})\ntool  rain\\x07\nassistant  wet' in out
-            assert "text  as it was written; --tokens shows it\nassistant   four" in out
+            assert "text  a raw prompt; --tokens shows it\nassistant   four" in out
 
 
 def test_show_says_what_is_masked(recorded: Path, capsys: pytest.CaptureFixture[str]):
@@ -226,8 +226,8 @@ def test_show_while_the_gateway_writes(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing", "--log", "{log}"], "no session 'nothing'"),
-        (["../x", "--log", "{log}"], "no session '../x'"),
+        (["nothing", "--log", "{log}"], "has no session 'nothing'"),
+        (["../x", "--log", "{log}"], "has no session '../x'"),
         (["--log", "{log}/nowhere"], "is not a folder"),
         (["weather", "--log", "{log}", "--tokens"], "needs the tokenizer"),
     ],
@@ -241,7 +241,7 @@ def test_show_refuses(recorded: Path, arguments: list[str], said: str, capsys: p
 
 def test_show_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
-    assert capsys.readouterr() == ("", "no sessions are logged here\n")
+    assert capsys.readouterr() == ("", "the log has no sessions\n")
 
 
 def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]):

@@ -1,34 +1,31 @@
-"""`agentcore-rl destroy FOLDER`: remove what `deploy` made for an agent, and nothing else.
+"""Delete what `deploy` created for an agent, and nothing else.
 
-Goes by the notes in the agent's folder (.agentcore-rl.json). A bucket that has results, a repository with other images
-and a role with further policies are left, and it says so.
+The folder's .agentcore-rl.json lists it. A bucket with results, a repository with other images and a role with other
+policies are left; the exit code is then 1.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from .build import agent_folder, say
+from ..flags import add_agent_folder, add_aws_flags, agent_folder, polling, say
+
+HELP = "delete what deploy created"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb."""
-    parser = subparsers.add_parser("destroy", help="remove what deploy made", description=__doc__)
-    parser.add_argument("agent", nargs="?", default=".", help="the agent's folder (default: this one)")
-    parser.add_argument("--dry-run", action="store_true", help="print every call, and change nothing")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for AWS (default: 900)")
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_agent_folder(parser)
+    add_aws_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove it; exit with 1 if something had to be left."""
     from ...deploy.aws.state import State
     from ...deploy.deployment import destroy
 
     state = State.load(agent_folder(args.agent))
     if not state.made:
-        say(f"nothing of {args.agent} is deployed from here")
-    whole = destroy(state, dry_run=args.dry_run, say=say, timeout=args.timeout, pause=min(3.0, args.timeout / 100))
+        say(f"{args.agent} has no deployment")
+    complete = destroy(state, dry_run=args.dry_run, say=say, **polling(args))
     if args.dry_run:
         say("a dry run: nothing was changed")
-    return 0 if whole else 1
+    return 0 if complete else 1

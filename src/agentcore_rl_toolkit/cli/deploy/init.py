@@ -1,30 +1,28 @@
-"""`agentcore-rl init NAME`: a new agent's folder, which runs here at once and deploys as it is.
+"""Write a new agent's folder, which runs on this machine at once and deploys as it is.
 
-It holds the agent in production (`basic_app.py`), the same as an RL environment (`rl_app.py`), a reward, some rows, and
-the recipe of its container.
+It holds the production agent (`basic_app.py`), the same agent as an RL environment (`rl_app.py`), a reward, some rows,
+and a Dockerfile. The files' paths go to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ...deploy.scaffold import FRAMEWORKS, write_agent
+from ..flags import say
+
+HELP = "write a new agent's folder"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb."""
-    parser = subparsers.add_parser("init", help="write a new agent's folder", description=__doc__)
-    parser.add_argument("name", help="the folder; its last part is the agent's name")
-    choices = ", ".join(FRAMEWORKS)
-    parser.add_argument("--framework", default="strands", metavar="NAME", help=f"one of {choices} (default: strands)")
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the new folder; its last part names the agent")
+    help = f"write the agent with one of {', '.join(FRAMEWORKS)} (default: strands)"
+    parser.add_argument("--framework", default="strands", metavar="NAME", help=help)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files, and say what to do next."""
     for path in write_agent(Path(args.name), args.framework):
         print(path)
-    print(f"\nNext: agentcore-rl doctor {args.name}", file=sys.stderr)
+    say(f"\nNext: agentcore-rl doctor {args.name}")
     return 0

@@ -1,11 +1,11 @@
-"""`agentcore-rl eval AGENT [--data rows.jsonl]`: run a data set and say how good the agent is, and how sure that is.
+"""Run a data set and report how well the agent does, and how certain that is.
 
-Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` tells it apart from an
-earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
+Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` compares with an earlier
+experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
 
-`--model` runs a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
-folder of a run, a hub id, or `tiny`. Given several times, as in `--model tiny --model runs/train`, each one is
-compared with the first, row by row.
+`--model` loads a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
+folder of a run, a hub id, or `tiny`. Several, as in `--model tiny --model runs/train`, are each compared with the
+first, row by row. Exits with 1 if nothing could be evaluated.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import argparse
 import csv
 import dataclasses
 import json
-import sys
-import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,112 +23,124 @@ from typing import TYPE_CHECKING, Any
 from ...agent.result import Result, read_result
 from ...client.evaluation import Outcome, compare, summarize
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable
-from ...rows import rows_of
 from ...store import open_store
 from ...types import RolloutId, Status
+from ..flags import say
 from ..terminal.table import format_table
-from .eval_models import run_model, say_errors
-from .rollout import add_batch_arguments, outcome, run_batch
+from . import rollout
+from .eval_model import evaluate_model
 
 if TYPE_CHECKING:
     from ...client import BatchItem
 
+HELP = "run a data set and summarize it"
 _KINDS = (".json", ".csv", ".parquet")
+_NOT_WITH_MODEL = ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set")
+_SHOWN_ERRORS = 3
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb."""
-    parser = subparsers.add_parser("eval", help="run a data set and summarize it", description=__doc__)
-    add_batch_arguments(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    rollout.add_arguments(parser)
     parser.add_argument("-k", type=int, action="append", help="report pass@k; may be repeated (default: 1)")
-    parser.add_argument("--threshold", type=float, default=1.0, help="reward from which a rollout passes (default: 1)")
-    parser.add_argument("--compare", metavar="EXP", help="an earlier experiment in the same store")
+    help = "count a rollout as passed from this reward on (default: 1)"
+    parser.add_argument("--threshold", type=float, default=1.0, help=help)
+    parser.add_argument("--compare", metavar="EXP", help="compare with this experiment in the same store")
     parser.add_argument("--output", metavar="FILE", help="write the outcomes: .json, .csv or .parquet")
-    parser.add_argument("--model", action="append", metavar="MODEL", help="a checkpoint to evaluate; may be repeated")
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, help="with --model: the sampling temperature (default: 1)"
-    )
-    parser.set_defaults(run=run)
+    parser.add_argument("--model", action="append", metavar="MODEL", help="evaluate this checkpoint; may be repeated")
+    help = "with --model: sample at this temperature (default: 1)"
+    parser.add_argument("--temperature", type=float, default=1.0, help=help)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run, summarize, compare; exit with 1 if nothing could be evaluated."""
     if args.output and Path(args.output).suffix not in _KINDS:
-        raise ConfigError(f"--output {args.output}: unknown kind", hint=f"end it in {', '.join(_KINDS)}")
-    if args.model:
-        return _run_models(args)
+        raise ConfigError(f"--output {args.output}: unknown file type", hint=f"end it in {', '.join(_KINDS)}")
+    return _evaluate_models(args) if args.model else _evaluate(args)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    """Evaluate the agent with the policy at `--base-url`."""
     items: list[BatchItem] = []
-    run_batch(args, items.append)
-    say_errors(item.error for item in items)
-    outcomes = [_outcome(item) for item in items]
-    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
-    print(format_table([f"experiment {args.exp}", "figure"], summary.rows()))
-    report: dict[str, Any] = {"exp_id": args.exp, "summary": summary.to_dict()}
+    rollout.run_batch(args, items.append)
+    _say_errors(item.error for item in items)
+    outcomes = [item_outcome(item) for item in items]
+    report = {"exp_id": args.exp, "summary": _summarize(args, f"experiment {args.exp}", outcomes)}
     if args.compare:
-        comparison = compare(_stored(args.store, args.compare), outcomes)
+        comparison = compare(stored_outcomes(args.store, args.compare), outcomes)
         print("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
         print(comparison.verdict)
         report["comparison"] = comparison.to_dict() | {"against": args.compare}
     if args.output:
-        _write(Path(args.output), report, [outcome(item) for item in items])
+        _write(Path(args.output), report, [rollout.describe(item) for item in items])
     return 0 if any(item.status is Status.COMPLETED for item in items) else 1
 
 
-def _run_models(args: argparse.Namespace) -> int:
+def _evaluate_models(args: argparse.Namespace) -> int:
     """Evaluate checkpoints, the second and later ones against the first."""
-    for name in ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set"):
+    for name in _NOT_WITH_MODEL:
         if getattr(args, name):
-            raise ConfigError(f"--{name.replace('_', '-')} can't be given with --model")
-    args.data = args.data or rows_of(args.agent)
-    args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
-    ks, reports = tuple(args.k or (1,)), []
-    evaluated: list[list[Outcome]] = []
+            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --model")
+    rows, _ = rollout.read_data(args)
+    reports, lines, completed = [], [], []
+    first: list[Outcome] = []
     for number, model in enumerate(args.model):
         exp = args.exp if len(args.model) == 1 else f"{args.exp}-{number}"
-        evaluated.append(run_model(args, model, exp))
-        summary = summarize(evaluated[-1], ks=ks, threshold=args.threshold)
-        print(format_table([f"{model} (experiment {exp})", "figure"], summary.rows()))
-        report: dict[str, Any] = {"model": model, "exp_id": exp, "summary": summary.to_dict()}
+        outcomes, errors = evaluate_model(args, model, exp, rows)
+        _say_errors(errors)
+        report = {"model": model, "exp_id": exp, "summary": _summarize(args, f"{model} (experiment {exp})", outcomes)}
+        first = first or outcomes
         if number:
-            comparison = compare(evaluated[0], evaluated[-1])
+            comparison = compare(first, outcomes)
             print(f"\na is {args.model[0]}, b is {model}: {comparison.verdict}")
             report["comparison"] = comparison.to_dict() | {"against": args.model[0]}
         print()
         reports.append(report)
+        completed.append(any(one.status is Status.COMPLETED for one in outcomes))
+        for one in outcomes:
+            values = dataclasses.asdict(one) | {"status": one.status.value, "rewards": one.reward}
+            lines.append({"model": model, **values})
     if args.output:
-        rows = [
-            {"model": model, **dataclasses.asdict(outcome), "status": outcome.status.value, "rewards": outcome.reward}
-            for model, outcomes in zip(args.model, evaluated, strict=True)
-            for outcome in outcomes
-        ]
-        _write(Path(args.output), {"models": reports}, rows)
-    completed = [any(one.status is Status.COMPLETED for one in outcomes) for outcomes in evaluated]
+        _write(Path(args.output), {"models": reports}, lines)
     return 0 if all(completed) else 1
 
 
-def _outcome(item: BatchItem) -> Outcome:
-    """An item as one of the data set's: whose it is, it doesn't get to say."""
+def _summarize(args: argparse.Namespace, title: str, outcomes: list[Outcome]) -> dict[str, Any]:
+    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+    print(format_table([title, "figure"], summary.rows()))
+    return summary.to_dict()
+
+
+def item_outcome(item: BatchItem) -> Outcome:
+    """The outcome of an item. Its row and session are the client's word, not the result's."""
     if item.result is None:
         return Outcome(item.input_id, item.session_id or "", item.status, None, item.elapsed)
     return replace(Outcome.from_result(Result(item.result)), input_id=item.input_id, session_id=item.session_id or "")
 
 
-def _stored(store_name: str, exp_id: str) -> list[Outcome]:
-    """The outcomes of an earlier experiment; sessions that were lost are not the agent's."""
+def stored_outcomes(store_name: str, exp_id: str) -> list[Outcome]:
+    """The outcomes of an earlier experiment, without lost sessions, for which the agent is not to blame."""
     store, outcomes = open_store(store_name), []
     for key in store.keys(f"{exp_id}/"):
         try:
             id, outcome = RolloutId.from_key(key), Outcome.from_result(read_result(store, key))
         except ResultUnreadable as error:
-            print(f"left out: {error}", file=sys.stderr)
-        except KeyInvalid:  # no result
+            say(f"left out: {error}")
+        except KeyInvalid:  # another file
             continue
         else:
             outcomes.append(replace(outcome, input_id=id.input_id, session_id=id.session_id))
     store.close()
     if not outcomes:
-        raise ConfigError(f"there is no experiment {exp_id!r} in {store.url}")
+        raise ConfigError(f"{store.url} has no experiment {exp_id!r}")
     return [outcome for outcome in outcomes if outcome.status is not Status.SESSION_LOST]
+
+
+def _say_errors(errors: Iterable[str | None]) -> None:
+    """Print the most common errors, each once, with its count."""
+    counts = Counter(error for error in errors if error)
+    for error, count in counts.most_common(_SHOWN_ERRORS):
+        say(f"{count} failed: {error}")
+    if len(counts) > _SHOWN_ERRORS:
+        say(f"{len(counts) - _SHOWN_ERRORS} other errors; `agentcore-rl results` shows them")
 
 
 def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -> None:
@@ -144,12 +156,11 @@ def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -
             import pyarrow
             import pyarrow.parquet
         except ImportError:
-            raise ConfigError(
-                "writing Parquet needs pyarrow", hint="pip install 'agentcore-rl-toolkit[cli]', or write .csv"
-            ) from None
+            hint = "pip install 'agentcore-rl-toolkit[cli]', or write .csv"
+            raise ConfigError("writing Parquet needs pyarrow", hint=hint) from None
         rows = [row | {"rewards": _last(row["rewards"])} for row in outcomes]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    print(f"written to {path}", file=sys.stderr)
+    say(f"written to {path}")
 
 
 def _last(rewards: Any) -> Any:

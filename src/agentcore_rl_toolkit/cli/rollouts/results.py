@@ -1,50 +1,44 @@
-"""`agentcore-rl results STORE`: what landed in a store, as a table or as JSON lines."""
+"""List the results in a store, as a table or as JSON lines. Exits with 1 if there are none."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from ...agent.result import Result, read_result
 from ...errors import ResultUnreadable, RewardInvalid
 from ...store import Store, open_store
+from ..flags import say
 from ..terminal.table import format_table
 
+HELP = "list the results in a store"
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb."""
-    parser = subparsers.add_parser("results", help="list the results in a store", description=__doc__)
-    parser.add_argument("store", help="bucket, s3://bucket/prefix, or a directory")
-    parser.add_argument("--exp", metavar="ID", help="only this experiment")
-    parser.add_argument("--json", action="store_true", help="whole results, one JSON object per line")
-    parser.set_defaults(run=run)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", help="a bucket, s3://bucket/prefix, or a folder")
+    parser.add_argument("--exp", metavar="ID", help="list only this experiment (default: all)")
+    parser.add_argument("--json", action="store_true", help="print whole results, one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the results; exit with 1 if there are none."""
-    name = os.path.abspath(args.store) if os.path.isdir(args.store) else args.store
-    store = open_store(name)
+    store = open_store(os.path.abspath(args.store) if os.path.isdir(args.store) else args.store)
     keys = [key for key in store.keys(f"{args.exp}/" if args.exp else "") if key.endswith(".json")]
-    if args.json:
-        for key in keys:
-            _print(store, key)
-    elif keys:
-        print(results_table(store, keys))
     if not keys:
-        print(f"no results in {store.url}" + (f" for experiment {args.exp!r}" if args.exp else ""), file=sys.stderr)
-    return 0 if keys else 1
-
-
-def _print(store: Store, key: str) -> None:
-    try:
-        print(read_result(store, key).to_bytes().decode())
-    except (ResultUnreadable, ValueError) as error:
-        print(f"left out: {error}", file=sys.stderr)
+        say(f"no results in {store.url}" + (f" for experiment {args.exp!r}" if args.exp else ""))
+        return 1
+    if not args.json:
+        print(results_table(store, keys))
+        return 0
+    for key in keys:
+        try:
+            print(read_result(store, key).to_bytes().decode())
+        except (ResultUnreadable, ValueError) as error:
+            say(f"left out: {error}")
+    return 0
 
 
 def results_table(store: Store, keys: list[str]) -> str:
-    """One line per result: where it is, how it ended, its reward, how long it took."""
+    """The results under `keys`, a row each."""
     return format_table(["result", "status", "reward", "seconds", "stop reason"], [_row(store, key) for key in keys])
 
 
@@ -53,14 +47,9 @@ def _row(store: Store, key: str) -> list[str]:
         result = read_result(store, key)
     except ResultUnreadable as error:
         return [key, "unreadable", "", "", str(error)]
-    stop_reason = str(result.document.get("stop_reason", "")).splitlines()
-    return [
-        key,
-        result.status.value,
-        _reward(result),
-        "-" if result.seconds is None else f"{result.seconds:.2f}",
-        (stop_reason or [""])[0][:60],
-    ]
+    stop_reason = str(result.document.get("stop_reason", "")).splitlines() or [""]
+    seconds = "-" if result.seconds is None else f"{result.seconds:.2f}"
+    return [key, result.status.value, _reward(result), seconds, stop_reason[0][:60]]
 
 
 def _reward(result: Result) -> str:

@@ -1,15 +1,14 @@
-"""`agentcore-rl rollout AGENT --data rows.jsonl`: run a data set through an agent, one rollout per row and sample.
+"""Run a data set through an agent, one rollout for each row and sample.
 
-AGENT is an AgentCore ARN, a local runtime's ARN, or a Python file, which then runs on this machine; a folder means its
-`rl_app.py`, and brings its `rows.jsonl`. Each row's fields are the payload. Outcomes go to stdout as JSON lines, as
-they come; whole results are in the store.
+AGENT is an AgentCore ARN, a local runtime's ARN, or the path of a Python file, which runs on this machine; a folder
+means its `rl_app.py`, with its `rows.jsonl` as the data. A row's fields are the payload. Outcomes go to stdout as JSON
+lines, as they come; whole results are in the store. Exits with 1 if a line was bad or a rollout failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,77 +17,62 @@ from ...agent.result import Result
 from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
+from ..flags import add_sandbox_flags, sandboxed_agent, say, split_pair
 from ..terminal.progress import progress
-from ..terminal.sandbox_arguments import add_sandbox_arguments, sandboxed
 
 if TYPE_CHECKING:
     from ...client import BatchItem
 
+HELP = "run a data set through an agent"
 _LONGEST_KEY = 1024
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the verb."""
-    parser = subparsers.add_parser("rollout", help="run a data set through an agent", description=__doc__)
-    add_batch_arguments(parser)
-    parser.set_defaults(run=run)
-
-
-def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `rollout` and `eval` have in common."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `rollout`, which `eval` takes too."""
     parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
-    parser.add_argument(
-        "--data",
-        metavar="FILE",
-        help="JSONL, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)",
-    )
-    parser.add_argument(
-        "--store",
-        default="runs",
-        help="bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: ./runs)",
-    )
-    parser.add_argument("--exp", metavar="ID", help="experiment (default: a new one)")
-    parser.add_argument("--limit", type=int, help="only the first rows")
-    parser.add_argument("-n", "--samples", type=int, default=1, help="samples per row (default: 1)")
-    parser.add_argument("--concurrency", type=int, default=25, help="sessions at a time (default: 25)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds per rollout (default: 900)")
-    parser.add_argument("--retries", type=int, default=2, help="after failures of the infrastructure (default: 2)")
-    parser.add_argument("--hedge-after", type=float, metavar="SECONDS", help="duplicate a rollout that takes longer")
-    parser.add_argument("--resume", action="store_true", help="with --exp: keep what the store has, run the rest")
-    parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed ones again")
-    parser.add_argument("--tps-limit", type=float, default=25, help="requests per second on AWS (default: 25)")
-    parser.add_argument("--base-url", help="the policy's OpenAI-compatible endpoint (default: $BASE_URL)")
-    parser.add_argument("--model-id", help="the policy's name there (default: $MODEL_ID)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="further _rollout fields")
-    add_sandbox_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    help = "run these JSONL rows, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)"
+    parser.add_argument("--data", metavar="FILE", help=help)
+    help = "put results here: a bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: ./runs)"
+    parser.add_argument("--store", default="runs", help=help)
+    parser.add_argument("--exp", metavar="ID", help="name the experiment (default: a new name with the time)")
+    parser.add_argument("--limit", type=int, help="run only so many rows (default: all)")
+    parser.add_argument("-n", "--samples", type=int, default=1, help="rollouts of each row (default: 1)")
+    parser.add_argument("--concurrency", type=int, default=25, help="most sessions at a time (default: 25)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a rollout (default: 900)")
+    help = "times to run a rollout again after a failure of the infrastructure (default: 2)"
+    parser.add_argument("--retries", type=int, default=2, help=help)
+    help = "start a duplicate of a rollout that takes longer; the first to finish counts (default: never)"
+    parser.add_argument("--hedge-after", type=float, metavar="SECONDS", help=help)
+    parser.add_argument("--resume", action="store_true", help="with --exp: run only what the store lacks")
+    parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed rollouts again")
+    parser.add_argument("--tps-limit", type=float, default=25, help="most requests a second on AWS (default: 25)")
+    help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
+    parser.add_argument("--base-url", help=help)
+    parser.add_argument("--model-id", help="ask for the policy by this name (default: $MODEL_ID)")
+    help = "add a field to each payload's _rollout; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help=help)
+    add_sandbox_flags(parser)
+    parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the batch; exit with 1 if a line was bad or a rollout failed."""
-    failed = run_batch(args, lambda item: print(json.dumps(outcome(item)), flush=True))
+    failed = run_batch(args, lambda item: print(json.dumps(describe(item)), flush=True))
     return 1 if failed else 0
 
 
 def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
-    """Run the data set, calling `each` with every item; gives how many lines and rollouts failed."""
+    """Run the data set, calling `each` with every item; returns how many lines and rollouts failed."""
     from ...client import RolloutClient
 
     if args.resume and not args.exp:
-        raise ConfigError("--resume needs --exp", hint="name the experiment to go on with")
-    args.data = args.data or rows_of(args.agent)
-    rows, problems = read_rows(args.data, args.limit)
-    for problem in problems:
-        print(f"{args.data}: {problem}; the other lines are used", file=sys.stderr)
-    args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
-    settings = dict(_setting(text) for text in args.set)
+        raise ConfigError("--resume needs --exp", hint="name the experiment to continue")
+    rows, failed = read_data(args)
+    settings = dict(_read_setting(text) for text in args.set)
     policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
-    store = "./runs" if args.store == "runs" else args.store
-    failed = len(problems)
     with (
         RolloutClient(
-            sandboxed(args),
-            store,
+            sandboxed_agent(args),
+            "./runs" if args.store == "runs" else args.store,
             args.exp,
             tps_limit=args.tps_limit,
             max_pool_connections=max(50, args.concurrency),
@@ -107,18 +91,28 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
             hedge_after=args.hedge_after,
             resume=args.resume,
             rerun_failures=args.rerun_failures,
-            progress=advance,
+            progress=lambda item, done, total: advance(item.success, done, total),
         )
         for item in batch:
             failed += not item.success
             each(item)
     args.store = client.store_url
-    print(f"experiment {args.exp}: {len(batch)} rollouts, results in {args.store}", file=sys.stderr)
+    say(f"experiment {args.exp}: {len(batch)} rollouts, results in {args.store}")
     return failed
 
 
-def outcome(item: BatchItem) -> dict[str, Any]:
-    """An item without its whole result; what a result may hold is not to be trusted, and not always JSON."""
+def read_data(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the data set, and how many lines were bad; sets the defaults of `--data` and `--exp`."""
+    args.data = args.data or rows_of(args.agent)
+    args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
+    rows, problems = read_rows(args.data, args.limit)
+    for problem in problems:
+        say(f"{args.data}: {problem}; the other lines are used")
+    return rows, len(problems)
+
+
+def describe(item: BatchItem) -> dict[str, Any]:
+    """An item without its whole result, as valid JSON whatever the agent put into the result."""
     result = Result(item.result or {})
     key = result.document.get("result_key")
     try:
@@ -139,10 +133,8 @@ def outcome(item: BatchItem) -> dict[str, Any]:
     }
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise ConfigError(f"--set {text}: no value", hint="write NAME=JSON")
+def _read_setting(text: str) -> tuple[str, Any]:
+    name, value = split_pair("--set", text, "NAME=JSON")
     try:
         return name, json.loads(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What verbs share: tables, progress, Ctrl-C, and the flags that several of them take."""
+"""What verbs share in how they use the terminal: Ctrl-C, progress, tables."""

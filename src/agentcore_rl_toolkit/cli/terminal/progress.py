@@ -1,33 +1,30 @@
-"""Progress of a batch on stderr: a bar, if `rich` is installed and somebody is looking, else a line now and then."""
+"""Progress of a batch on stderr: a bar on a terminal with `rich` installed, else a line every few seconds."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
 
-
-class Progress(Protocol):
-    """Told of every item."""
-
-    def __call__(self, item: Any, done: int, total: int) -> None: ...
+Advance = Callable[[bool, int, int], None]
+"""Called for each finished rollout: whether it succeeded, how many are done, and of how many."""
+_SECONDS = 5
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Progress]:
+def progress(quiet: bool = False) -> Iterator[Advance]:
     """Show progress while the block runs."""
     if quiet:
-        yield lambda item, done, total: None
+        yield lambda success, done, total: None
         return
     try:
         import rich.progress
     except ImportError:
-        yield _Lines()
+        yield _lines()
         return
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _lines()
         return
     columns = (
         rich.progress.BarColumn(),
@@ -36,27 +33,29 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
         rich.progress.TimeRemainingColumn(),
         rich.progress.TextColumn("{task.fields[failed]} failed"),
     )
+    failed = 0
     with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
         task = bar.add_task("rollouts", total=None, failed=0)
-        failed = 0
 
-        def advance(item: Any, done: int, total: int) -> None:
+        def advance(success: bool, done: int, total: int) -> None:
             nonlocal failed
-            failed += not item.success
+            failed += not success
             bar.update(task, completed=done, total=total, failed=failed)
 
         yield advance
 
 
-class _Lines:
-    def __init__(self) -> None:
-        self._start = self._said = time.monotonic()
-        self._failed = 0
+def _lines() -> Advance:
+    started = printed = time.monotonic()
+    failed = 0
 
-    def __call__(self, item: Any, done: int, total: int) -> None:
-        self._failed += not item.success
+    def advance(success: bool, done: int, total: int) -> None:
+        nonlocal failed, printed
+        failed += not success
         now = time.monotonic()
-        if done == total or now - self._said >= 5:
-            self._said = now
-            text = f"{done} of {total} rollouts, {self._failed} failed, {now - self._start:.0f} s"
+        if done == total or now - printed >= _SECONDS:
+            printed = now
+            text = f"{done} of {total} rollouts, {failed} failed, {now - started:.0f} s"
             print(text, file=sys.stderr, flush=True)
+
+    return advance

@@ -1,1 +1,1 @@
-"""AWS as a deployment uses it: calls, resources, policies, builds, and the record of what was made."""
+"""AWS resources of one deployment: calls, policies, the record of what was created, and image builds on CodeBuild."""

@@ -1,67 +1,56 @@
-"""Calls to AWS, one at a time: reads, and changes that a dry run prints instead of making.
+"""Calls to AWS: reads, and changes, which a dry run prints instead of making.
 
-The only file of the deployment that imports boto3. A refusal becomes an error that names the missing permission.
+The only module of `deploy/` that imports boto3. A refused call raises `AwsRefused` with AWS's error code and a hint
+that names the missing permission.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from ...errors import AwsRefused
 
-_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "403", "AuthorizationError", "UnauthorizedOperation"})
-_BAD_CREDENTIALS = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
-)
-# Where the permission isn't named like the operation.
-_ACTIONS = {
+CREDENTIALS_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
+_DENIED = {"AccessDenied", "AccessDeniedException", "403", "AuthorizationError", "UnauthorizedOperation"}
+_BAD_CREDENTIALS = {
+    *("ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId"),
+    *("SignatureDoesNotMatch", "UnrecognizedClientException"),
+}
+_QUOTA = {"LimitExceeded", "LimitExceededException", "TooManyBuckets"}
+_PERMISSIONS = {
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",
-    "s3:DeleteObjects": "s3:DeleteObject",
-    "s3:HeadObject": "s3:GetObject",
     "s3:PutPublicAccessBlock": "s3:PutBucketPublicAccessBlock",
 }
-CREDENTIALS_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
+"""Operations whose permission has another name."""
 
 
 class Aws:
-    """One account and region. With `dry_run`, changes are printed and answered with nothing."""
+    """One account and region. With `dry_run`, `change` prints the call and returns an empty answer."""
 
     def __init__(
-        self, region: str | None = None, *, dry_run: bool = False, show: Callable[[str], object] | None = None
+        self, region: str | None = None, *, dry_run: bool = False, say: Callable[[str], object] = lambda line: None
     ) -> None:
-        self.dry_run = dry_run
+        self.dry_run, self.say = dry_run, say
         self.offline = False
-        """Nothing is looked up, as if nothing existed: a dry run without credentials."""
+        """Whether `read` answers None to everything: a dry run without credentials."""
         self._region = region
-        self._show = show
-        self._session: Any = None
         self._clients: dict[str, Any] = {}
 
     @property
     def region(self) -> str | None:
-        """The region that was given, or that boto3 finds by itself."""
-        if self._region is None:
-            import boto3
+        """The given region, else the one in boto3's configuration."""
+        return self._region or self._session.region_name
 
-            self._region = boto3.session.Session().region_name
-        return self._region
-
-    def identity(self) -> dict[str, Any]:
-        """Whose credentials these are."""
-        return self._call("sts", "get_caller_identity", {})
+    def account(self) -> str:
+        """The account of the credentials."""
+        return str(self.read("sts", "get_caller_identity")["Account"])
 
     def read(self, service: str, operation: str, *, missing: tuple[str, ...] = (), **params: Any) -> Any:
-        """An answer; None if AWS says one of `missing`."""
+        """The answer, or None if AWS refuses with one of the error codes in `missing`."""
         if self.offline:
             return None
         try:
@@ -74,22 +63,24 @@ class Aws:
     def change(self, service: str, operation: str, **params: Any) -> dict[str, Any]:
         """Make a change, or print it."""
         if self.dry_run:
-            self.would(service, operation, params)
+            self.print_call(service, operation, params)
             return {}
         return self._call(service, operation, params)
 
-    def would(self, service: str, operation: str, params: Mapping[str, Any]) -> None:
-        """Print a call that a dry run doesn't make; policies are shown as what they say."""
-        shown = {name: _shown(value) for name, value in params.items()}
-        self.note(f"{service} {action_name(operation)} {json.dumps(shown, indent=2, ensure_ascii=False)}")
-
-    def note(self, line: str) -> None:
-        if self._show is not None:
-            self._show(line)
+    def print_call(self, service: str, operation: str, params: Mapping[str, Any]) -> None:
+        """Print a call; a policy document is shown as JSON, not as a string of JSON."""
+        shown = {name: _readable(value) for name, value in params.items()}
+        self.say(f"{service} {_action(operation)} {json.dumps(shown, indent=2, ensure_ascii=False)}")
 
     def close(self) -> None:
         while self._clients:
             self._clients.popitem()[1].close()
+
+    @cached_property
+    def _session(self) -> Any:
+        import boto3
+
+        return boto3.session.Session()  # boto3's default session would keep the credentials it found first
 
     def _call(self, service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
@@ -100,43 +91,21 @@ class Aws:
         except ClientError as error:
             raise _refused(error, service, operation, params) from error
         except NoCredentialsError as error:
-            raise AwsRefused("there are no AWS credentials", "NoCredentials", hint=CREDENTIALS_HINT) from error
+            raise AwsRefused("no AWS credentials were found", "NoCredentials", hint=CREDENTIALS_HINT) from error
         except NoRegionError as error:
-            raise AwsRefused("there is no region", "NoRegion", hint="set AWS_REGION, or give --region") from error
+            raise AwsRefused("no AWS region is set", "NoRegion", hint="set AWS_REGION, or give --region") from error
         except (BotoCoreError, ResponseParserError) as error:
             hint = "check the region and the network"
-            raise AwsRefused(f"{service} could not be used: {_one_line(error)}", hint=hint) from error
+            raise AwsRefused(f"the call to {service} failed: {_one_line(error)}", hint=hint) from error
         return answer
 
     def _client(self, service: str) -> Any:
-        import boto3
         from botocore.config import Config
 
         if service not in self._clients:
             config = Config(retries={"mode": "standard", "total_max_attempts": 4}, connect_timeout=10)
-            if self._session is None:  # boto3's own keeps the credentials it once found
-                self._session = boto3.session.Session()
             self._clients[service] = self._session.client(service, region_name=self.region, config=config)
         return self._clients[service]
-
-
-def action_name(operation: str) -> str:
-    """An operation as AWS writes it.
-
-    >>> action_name("put_role_policy"), action_name("list_objects_v2")
-    ('PutRolePolicy', 'ListObjectsV2')
-    """
-    return "".join(part[:1].upper() + part[1:] for part in operation.split("_"))
-
-
-def permission(service: str, operation: str) -> str:
-    """The permission that an operation needs.
-
-    >>> permission("s3", "head_bucket"), permission("iam", "create_role")
-    ('s3:ListBucket', 'iam:CreateRole')
-    """
-    action = f"{service}:{action_name(operation)}"
-    return _ACTIONS.get(action, action)
 
 
 def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]) -> AwsRefused:
@@ -144,33 +113,41 @@ def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]
     message = _one_line(error.response["Error"].get("Message") or error)
     hint = None
     if code in _DENIED:
-        hint = f"allow your credentials {permission(service, operation)}{_on(params)}"
+        action = f"{service}:{_action(operation)}"
+        hint = f"allow your credentials {_PERMISSIONS.get(action, action)}{_resource(params)}"
     elif code in _BAD_CREDENTIALS:
         hint = f"your AWS credentials are invalid or have expired: {CREDENTIALS_HINT}"
     elif error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-        hint = "that is AWS's own trouble: run it again"
+        hint = "AWS failed internally: run the command again"
     elif code == "BucketAlreadyExists":
-        hint = "somebody else has a bucket of that name: choose another with --bucket"
-    elif code in ("LimitExceeded", "LimitExceededException", "TooManyBuckets"):
-        hint = "remove what you no longer use, or ask AWS for a higher quota"
-    return AwsRefused(f"{service} {action_name(operation)}: {message} ({code})", code, hint=hint)
+        hint = "another account owns a bucket of that name: choose another with --bucket"
+    elif code in _QUOTA:
+        hint = "delete what you no longer use, or ask AWS for a higher quota"
+    return AwsRefused(f"{service} {_action(operation)}: {message} ({code})", code, hint=hint)
+
+
+def _action(operation: str) -> str:
+    """boto3's name of an operation as AWS writes it.
+
+    >>> _action("put_role_policy"), _action("list_objects_v2")
+    ('PutRolePolicy', 'ListObjectsV2')
+    """
+    return "".join(part[:1].upper() + part[1:] for part in operation.split("_"))
 
 
 def _one_line(text: object) -> str:
-    """What services and proxies say may be a whole page."""
+    """A service's or proxy's message, which may be a whole page, on one line."""
     return " ".join(str(text).split())[:300]
 
 
-def _on(params: Mapping[str, Any]) -> str:
-    """What a call was about: its first plain parameter, or the first of a list, which names the resource."""
+def _resource(params: Mapping[str, Any]) -> str:
+    """The resource of a call: its first short string, or the first string of its first list."""
     values = [value[0] if isinstance(value, list) and value else value for value in params.values()]
     names = [value for value in values if isinstance(value, str) and len(value) < 200]
     return f" on {names[0]}" if names else ""
 
 
-def _shown(value: Any) -> Any:
+def _readable(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    if isinstance(value, str) and value.startswith("{"):
-        return json.loads(value)
-    return value
+    return json.loads(value) if isinstance(value, str) and value.startswith("{") else value

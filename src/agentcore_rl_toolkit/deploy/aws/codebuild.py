@@ -1,114 +1,96 @@
-"""Building an agent's image on AWS CodeBuild, on arm64 machines: for when no container engine is at hand.
+"""Building an agent's image on AWS CodeBuild, on an arm64 machine, where no container engine is available.
 
-The agent's folder goes to S3 as a zip; the project, its role and the zip are noted like everything else.
+The agent's folder goes to S3 as a zip. The project, its role and the zip are recorded like every other resource.
 """
 
 from __future__ import annotations
 
 import io
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import AwsRefused, ConfigError
+from ..deploy_settings import DeploySettings
 from ..image import context_files
 from .calls import Aws
-from .policies import Place, build_policy, build_trust
-from .resources import TAG, ensure_role, wait_for
-from .state import State
+from .policies import build_policy, build_trust
+from .resources import TAG, Resources
 
-MACHINE = {
+_MACHINE = {
     "type": "ARM_CONTAINER",
     "image": "aws/codebuild/amazonlinux-aarch64-standard:3.0",
     "computeType": "BUILD_GENERAL1_SMALL",
     "privilegedMode": True,  # Docker runs inside
 }
-BUILDSPEC = """\
-version: 0.2
-phases:
-  pre_build:
-    commands:
-      - aws ecr get-login-password --region $AWS_DEFAULT_REGION | docker login --username AWS --password-stdin $REGISTRY
-  build:
-    commands:
-      - BUILDX_NO_DEFAULT_ATTESTATIONS=1 docker build --platform linux/arm64 --tag $IMAGE .
-      - docker push $IMAGE
-"""
+_BUILDSPEC = (Path(__file__).parents[1] / "templates" / "buildspec.yml").read_text(encoding="utf-8")
+_BUILD_SECONDS = 1800.0
+_NEW_ROLE_SECONDS = 60.0
 
 
-def build_on_aws(
-    aws: Aws,
-    state: State,
-    place: Place,
-    *,
-    folder: Path,
-    name: str,
-    repository: str,
-    tag: str,
-    bucket: str,
-    prefix: str,
-    pause: float = 5.0,
-    timeout: float = 1800.0,
-) -> None:
-    """Build the folder's image and push it."""
-    project = f"agentcore-rl-{name}"
-    key = "/".join(filter(None, (prefix, ".build", "source.zip")))
-    aws.change("s3", "put_object", Bucket=bucket, Key=key, Body=_zip(folder))
-    if not aws.dry_run:
-        state.note("object", f"{bucket}/{key}")
-    policy = build_policy(place, project=project, repository=repository, bucket=bucket, key=key)
-    role = ensure_role(aws, state, f"{project}-build", build_trust(place, project), policy, place, name)
-    source = {"type": "S3", "location": f"{bucket}/{key}", "buildspec": BUILDSPEC}
-    known = aws.read("codebuild", "batch_get_projects", names=[project])
-    if not known or not known["projects"]:
-        _create(aws, project, source, role, name)
-        if not aws.dry_run:
-            state.note("project", project)
-    variables = {"REGISTRY": place.registry, "IMAGE": f"{place.registry}/{repository}:{tag}"}
+def build_on_aws(resources: Resources, settings: DeploySettings, bucket: str, tag: str, pause: float) -> None:
+    """Build the image of the agent's folder and push it."""
+    aws, place, project = resources.aws, resources.place, f"agentcore-rl-{settings.name}"
+    key = "/".join(filter(None, (settings.prefix, ".build", "source.zip")))
+    location = f"{bucket}/{key}"
+    aws.change("s3", "put_object", Bucket=bucket, Key=key, Body=_zip(settings.folder))
+    resources.record("object", location)
+    policy = build_policy(place, project=project, repository=settings.repository, source=location)
+    role = resources.ensure_role(f"{project}-build", build_trust(place, project), policy)
+    existing = aws.read("codebuild", "batch_get_projects", names=[project])
+    if not existing or not existing["projects"]:
+        source = {"type": "S3", "location": location, "buildspec": _BUILDSPEC}
+        _create_project(aws, project, source, role, settings.name)
+        resources.record("project", project)
+    variables = {"REGISTRY": place.registry, "IMAGE": f"{place.registry}/{settings.repository}:{tag}"}
     started = aws.change(
         "codebuild",
         "start_build",
         projectName=project,
-        sourceLocationOverride=source["location"],
-        buildspecOverride=BUILDSPEC,
+        sourceLocationOverride=location,
+        buildspecOverride=_BUILDSPEC,
         environmentVariablesOverride=[{"name": n, "value": v, "type": "PLAINTEXT"} for n, v in variables.items()],
     )
-    if aws.dry_run:
-        return
-    id = started["build"]["id"]
-    build = wait_for(timeout, pause, lambda: _ended(aws, id), f"the build {id}")
-    if build["buildStatus"] != "SUCCEEDED":
-        logs = build.get("logs", {}).get("deepLink", "the CodeBuild console")
-        raise ConfigError(f"the build {id} ended as {build['buildStatus']}", hint=f"its log: {logs}")
+    if not aws.dry_run:
+        _wait_for_build(aws, started["build"]["id"], pause)
 
 
-def _create(aws: Aws, project: str, source: dict[str, str], role: str, owner: str) -> None:
-    """A role made a moment ago is not known everywhere yet: that refusal is waited out."""
-
-    def create() -> Any:
+def _create_project(aws: Aws, project: str, source: dict[str, str], role: str, owner: str) -> None:
+    """CodeBuild refuses a role created a moment ago as invalid input, until IAM has spread it."""
+    deadline = time.monotonic() + _NEW_ROLE_SECONDS
+    while True:
         try:
-            return aws.change(
+            aws.change(
                 "codebuild",
                 "create_project",
                 name=project,
                 source=source,
                 artifacts={"type": "NO_ARTIFACTS"},
-                environment=MACHINE,
+                environment=_MACHINE,
                 serviceRole=role,
                 timeoutInMinutes=60,
                 tags=[{"key": TAG, "value": owner}],
             )
-        except ConfigError as error:
-            if "AssumeRole" in str(error) or "service role" in str(error).lower():
-                return None
-            raise
+            return
+        except AwsRefused as refused:
+            if refused.code != "InvalidInputException" or time.monotonic() > deadline:
+                raise
+        time.sleep(3)
 
-    wait_for(60, 3, create, f"creating the project {project}")
 
-
-def _ended(aws: Aws, id: str) -> dict[str, Any] | None:
-    build: dict[str, Any] = aws.read("codebuild", "batch_get_builds", ids=[id])["builds"][0]
-    return None if build["buildStatus"] == "IN_PROGRESS" else build
+def _wait_for_build(aws: Aws, id: str, pause: float) -> None:
+    deadline = time.monotonic() + _BUILD_SECONDS
+    build: dict[str, Any] = {"buildStatus": "IN_PROGRESS"}
+    while build["buildStatus"] == "IN_PROGRESS":
+        if time.monotonic() > deadline:
+            hint = "look at it in the AWS console; then run the command again"
+            raise ConfigError(f"the build {id} took longer than {_BUILD_SECONDS:g} s", hint=hint)
+        time.sleep(pause)
+        build = aws.read("codebuild", "batch_get_builds", ids=[id])["builds"][0]
+    if build["buildStatus"] != "SUCCEEDED":
+        logs = build.get("logs", {}).get("deepLink", "the CodeBuild console")
+        raise ConfigError(f"the build {id} ended as {build['buildStatus']}", hint=f"read its log: {logs}")
 
 
 def _zip(folder: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What a deployment made, noted in the agent's folder as it is made: what `destroy` goes by, and nothing else."""
+"""The record of what a deployment created, in the agent's folder. `destroy` deletes what it lists and nothing else."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from ...errors import ConfigError
 
-FILE = ".agentcore-rl.json"
+STATE_FILE = ".agentcore-rl.json"
 _VERSION = 1
 
 
 @dataclass
 class State:
-    """`made` has what exists because of us, oldest first; `settings` is what the last deploy was told."""
+    """One agent's deployment: `made` lists its resources, oldest first; `settings` are those of the last deploy."""
 
     path: Path
     account: str | None = None
@@ -29,23 +29,24 @@ class State:
 
     @classmethod
     def load(cls, folder: Path) -> State:
-        """The state of an agent's folder; an empty one if it was never deployed."""
-        path = folder / FILE
+        """The state of an agent's folder, empty if the agent was never deployed from it."""
+        path = folder / STATE_FILE
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return cls(path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} can't be read: {error}", hint="restore it: it says what deploy made") from None
+            hint = "restore it: it lists what deploy created"
+            raise ConfigError(f"{path} can't be read: {error}", hint=hint) from None
         if not isinstance(values, dict) or values.pop("version", None) != _VERSION:
-            raise ConfigError(f"{path} is from another version of the toolkit", hint="use the one that wrote it")
+            raise ConfigError(f"{path} is from another version of the toolkit", hint="use the version that wrote it")
         try:
             return cls(path, **values)
         except TypeError as error:
             raise ConfigError(f"{path} is malformed: {error}") from None
 
-    def check_place(self, account: str, region: str) -> None:
-        """Refuse to mix deployments: what was made elsewhere would be forgotten."""
+    def bind(self, account: str, region: str) -> None:
+        """Set where the deployment is. A folder has one deployment: a second one would make it lose the first."""
         if self.made and (self.account, self.region) != (account, region):
             raise ConfigError(
                 f"this agent is deployed in {self.region}, account {self.account}; not in {region}, account {account}",
@@ -53,22 +54,22 @@ class State:
             )
         self.account, self.region = account, region
 
-    def note(self, kind: str, name: str, **more: str) -> None:
-        """Something exists now because of us."""
+    def add(self, kind: str, name: str) -> None:
+        """Record that the deployment created a resource."""
         if not self.has(kind, name):
-            self.made.append({"kind": kind, "name": name, **more})
+            self.made.append({"kind": kind, "name": name})
             self.save()
 
-    def forget(self, kind: str, name: str) -> None:
-        """It is gone."""
-        self.made = [item for item in self.made if (item["kind"], item["name"]) != (kind, name)]
+    def remove(self, kind: str, name: str) -> None:
+        """Record that a resource is gone."""
+        self.made.remove({"kind": kind, "name": name})
         self.save()
 
     def has(self, kind: str, name: str) -> bool:
-        return any((item["kind"], item["name"]) == (kind, name) for item in self.made)
+        return {"kind": kind, "name": name} in self.made
 
     def save(self) -> None:
-        """Write it whole or not at all; nothing made, nothing kept."""
+        """Write the file atomically, or delete it if the deployment has nothing left."""
         if not self.made and self.arn is None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()

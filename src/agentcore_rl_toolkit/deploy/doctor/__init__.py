@@ -1,6 +1,5 @@
-"""`doctor`: the whole road, tried before money is spent. Each check is a line that says yes, no with a fix, or why not.
+"""`doctor`: checks an agent's data, code, chat template and AWS setup before a run costs money.
 
-data.py      the rows                      agent.py   the app's contract, with a scripted model, on this machine
-model.py     template, tools, context      cloud.py   credentials, bucket, queue, role, image, gateway
-recipe.py    the Dockerfile
+In: an agent's path and what is known of its model and deployment. Out: a `Check` for each point: ok, failed with a fix,
+or skipped with the reason. Uses a scripted model, so it needs no weights; leaves nothing behind, here or on AWS.
 """

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The outcome of one check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ _SIGNS = {"ok": "✓", "failed": "✗", "skipped": "–"}
 
 @dataclass(frozen=True)
 class Check:
-    """One line: `state` is `ok`, `failed` or `skipped`."""
+    """One line of the doctor; `state` is `ok`, `failed` or `skipped`.
+
+    >>> print(failed("region", "no AWS region is set", "set AWS_REGION").line)
+    ✗ region: no AWS region is set
+      fix: set AWS_REGION
+    """
 
     name: str
     state: str
@@ -20,12 +25,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """For people.
-
-        >>> print(failed("region", "there is none", "set AWS_REGION").line)
-        ✗ region: there is none
-          fix: set AWS_REGION
-        """
+        """The check as text."""
         shown = f"{_SIGNS[self.state]} {self.name}: {self.text}"
         return f"{shown}\n  fix: {self.fix}" if self.fix else shown
 
@@ -38,11 +38,11 @@ def failed(name: str, text: str, fix: str | None = None) -> Check:
     return Check(name, "failed", text, fix)
 
 
-def skipped(name: str, why: str) -> Check:
-    return Check(name, "skipped", f"skipped: {why}")
-
-
-def refused(name: str, error: AgentCoreRLError) -> Check:
-    """An error of ours as a check: its hint is the fix."""
+def failed_with(name: str, error: AgentCoreRLError) -> Check:
+    """A failed check from an error, whose hint is the fix."""
     text, _, hint = str(error).partition("\nhint: ")
     return failed(name, text, hint or None)
+
+
+def skipped(name: str, reason: str) -> Check:
+    return Check(name, "skipped", f"skipped: {reason}")

@@ -1,152 +1,82 @@
-"""The app's contract, tried on the local runtime with a scripted model: /ping, /invocations, and a rollout's result."""
+"""Checks of the agent's code: one rollout on the local runtime, with a scripted model behind a gateway."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import tempfile
-import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...agent.result import Result, read_result
-from ...common.private_loop import PrivateLoop
-from ...engine.base import SampleRequest
+from ...agent.result import Result
+from ...client import RolloutClient
 from ...engine.scripted import ScriptedEngine
-from ...errors import AgentCoreRLError, RuntimeFault
+from ...errors import AgentCoreRLError
 from ...gateway.gateway import Gateway
 from ...gateway.record.trajectory import Trajectories
 from ...gateway.render.tokenizer import Tokenizer
 from ...runtime.local import AgentSource
-from ...runtime.local.sandbox_hints import refusal_hint
-from ...store import open_store
 from ...types import Status
-from .check import Check, failed, ok, refused
+from .check import Check, failed, failed_with, ok
+from .scripted_policy import Script
 
-_LONGEST_ANSWER = 1 << 20
-
-Script = Callable[[SampleRequest], Sequence[int]]
+CONTEXT = 10_000_000
+"""The scripted model's context length: no prompt is too long for it."""
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """One rollout: how /invocations answered, what /ping said meanwhile and at the end, and what came of it."""
+class AgentRun:
+    """One rollout: its result, its trajectories, and the prompts of its model calls."""
 
-    answer: Any
-    pings: tuple[str, ...]
     document: dict[str, Any]
-    turns: Trajectories
+    trajectories: Trajectories
     prompts: tuple[Sequence[int], ...]
-    hint: str | None
-    """What to do if the sandbox may be why it failed."""
-
-    @property
-    def result(self) -> Result:
-        return Result(self.document)
 
 
-def rehearse(
+def run_agent(
     agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
-) -> Rehearsed:
-    """Run the agent once, with a policy that says what `script` tells it to."""
-    engine = ScriptedEngine(script, context_length=10_000_000, models=("doctor",))
-    with tempfile.TemporaryDirectory() as place, Gateway(engine, tokenizer=tokenizer) as gateway:
+) -> AgentRun:
+    """Run the agent once, with `script` as its model."""
+    engine = ScriptedEngine(script, context_length=CONTEXT, models=("doctor",))
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Gateway(engine, tokenizer=tokenizer) as gateway,
+        RolloutClient(agent, store, "doctor") as client,
+    ):
         session = gateway.open_session(model="doctor")
-        settings = {
-            "exp_id": "doctor",
-            "input_id": "row",
-            "s3_bucket": place,
-            "base_url": session["base_url"],
-            "model_id": "doctor",
-        }
-        loop = PrivateLoop("doctor")
+        future = client.invoke(payload, input_id="row", base_url=session["base_url"], model_id="doctor")
         try:
-            answer, pings, protections = loop.run(_follow(agent, payload | {"_rollout": settings}, seconds))
-        finally:
-            loop.close()
-        store = open_store(place)
-        try:
-            document = read_result(store, answer["result_key"]).document
-        finally:
-            store.close()
-        turns = gateway.trajectories(session["session_id"])
+            document = future.result(seconds)
+        except TimeoutError:
+            hint = "allow more time with --timeout"
+            raise AgentCoreRLError(f"the rollout took longer than {seconds:g} s", hint=hint) from None
         prompts = tuple(list(request.prompt) for request in engine.requests)
-        told = "\n".join(str(document.get(name) or "") for name in ("traceback", "stop_reason"))
-        return Rehearsed(answer, pings, document, turns, prompts, refusal_hint(told, agent, protections))
+        return AgentRun(document, gateway.trajectories(session["session_id"]), prompts)
 
 
-async def _follow(
-    agent: AgentSource, payload: dict[str, Any], seconds: float
-) -> tuple[Any, tuple[str, ...], list[str]]:
-    """Invoke, then ask for /ping until the app is no longer busy: then its result is stored."""
-    from ...runtime.local import LocalRuntime
-
-    pings: list[str] = []
-    async with LocalRuntime(agent, spares=1, max_sessions=2) as runtime:
-        session_id = str(uuid.uuid4())
-        try:
-            invocation = await runtime.invoke(session_id, json.dumps(payload).encode())
-        except RuntimeFault as fault:  # it can't be imported, perhaps for want of a variable
-            if hint := refusal_hint(str(fault), agent, runtime.protections):
-                raise AgentCoreRLError(str(fault).strip(), hint=hint) from fault
-            raise
-        body, answer = await _beginning(invocation.body), None
-        with contextlib.suppress(ValueError, RecursionError):
-            answer = json.loads(body)
-        if invocation.status != 200 or not isinstance(answer, dict) or "result_key" not in answer:
-            raise AgentCoreRLError(
-                f"/invocations answered {invocation.status} {body[:200]!r}, not that a rollout has begun",
-                hint="decorate the function with @app.rollout_entrypoint of an AgentCoreRLApp",
-            )
-        deadline = time.monotonic() + seconds
-        session = next(session for session in runtime.sessions if session.id == session_id)
-        while (said := await session.app.ping()) == "HealthyBusy":
-            pings = [said]
-            if time.monotonic() > deadline:
-                raise AgentCoreRLError(f"the rollout took longer than {seconds:g} s", hint="give more with --timeout")
-            await asyncio.sleep(0.05)
-        return answer, (*pings, str(said)), runtime.protections
-
-
-async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
-    """The agent's answer, as far as an answer to a rollout may go."""
-    data = b""
-    async for chunk in chunks:
-        data += chunk
-        if len(data) > _LONGEST_ANSWER:
-            break
-    return data
-
-
-def check_contract(
+def check_agent(
     agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
-) -> tuple[list[Check], Rehearsed | None]:
-    """The checks, and the rollout if there was one."""
+) -> tuple[list[Check], bool]:
+    """Whether the app takes rollouts, and how one ends; the bool says whether it ran."""
     try:
-        done = rehearse(agent, payload, script, tokenizer, seconds)
+        run = run_agent(agent, payload, script, tokenizer, seconds)
     except AgentCoreRLError as error:
-        return [refused("app", error)], None
-    checks = [ok("app", f"/invocations took the rollout on, /ping said {', then '.join(done.pings)}")]
-    result = done.result
-    if result.status is not Status.COMPLETED:
-        last = str(done.document.get("traceback") or "").strip().splitlines()[-3:-1]
+        return [failed_with("app", error)], False
+    return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run)], True
+
+
+def _check_rollout(run: AgentRun) -> Check:
+    document, fidelity, status = run.document, run.trajectories.fidelity, Result(run.document).status
+    if status is not Status.COMPLETED:
+        last = str(document.get("traceback") or "").strip().splitlines()[-3:-1]
         where = f" ({' '.join(line.strip() for line in last)})" if last else ""
-        text = (
-            f"a rollout with a scripted model ended as {result.status.value}: {done.document.get('stop_reason')}{where}"
-        )
-        fix = done.hint or "run it by hand: agentcore-rl rollout AGENT --data FILE --limit 1"
-        checks.append(failed("rollout", text, fix))
-    elif done.document.get("rewards") is None:
+        text = f"with a scripted model it ended as {status.value}: {document.get('stop_reason')}{where}"
+        fix = document.get("hint") or "run it by hand: agentcore-rl rollout AGENT --data FILE --limit 1"
+        return failed("rollout", text, str(fix))
+    if document.get("rewards") is None:
         fix = 'return {"rewards": …} from the entrypoint'
-        checks.append(failed("rollout", "it completed, and its result has no rewards", fix))
-    elif not done.turns.fidelity.turns:
-        fix = "build the model's client in the entrypoint, or give it payload['_rollout']['base_url']"
-        checks.append(failed("rollout", "it completed without calling the model", fix))
-    else:
-        known = done.turns.fidelity
-        calls = f"{known.turns} model calls and {known.tool_calls} tool calls"
-        checks.append(ok("rollout", f"completed in {calls}, with a reward of {done.document['rewards']}"))
-    return checks, done
+        return failed("rollout", "it completed, but its result has no rewards", fix)
+    if not fidelity.turns:
+        fix = "create the model's client in the entrypoint, or give it payload['_rollout']['base_url']"
+        return failed("rollout", "it completed without calling the model", fix)
+    calls = f"{fidelity.turns} model calls and {fidelity.tool_calls} tool calls"
+    return ok("rollout", f"completed in {calls}, with a reward of {document['rewards']}")

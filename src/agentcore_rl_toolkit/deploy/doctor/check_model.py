@@ -1,208 +1,161 @@
-"""A model's template and tool parser against this agent: what would be rendered anew, what could not be parsed.
+"""Checks of a model's chat template and tool parser against this agent. They need the tokenizer, not the weights.
 
-The agent runs again, with the model's own tokenizer in the gateway and a script that speaks the model's format; a
-recorded conversation is replayed the same way. No weights are needed.
+The agent runs with the model's tokenizer in the gateway, and a script that replies in the model's format. A recorded
+conversation is replayed the same way.
 """
 
 from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...engine.base import SampleRequest
 from ...engine.scripted import ScriptedEngine
 from ...errors import AgentCoreRLError, ConfigError, RenderFault
 from ...gateway.call.chat import ChatCall
 from ...gateway.gateway import Gateway
 from ...gateway.record.trajectory import Fidelity
 from ...gateway.render.renderer import ChatRenderer
-from ...gateway.render.tokenizer import Tokenizer
 from ...runtime.local import AgentSource
-from .check import Check, failed, ok, refused, skipped
-from .check_agent import Script, rehearse
-from .scripted_policy import ANSWER, call_message, seen_tools, speak
+from .check import Check, failed, failed_with, ok, skipped
+from .check_agent import CONTEXT, run_agent
+from .scripted_policy import USER, Tools, call_message, model_script, reply_ids
 
-_USER = {"role": "user", "content": "Use the tool."}
-
-
-def script_for(renderer: ChatRenderer, tools: list[dict[str, Any]]) -> Script:
-    """A policy that calls the first tool once, and then answers, in the model's own format."""
-    said = [call_message(tools[0])] if tools else []
-    lines = [speak(renderer, [_USER], message, tools) for message in [*said, {"role": "assistant", "content": ANSWER}]]
-    asked = 0
-
-    def say(request: SampleRequest) -> Sequence[int]:
-        nonlocal asked
-        asked += 1
-        return lines[min(asked, len(lines)) - 1]
-
-    return say
+_OTHER_TEMPLATE = "give another template (--chat-template), or another model"
+_OTHER_RENDERER = "choose another --renderer, or a model whose tool format it knows"
 
 
-def first_script(tokenizer: Tokenizer) -> tuple[Script, list[dict[str, Any]]]:
-    """A policy in the built-in model's format, and the tools, once it has seen them."""
-    renderer = ChatRenderer(tokenizer)
-    tools: list[dict[str, Any]] = []
-
-    def say(request: SampleRequest) -> Sequence[int]:
-        seen = tokenizer.decode(list(request.prompt))
-        tools[:] = tools or seen_tools(seen)
-        call = bool(tools) and "<tool_response>" not in seen
-        message = call_message(tools[0]) if call else {"role": "assistant", "content": ANSWER}
-        return speak(renderer, [_USER], message, tools)
-
-    return say, tools
-
-
-def check_tools(renderer: ChatRenderer, tools: list[dict[str, Any]]) -> Check:
-    """Every tool is shown by the template, and a call of it is parsed as what it was."""
+def check_tools(renderer: ChatRenderer, tools: Tools) -> Check:
+    """Whether the template shows every tool, and the parser reads a call of it correctly."""
     if not tools:
-        return skipped("tools", "the agent shows the model none")
+        return skipped("tools", "the agent gives the model none")
+    names = [tool["function"]["name"] for tool in tools]
     try:
-        shown = renderer.tokenizer.decode(list(renderer.render(ChatCall([_USER], tools))))
-        for tool in tools:
-            name = tool["function"]["name"]
+        prompt = list(renderer.render(ChatCall([USER], tools)))
+        shown = renderer.tokenizer.decode(prompt)
+        for name, tool in zip(names, tools, strict=True):
             if name not in shown:
-                fix = "give a template that shows tools (--chat-template), or another model"
-                return failed("tools", f"the model's chat template leaves out the tool {name!r}", fix)
-            if (problem := _round_trip(renderer, tools, tool)) is not None:
-                fix = "choose another --renderer, or a model whose format it knows"
-                return failed("tools", f"a call of {name!r} in this model's format is {problem}", fix)
+                return failed("tools", f"the model's chat template leaves out the tool {name!r}", _OTHER_TEMPLATE)
+            if (problem := _parse_problem(renderer, prompt, tools, tool)) is not None:
+                return failed("tools", f"a call of {name!r} in this model's format is {problem}", _OTHER_RENDERER)
     except RenderFault as fault:
-        return failed("tools", str(fault), "give another template (--chat-template), or another model")
-    return ok("tools", f"calls of {', '.join(tool['function']['name'] for tool in tools)} are parsed as what they were")
+        return failed("tools", str(fault), _OTHER_TEMPLATE)
+    return ok("tools", f"calls of {', '.join(names)} are parsed correctly")
 
 
-def _round_trip(renderer: ChatRenderer, tools: list[dict[str, Any]], tool: dict[str, Any]) -> str | None:
+def _parse_problem(renderer: ChatRenderer, prompt: list[int], tools: Tools, tool: dict[str, Any]) -> str | None:
     message = call_message(tool)
-    ids = speak(renderer, [_USER], message, tools)
-    prompt = list(renderer.render(ChatCall([_USER], tools)))
-    reply = renderer.parse(ids, prompt[-64:], ChatCall([_USER], tools), "doctor")
-    wanted = message["tool_calls"][0]["function"]
+    ids = reply_ids(renderer, [USER], message, tools)
+    reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "doctor")
     if reply.parse_failures or not reply.tool_calls:
         return f"not parsed: {renderer.tokenizer.decode(ids)[:120]!r}"
-    found = reply.tool_calls[0]
+    wanted, found = message["tool_calls"][0]["function"], reply.tool_calls[0]
     if (found.name, json.loads(found.arguments)) != (wanted["name"], wanted["arguments"]):
         return f"parsed as {found.name}({found.arguments[:80]})"
     return None
 
 
-def check_fidelity(name: str, known: Fidelity) -> Check:
-    """Whether what the model samples can be trained on, exactly and in one row."""
-    later = known.bridges + known.renders
-    if known.parse_failures:
-        fix = "choose another --renderer, or a model whose tool format it knows"
-        return failed(name, f"{known.parse_failures} tool calls could not be parsed", fix)
-    if known.renders:
-        return failed(
-            name,
-            f"{known.renders} of {later} later prompts would be rendered anew, so a rollout is {known.rows} rows",
-            "have the agent send its history back as it was, or choose another --renderer or --chat-template",
+def check_template(
+    agent: AgentSource, payload: dict[str, Any], tools: Tools, renderer: ChatRenderer, seconds: float
+) -> tuple[Check, int | None]:
+    """Whether the agent's rollouts bridge with this model's template; and the longest prompt."""
+    try:
+        run = run_agent(agent, payload, model_script(renderer, tools), renderer.tokenizer, seconds)
+    except AgentCoreRLError as error:
+        return failed("template", f"the agent can't run with this model's template: {error}"), None
+    return check_fidelity("template", run.trajectories.fidelity), max(map(len, run.prompts), default=None)
+
+
+def check_fidelity(name: str, fidelity: Fidelity) -> Check:
+    """Whether every sampled token would be trained, in one row."""
+    later = fidelity.bridges + fidelity.renders
+    if fidelity.parse_failures:
+        return failed(name, f"{fidelity.parse_failures} tool calls could not be parsed", _OTHER_RENDERER)
+    if fidelity.renders:
+        text = (
+            f"{fidelity.renders} of {later} later prompts would be rendered anew, so a rollout is {fidelity.rows} rows"
         )
-    share = known.trained / known.sampled if known.sampled else 0.0
-    text = f"{known.turns} model calls, every later prompt went on from the exact tokens, {share:.0%} would be trained"
+        fix = "have the agent send its history back unchanged, or choose another --renderer or --chat-template"
+        return failed(name, text, fix)
+    share = fidelity.trained / fidelity.sampled if fidelity.sampled else 0.0
+    text = f"{fidelity.turns} model calls, every later prompt continues the exact tokens, {share:.0%} would be trained"
     return ok(name, text)
 
 
-def check_model(
-    agent: AgentSource,
-    payload: dict[str, Any],
-    tools: list[dict[str, Any]],
-    renderer: ChatRenderer,
-    seconds: float,
-) -> tuple[list[Check], int | None]:
-    """The agent with this model's template; and the longest prompt."""
-    try:
-        done = rehearse(agent, payload, script_for(renderer, tools), renderer.tokenizer, seconds)
-    except (AgentCoreRLError, RenderFault) as error:
-        return [failed("template", f"the agent can't run with this model's template: {error}")], None
-    return [check_fidelity("template", done.turns.fidelity)], max(map(len, done.prompts), default=None)
-
-
-def check_conversation(path: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Check:
-    """A recorded conversation, replayed as its agent sent it."""
-    name = "conversation"
-    try:
-        messages, tools = read_conversation(path)
-        renderer = ChatRenderer(tokenizer, **settings)
-        places = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i]
-        if not places:
-            return failed(
-                name, f"{path} has no reply of a model", 'record {"messages": […], "tools": […]} of a whole run'
-            )
-        lines = [speak(renderer, messages[:i], _canonical(messages[i]), tools) for i in places]
-        engine = ScriptedEngine(lines, context_length=10_000_000)
-        with Gateway(engine, tokenizer=tokenizer, **settings) as gateway:
-            session = gateway.open_session()
-            for i in places:
-                _ask(session["base_url"], {"model": "scripted", "messages": messages[:i], "tools": tools or None})
-            return check_fidelity(name, gateway.trajectories(session["session_id"]).fidelity)
-    except ConfigError as error:
-        return refused(name, error)
-    except RenderFault as fault:
-        return failed(name, str(fault), "give another template (--chat-template), or another model")
-
-
-def read_conversation(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Messages and tools as OpenAI's Chat Completions have them."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        messages, tools = (found, []) if isinstance(found, list) else (found["messages"], found.get("tools") or [])
-        if not all(isinstance(message, dict) and "role" in message for message in messages):
-            raise ValueError("a message is an object with a role")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = 'expected {"messages": […], "tools": […]}, as Chat Completions have them'
-        raise ConfigError(f"--conversation {path}: {error}", hint=hint) from None
-    return messages, tools
-
-
-def _canonical(message: dict[str, Any]) -> dict[str, Any]:
-    """An assistant's message with its tool arguments as objects."""
-    calls = [
-        call | {"function": call["function"] | {"arguments": _object(call["function"]["arguments"])}}
-        for call in message.get("tool_calls") or []
-    ]
-    known = {"role": "assistant", "content": message.get("content") or ""}
-    return known | ({"tool_calls": calls} if calls else {})
-
-
-def _object(arguments: Any) -> Any:
-    return json.loads(arguments) if isinstance(arguments, str) else arguments
-
-
-def _ask(base_url: str, body: dict[str, Any]) -> None:
-    data = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
-    request = urllib.request.Request(f"{base_url}/chat/completions", data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            response.read()
-    except OSError as error:
-        detail = error.read().decode(errors="replace")[:300] if hasattr(error, "read") else error
-        raise ConfigError(f"the conversation can't be replayed: {detail}") from None
-
-
 def check_context(longest: int | None, context: int | None, max_tokens: int) -> Check:
-    """Whether the longest prompt and a reply fit."""
-    if longest is None or context is None:
-        return skipped(
-            "context", "the model's context length is not known; give --context" if longest else "no prompts"
-        )
-    text = (
-        f"the longest prompt has {longest} tokens; with {max_tokens} for a reply, {longest + max_tokens} of {context}"
-    )
+    """Whether the longest prompt and a reply fit into the context."""
+    if longest is None:
+        return skipped("context", "the agent sent no prompts")
+    if context is None:
+        return skipped("context", "the model's context length is unknown; give --context")
+    total = f"with {max_tokens} for a reply, {longest + max_tokens} of {context}"
+    text = f"the longest prompt has {longest} tokens; {total}"
     if longest + max_tokens > context:
-        return failed("context", text, "shorten prompts or tools' descriptions, lower --max-tokens, or raise --context")
+        return failed("context", text, "shorten prompts or tool descriptions, lower --max-tokens, or raise --context")
     return ok("context", text)
 
 
 def context_length(model: str) -> int | None:
-    """What a model's folder says of it."""
+    """The context length in a model folder's `config.json`."""
     try:
         config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
     return int(found) if found else None
+
+
+def check_conversation(path: Path, renderer: ChatRenderer, settings: dict[str, Any]) -> Check:
+    """Whether a recorded conversation bridges, replayed as its agent sent it."""
+    name = "conversation"
+    try:
+        messages, tools = _read_conversation(path)
+        places = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i]
+        if not places:
+            fix = 'record a whole run: {"messages": […], "tools": […]}'
+            return failed(name, f"{path} holds no reply of a model", fix)
+        replies = [reply_ids(renderer, messages[:i], _with_parsed_arguments(messages[i]), tools) for i in places]
+        engine = ScriptedEngine(replies, context_length=CONTEXT)
+        with Gateway(engine, tokenizer=renderer.tokenizer, **settings) as gateway:
+            session = gateway.open_session()
+            for i in places:
+                _post(session["base_url"], {"model": "scripted", "messages": messages[:i]}, tools)
+            return check_fidelity(name, gateway.trajectories(session["session_id"]).fidelity)
+    except ConfigError as error:
+        return failed_with(name, error)
+    except RenderFault as fault:
+        return failed(name, str(fault), _OTHER_TEMPLATE)
+
+
+def _read_conversation(path: Path) -> tuple[list[dict[str, Any]], Tools]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        messages, tools = (found, []) if isinstance(found, list) else (found["messages"], found.get("tools") or [])
+        if not all(isinstance(message, dict) and "role" in message for message in messages):
+            raise ValueError("a message must be an object with a role")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = 'write {"messages": […], "tools": […]} in the format of Chat Completions'
+        raise ConfigError(f"--conversation {path}: {error}", hint=hint) from None
+    return messages, tools
+
+
+def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """An assistant's message with the arguments of its tool calls as objects, as templates take them."""
+    calls = []
+    for call in message.get("tool_calls") or []:
+        arguments = call["function"]["arguments"]
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+        calls.append(call | {"function": call["function"] | {"arguments": parsed}})
+    reply = {"role": "assistant", "content": message.get("content") or ""}
+    return reply | {"tool_calls": calls} if calls else reply
+
+
+def _post(base_url: str, body: dict[str, Any], tools: Tools) -> None:
+    data = json.dumps(body | {"tools": tools} if tools else body).encode()
+    request = urllib.request.Request(f"{base_url}/chat/completions", data, {"Content-Type": "application/json"})
+    try:
+        urllib.request.urlopen(request, timeout=60).close()
+    except OSError as error:
+        detail = error.read().decode(errors="replace")[:300] if hasattr(error, "read") else error
+        raise ConfigError(f"the conversation can't be replayed: {detail}") from None

@@ -1,11 +1,12 @@
-"""The checks in the order of the road: data, agent, model, then AWS. What can't be checked says why."""
+"""Runs the checks in order: data, agent, model, AWS."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,21 @@ from ..aws.policies import Place, runtime_policy
 from ..aws.state import State
 from ..deploy_settings import DeploySettings, read_settings
 from ..image import content_tag
-from . import check_aws as cloud
-from .check import Check, failed, refused, skipped
-from .check_data import check_rows
-from .check_dockerfile import check_recipe
+from .check import Check, failed, failed_with, skipped
+from .check_aws import check_bucket, check_credentials, check_image, check_queue, check_role
+from .check_files import check_dockerfile, check_rows
+from .check_gateway import check_gateway
+
+_Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What is known of the road."""
+    """What the doctor checks, and how."""
 
     agent: str
+    only: tuple[str, ...]
+    """Parts to check, of `data`, `agent`, `model` and `aws`."""
     data: str | None = None
     model: str | None = None
     chat_template: str | None = None
@@ -40,138 +45,122 @@ class DoctorOptions:
     gateway: str | None = None
     arn: str | None = None
     aws: bool = False
-    only: tuple[str, ...] = ("data", "agent", "model", "aws")
-    """The parts of the road."""
     timeout: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that sessions get beside those of `.env`."""
     allow: Sequence[str] = ()
     memory_mb: int | None = None
 
 
-def doctor(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]:
-    """Check everything; `given` are settings of a deployment, as `deploy` takes them."""
+def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]:
+    """Yield each check as it is done; `given` are deployment settings of the command line."""
     try:
-        _, folder, entry = find_agent(_path(options.agent))
+        agent = os.path.join(options.agent, "") if os.path.isdir(options.agent) else options.agent
+        _, folder, entry = find_agent(agent)
     except ConfigError as error:
-        yield refused("agent", error)
+        yield failed_with("agent", error)
         return
-    source = options.data or str(Path(folder) / "rows.jsonl")
-    rows: list[dict[str, Any]] = []
+    data = options.data or os.path.join(folder, "rows.jsonl")
+    rows: _Rows = []
     check = skipped("data", "no rows are known; give --data FILE")
-    if options.data or os.path.isfile(source):
-        check, rows = check_rows(source)
+    if options.data or os.path.isfile(data):
+        check, rows = check_rows(data)
     if "data" in options.only:
         yield check
     if "agent" in options.only or "model" in options.only:
         try:
-            agent = agent_source(
-                os.path.join(folder, entry), env=options.env, allow=options.allow, memory_mb=options.memory_mb
-            )
+            path, memory = os.path.join(folder, entry), options.memory_mb
+            source = agent_source(path, env=options.env, allow=options.allow, memory_mb=memory)
         except ConfigError as error:
-            yield refused("app", error)
+            yield failed_with("app", error)
             return
-        yield from _local(options, agent, rows)
+        yield from _check_locally(options, source, rows)
     if "aws" in options.only:
-        yield from _aws(options, Path(folder), given)
+        yield from _check_deployment(options, Path(folder), given)
 
 
-def _path(agent: str) -> str:
-    return os.path.join(agent, "") if os.path.isdir(agent) else agent
-
-
-def _local(options: DoctorOptions, agent: AgentSource, rows: list[dict[str, Any]]) -> Iterator[Check]:
-    """What this machine can tell: the app, and the model's template."""
-    missing = [name for name in ("aiohttp", "renderers", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        yield skipped("app", f"{missing[0]} is not installed: pip install 'agentcore-rl-toolkit[gateway,local]'")
-        return
+def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows) -> Iterator[Check]:
+    """Check the app and the model's template on this machine."""
+    for package in ("aiohttp", "renderers", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            yield skipped("app", f"{package} is not installed: pip install 'agentcore-rl-toolkit[gateway,local]'")
+            return
     from ...engine import tiny
     from ...gateway.render.tokenizer import load_tokenizer
-    from .check_agent import check_contract
-    from .check_model import first_script
+    from .check_agent import check_agent
+    from .scripted_policy import tiny_script
 
-    payload = rows[0] if rows else {"prompt": "Hello"}
+    rows = rows or [{"prompt": "Hello"}]
     tokenizer = load_tokenizer(tiny.path())
-    script, tools = first_script(tokenizer)
-    checks, done = check_contract(agent, payload, script, tokenizer, options.timeout)
+    script, tools = tiny_script(tokenizer)
+    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout)
     yield from checks
     if "model" in options.only:
-        longest = max(rows, key=lambda row: len(str(row))) if rows else payload
-        yield from _model(options, agent if done is not None else None, longest, tools)
+        longest = max(rows, key=lambda row: len(str(row)))
+        yield from _check_model(options, agent if runs else None, longest, tools)
 
 
-def _model(
-    options: DoctorOptions, agent: AgentSource | None, payload: dict[str, Any], tools: list[dict[str, Any]]
+def _check_model(
+    options: DoctorOptions, agent: AgentSource | None, row: dict[str, Any], tools: _Rows
 ) -> Iterator[Check]:
-    """The model's template against this agent, and against a recorded conversation."""
+    """Check the model's template with this agent, and with a recorded conversation."""
     from ...gateway.render.renderer import ChatRenderer
     from ...gateway.render.tokenizer import load_tokenizer
-    from .check_model import check_context, check_conversation, check_model, check_tools, context_length
+    from .check_model import check_context, check_conversation, check_template, check_tools, context_length
 
     if options.model is None:
         yield skipped("template", "no model is named; give --model")
         return
     model = resolve_model(options.model)
     try:
-        tokenizer = load_tokenizer(model, options.chat_template)
-        renderer = ChatRenderer(tokenizer, renderer=options.renderer)
+        renderer = ChatRenderer(load_tokenizer(model, options.chat_template), renderer=options.renderer)
     except AgentCoreRLError as error:
-        yield refused("template", error)
+        yield failed_with("template", error)
         return
     if agent is None:
         yield skipped("template", "the agent does not run")
     else:
         yield check_tools(renderer, tools)
-        checks, longest = check_model(agent, payload, tools, renderer, options.timeout)
-        yield from checks
+        check, longest = check_template(agent, row, tools, renderer, options.timeout)
+        yield check
         yield check_context(longest, options.context or context_length(model), options.max_tokens)
     if options.conversation is None:
         yield skipped("conversation", "none is recorded; give --conversation FILE")
     else:
-        yield check_conversation(Path(options.conversation), tokenizer, {"renderer": options.renderer})
+        yield check_conversation(Path(options.conversation), renderer, {"renderer": options.renderer})
 
 
-def _aws(options: DoctorOptions, folder: Path, given: dict[str, Any]) -> Iterator[Check]:
-    """What AWS can tell, if anything says that the agent goes there."""
-    yield check_recipe(folder)
+def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any]) -> Iterator[Check]:
+    """Check the Dockerfile, and AWS if something says that the agent is deployed there or will be."""
+    yield check_dockerfile(folder)
     state = State.load(folder)
     if not (options.aws or options.arn or state.arn or any(given.values())):
-        yield skipped("credentials, region, bucket, queue, role", "nothing says where; give --aws, --bucket or --role")
-        yield cloud.check_image(None, None, f"{folder.name.lower().replace('_', '-')}:{content_tag(folder)}")
-        yield cloud.check_gateway(options.gateway, None, vpc=False)
+        reason = "nothing says that the agent is deployed; give --aws, --bucket or --role"
+        yield skipped("credentials, region, bucket, queue, role", reason)
+        yield check_image(None, None, f"{folder.name.lower().replace('_', '-')}:{content_tag(folder)}")
+        yield check_gateway(options.gateway, None, vpc=False)
         return
     try:
         settings = read_settings(folder, state, given)
     except ConfigError as error:
-        yield refused("settings", error)
+        yield failed_with("settings", error)
         return
-    aws = Aws(settings.region)
-    try:
-        checks, place = cloud.check_credentials(aws)
+    with closing(Aws(settings.region)) as aws:
+        checks, place = check_credentials(aws)
         yield from checks
         if place is not None:
-            yield from _resources(aws, place, settings, state)
+            yield from _check_resources(aws, place, settings, state)
         arn = options.arn or state.arn
-        yield cloud.check_gateway(options.gateway, arn if place else None, vpc=bool(settings.subnets))
-    finally:
-        aws.close()
+        yield check_gateway(options.gateway, arn if place else None, vpc=bool(settings.subnets))
 
 
-def _resources(aws: Aws, place: Place, settings: DeploySettings, state: State) -> Iterator[Check]:
+def _check_resources(aws: Aws, place: Place, settings: DeploySettings, state: State) -> Iterator[Check]:
     if settings.account and settings.account != place.account:
-        yield failed("account", f"the credentials are for {place.account}, not {settings.account}", "set AWS_PROFILE")
-    yield cloud.check_bucket(aws, settings.bucket, settings.prefix)
-    yield cloud.check_queue(aws, settings.queue)
-    role = settings.role or (cloud.role_arn(place, settings.name) if state.arn else None)
-    needed = runtime_policy(
-        place,
-        name=settings.name,
-        repository=settings.repository,
-        bucket=settings.bucket or "unknown",
-        prefix=settings.prefix,
-        queue=settings.queue,
-    )
-    yield cloud.check_role(aws, role, needed["Statement"])
-    image = state.image or f"{place.registry}/{settings.repository}:{content_tag(settings.folder)}"
-    yield cloud.check_image(aws, image, f"{settings.repository}:{content_tag(settings.folder)}")
+        text = f"the credentials belong to account {place.account}, not {settings.account}"
+        yield failed("account", text, "set AWS_PROFILE")
+    yield check_bucket(aws, settings.bucket, settings.prefix)
+    yield check_queue(aws, settings.queue)
+    role = settings.role or (place.role_arn(f"agentcore-rl-{settings.name}") if state.arn else None)
+    needed = runtime_policy(place, replace(settings, policy=None), settings.bucket or "unknown")
+    yield check_role(aws, role, needed["Statement"])
+    local = f"{settings.repository}:{content_tag(settings.folder)}"
+    yield check_image(aws, state.image or f"{place.registry}/{local}", local)

@@ -23,7 +23,7 @@ from agentcore_rl_toolkit.backends.slime.backend import BACKEND, SlimeSettings
 from agentcore_rl_toolkit.backends.slime.checkout import Checkout
 from agentcore_rl_toolkit.backends.slime.flags import SETTINGS
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.cli.rollouts.train import read
+from agentcore_rl_toolkit.cli.rollouts.train import read_train_arguments
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from support.process import clean_env
 from support.runtime import eventually
@@ -290,7 +290,7 @@ def test_a_change_wins_under_any_of_its_names(told: dict[str, Any], tmp_path: Pa
     assert SlimeRunner(**told, learning_rate=2e-6).settings(lr=3e-6).learning_rate == 3e-6
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(told | {"lr": 2e-6}))
-    _, settings, _ = read("slime", str(path), ["--learning-rate", "3e-6"])
+    _, settings, _ = read_train_arguments("slime", str(path), ["--learning-rate", "3e-6"])
     assert isinstance(settings, SlimeSettings)
     assert settings.learning_rate == 3e-6
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.cli.rollouts.eval import _outcome, _stored
-from agentcore_rl_toolkit.cli.rollouts.rollout import outcome
+from agentcore_rl_toolkit.cli.rollouts.eval import item_outcome, stored_outcomes
+from agentcore_rl_toolkit.cli.rollouts.rollout import describe
 from agentcore_rl_toolkit.client import BatchItem
 from agentcore_rl_toolkit.rows import parse_rows
 
@@ -24,21 +24,21 @@ def item(document: dict[str, Any]) -> BatchItem:
     [([0, 1], [0.0, 1.0]), (True, 1.0), (None, None), (float("inf"), None), ([[1]], None), ("1", None), ({}, None)],
 )
 def test_an_outcome_is_a_line_of_json_whatever_the_result_says(rewards: Any, shown: Any) -> None:
-    told = outcome(item({"rewards": rewards, "result_key": ["no", "key"]}))
+    told = describe(item({"rewards": rewards, "result_key": ["no", "key"]}))
     assert (told["rewards"], told["result_key"]) == (shown, None)
     json.dumps(told, allow_nan=False)
-    assert outcome(item({"result_key": "x" * 1_000_000}))["result_key"] is None
-    assert outcome(item({"result_key": "exp/row/s.json"}))["result_key"] == "exp/row/s.json"
+    assert describe(item({"result_key": "x" * 1_000_000}))["result_key"] is None
+    assert describe(item({"result_key": "exp/row/s.json"}))["result_key"] == "exp/row/s.json"
 
 
 def test_a_result_does_not_say_whose_it_is(tmp_path: Path) -> None:
     forged = {"status_code": 200, "rewards": 1.0, "input_id": "row-2", "_rollout": {"session_id": "another"}}
-    found = _outcome(item(forged))
+    found = item_outcome(item(forged))
     assert (found.input_id, found.session_id, found.reward) == ("row-1", "session-1", 1.0)
     path = tmp_path / "exp" / "row-1" / "session-1.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(forged | {"result_key": "exp/row-2/another.json"}))
-    (stored,) = _stored(str(tmp_path), "exp")
+    (stored,) = stored_outcomes(str(tmp_path), "exp")
     assert (stored.input_id, stored.session_id, stored.reward) == ("row-1", "session-1", 1.0)
 
 
@@ -49,7 +49,7 @@ def test_results_that_nobody_can_read_are_left_out_and_named(
     for name, data in documents.items():
         (tmp_path / "exp" / name).mkdir(parents=True)
         (tmp_path / "exp" / name / "s.json").write_bytes(data)
-    assert [found.input_id for found in _stored(str(tmp_path), "exp")] == ["a"]
+    assert [found.input_id for found in stored_outcomes(str(tmp_path), "exp")] == ["a"]
     assert capsys.readouterr().err.count("left out: 'exp/") == 2
     assert main(["results", str(tmp_path), "--json"]) == 0
     told = capsys.readouterr()

@@ -11,7 +11,7 @@ import pytest
 
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import build_parser, main
-from agentcore_rl_toolkit.cli.rollouts.train import read
+from agentcore_rl_toolkit.cli.rollouts.train import read_train_arguments
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 
@@ -36,7 +36,7 @@ def without_trl(*args: str) -> subprocess.CompletedProcess[str]:
 
 def settings(*args: str) -> TrlSettings:
     args_, rest = build_parser().parse_known_args(["train", *args])
-    _, settings, _ = read(args_.backend, args_.config, rest)
+    _, settings, _ = read_train_arguments(args_.backend, args_.config, rest)
     assert isinstance(settings, TrlSettings)
     return settings
 
@@ -90,7 +90,7 @@ def test_a_file_of_settings_and_the_command_line_wins(tmp_path: Path) -> None:
 def test_variables_and_addresses_may_be_given_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_SHELL", "here")
     told = ["--env", "PORT=3", "--env", "OF_THE_SHELL", "--allow", "a:1", "--allow", "b:2", "--memory-mb", "512"]
-    _, settings, _ = read("trl", None, ["a.py", "--data", "d", *told])
+    _, settings, _ = read_train_arguments("trl", None, ["a.py", "--data", "d", *told])
     assert settings.env == {"PORT": "3", "OF_THE_SHELL": "here"}
     assert (settings.allow, settings.memory_mb) == (("a:1", "b:2"), 512)
 
@@ -98,14 +98,18 @@ def test_variables_and_addresses_may_be_given_several_times(monkeypatch: pytest.
 def test_failures_may_be_given_several_times() -> None:
     given = settings("a.py", "--data", "d", "--failures", "timeout=train", "--failures", "agent_error=stop")
     assert given.failures == {"timeout": "train", "agent_error": "stop"}
-    with pytest.raises(ConfigError, match="--failures timeout: no value") as caught:
+    with pytest.raises(ConfigError, match="--failures timeout: the value is missing") as caught:
         settings("a.py", "--data", "d", "--failures", "timeout")
     assert "hint: write it like timeout=train" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("stepz = 3", "unknown setting 'stepz'"), ("steps = ", "is no TOML"), (None, "can't be read: No such file")],
+    [
+        ("stepz = 3", "unknown setting 'stepz'"),
+        ("steps = ", "is not valid TOML"),
+        (None, "can't be read: No such file"),
+    ],
 )
 def test_a_file_that_is_wrong_is_refused(
     tmp_path: Path, text: str | None, problem: str, capsys: pytest.CaptureFixture[str]
@@ -140,7 +144,7 @@ def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no settings: it holds a list"):
         settings("--config", str(config))
     config.write_text("a: [")
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         settings("--config", str(config))
 
 

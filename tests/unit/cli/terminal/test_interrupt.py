@@ -21,15 +21,15 @@ from agentcore_rl_toolkit.cli import verbs
 def press():
     signal.raise_signal(signal.SIGINT)  # as if it came at this very moment
 
-class Verb:
-    @staticmethod
-    def add(subparsers):
-        subparsers.add_parser("verb").set_defaults(run=run)
-
 def run(args):
     {body}
 
-verbs.VERBS = (Verb,)
+class Verb:
+    HELP = "a verb of the test's own"
+    add_arguments = staticmethod(lambda parser: None)
+    run = staticmethod(run)
+
+verbs.VERBS = {"verb": Verb}
 sys.argv = ["agentcore-rl", "verb"]
 sys.exit(cli.main())
 """
@@ -198,10 +198,10 @@ def test_a_background_job_of_a_shell_goes_on_ignoring_it() -> None:
 
 
 SERVING = """
-    from agentcore_rl_toolkit.cli.terminal.interrupt import stop_when_asked
+    from agentcore_rl_toolkit.cli.terminal.interrupt import stop_on_signals
     async def serve():
         stop = asyncio.Event()
-        stop_when_asked(stop)
+        stop_on_signals(stop)
         print("serving")
         await stop.wait()
         print("ending")
@@ -241,13 +241,14 @@ def test_a_server_in_the_background_goes_on_ignoring_it() -> None:
 
 
 class Looking:
-    """A verb that looks at who would hear of an interrupt."""
+    """A verb that records the current handler of an interrupt."""
 
+    HELP = "record the handler"
     seen: Any = None
 
-    @classmethod
-    def add(cls, subparsers: Any) -> None:
-        subparsers.add_parser("look").set_defaults(run=cls.run)
+    @staticmethod
+    def add_arguments(parser: Any) -> None:
+        pass
 
     @classmethod
     def run(cls, args: Any) -> int:
@@ -256,7 +257,7 @@ class Looking:
 
 
 def test_handlers_are_there_for_every_verb_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "VERBS", (Looking,))
+    monkeypatch.setattr(verbs, "VERBS", {"look": Looking})
     hook, known = sys.unraisablehook, signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["look"]) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.deploy.doctor.check_model import check_context, check_fidelity, check_tools, context_length
-from agentcore_rl_toolkit.deploy.doctor.scripted_policy import ANSWER, call_message, example, speak
+from agentcore_rl_toolkit.deploy.doctor.scripted_policy import ANSWER, call_message, example_value, reply_ids
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.errors import RenderFault
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokeni
 from support.gateway import WEATHER
 from support.tokenizers import FAMILIES, PLAIN_TEMPLATE, make_tokenizer
 
-UNDERSTOOD = "calls of get_weather are parsed as what they were"
+UNDERSTOOD = "calls of get_weather are parsed correctly"
 USER = {"role": "user", "content": "Is it warm?"}
 TINY = (Path(str(tiny.path())) / "chat_template.jinja").read_text()
 
@@ -34,7 +34,7 @@ def test_every_format_is_spoken_and_understood(family: str) -> None:
     check = check_tools(render, [WEATHER])
     leaves_out = "the model's chat template leaves out the tool 'get_weather'"
     assert check.text == (leaves_out if family in ("deepseek-v3", "deepseek-r1") else UNDERSTOOD)
-    ids = speak(render, [USER], {"role": "assistant", "content": ANSWER}, [WEATHER])
+    ids = reply_ids(render, [USER], {"role": "assistant", "content": ANSWER}, [WEATHER])
     prompt = list(render.render(ChatCall([USER], [WEATHER])))
     reply = render.parse(ids, prompt[-64:], ChatCall([USER], [WEATHER]), "u")
     assert (reply.content, reply.tool_calls, reply.parse_failures) == (ANSWER, [], 0)
@@ -66,15 +66,15 @@ def test_templates_that_would_not_do(old: str, new: str, says: str, tmp_path: Pa
 def test_a_prompt_that_changes_as_it_grows_is_spoken_after_too(tmp_path: Path) -> None:
     (tmp_path / "counting.jinja").write_text("{{ messages | length }} messages\n" + TINY)
     render = ChatRenderer(load_tokenizer(tiny.path(), tmp_path / "counting.jinja"))
-    ids = speak(render, [USER], {"role": "assistant", "content": ANSWER}, [])
+    ids = reply_ids(render, [USER], {"role": "assistant", "content": ANSWER}, [])
     assert render.tokenizer.decode(ids) == f"{ANSWER}<|im_end|>"
 
 
 def test_values_for_schemas() -> None:
     kinds = {"s": {"type": ["null", "string"]}, "n": {"type": "number"}, "b": {"type": "boolean"}, "z": {}}
     whole = {"type": "object", "properties": {**kinds, "o": {"anyOf": [{"type": "null"}, {"type": "integer"}]}}}
-    assert example(whole) == {"s": "1", "n": 1.5, "b": True, "z": "1", "o": 1}
-    assert example({"type": "object", "properties": {"x": {"const": 3}, "y": {"default": 4}}}) == {"x": 3, "y": 4}
+    assert example_value(whole) == {"s": "1", "n": 1.5, "b": True, "z": "1", "o": 1}
+    assert example_value({"type": "object", "properties": {"x": {"const": 3}, "y": {"default": 4}}}) == {"x": 3, "y": 4}
     no_parameters = {"type": "function", "function": {"name": "now"}}
     assert call_message(no_parameters)["tool_calls"][0]["function"] == {"name": "now", "arguments": {}}
 
@@ -100,4 +100,4 @@ def test_no_tools_is_no_failure() -> None:
     render = renderer("plain")
     assert check_tools(render, []).state == "skipped"
     with pytest.raises(RenderFault):
-        speak(ChatRenderer(Tokenizer(make_tokenizer("some/model", "{{ messages[0].content }}"))), [USER], USER, [])
+        reply_ids(ChatRenderer(Tokenizer(make_tokenizer("some/model", "{{ messages[0].content }}"))), [USER], USER, [])

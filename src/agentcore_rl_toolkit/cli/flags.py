@@ -1,0 +1,121 @@
+"""Flags that several verbs take, each declared once, and the functions that read them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..runtime.local_agent import local_agent
+
+if TYPE_CHECKING:
+    from ..runtime.local import AgentSource
+
+PLACE = ("name", "region", "bucket", "prefix", "repository")
+
+
+def say(line: str) -> None:
+    """Print a line to stderr: stdout is for data."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def add_agent_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("agent", nargs="?", default=".", help="the agent's folder or its file (default: this folder)")
+
+
+def agent_folder(agent: str) -> Path:
+    """The folder of an agent that is named by its folder or its file."""
+    path = Path(agent).resolve()
+    return path.parent if path.is_file() else path
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Where on AWS an agent is deployed."""
+    parser.add_argument("--name", help="call the runtime this (default: the folder's name)")
+    parser.add_argument("--region", help="work in this AWS region (default: AWS_REGION, in the environment or in .env)")
+    parser.add_argument("--bucket", help="store results in this bucket (default: agentcore-rl-<account>-<region>)")
+    parser.add_argument("--prefix", help="store results under this key (default: the runtime's name)")
+    parser.add_argument(
+        "--repository", help="push the image to this ECR repository (default: ECR_REPO_NAME, or the runtime's name)"
+    )
+
+
+def place_settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in PLACE}
+
+
+def add_aws_flags(parser: argparse.ArgumentParser) -> None:
+    """How `deploy` and `destroy` call AWS."""
+    add_dry_run(parser)
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for AWS (default: 900)")
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="print every call and policy, and change nothing")
+
+
+def polling(args: argparse.Namespace) -> dict[str, float]:
+    """How long to wait for AWS, and how often to ask."""
+    return {"timeout": args.timeout, "pause": min(3.0, args.timeout / 100)}
+
+
+def add_listen_flags(parser: argparse.ArgumentParser, port: int, hosts: str) -> None:
+    """Where a server listens; `hosts` are the host names that it accepts by default."""
+    parser.add_argument("--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=port, help=f"listen on this port (default: {port})")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"accept requests for this host name too; may be repeated (default: {hosts})",
+    )
+
+
+def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
+    """What sessions on this machine get."""
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="give sessions on this machine a variable, over .env; without a value, this shell's",
+    )
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="let sessions on this machine reach an address; may be repeated",
+    )
+    parser.add_argument(
+        "--memory-mb", type=int, metavar="N", help="memory of a session on this machine (default: 2048)"
+    )
+
+
+def sandboxed_agent(args: argparse.Namespace) -> str | AgentSource:
+    """The agent of a command line, with what the sandbox flags give its sessions."""
+    return local_agent(args.agent, env=read_variables(args.env), allow=args.allow, memory_mb=args.memory_mb)
+
+
+def read_variables(given: Iterable[str]) -> dict[str, str]:
+    """The variables of `--env NAME=VALUE` and `--env NAME`."""
+    variables = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator and name not in os.environ:
+            raise ConfigError(f"--env {name}: this shell has no such variable", hint="write NAME=VALUE")
+        variables[name] = value if separator else os.environ[name]
+    return variables
+
+
+def split_pair(flag: str, text: str, example: str) -> tuple[str, str]:
+    """The two sides of NAME=VALUE."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ConfigError(f"{flag} {text}: the value is missing", hint=f"write it like {example}")
+    return name, value
