@@ -15,10 +15,10 @@ from typing import Any, Literal
 from ...errors import ConfigError
 from ..call.chat import ChatCall, Message, ToolCall, parse_arguments
 from .chat_template import ChatTemplate, TemplateRenderer
-from .placeholders import StandIns
 from .probes import TEXT, THOUGHT, TOOL, USER, Comparison, Difference, Render, calling, compare
-from .reply_parser import Replies
+from .reply_parser import ReplyParser
 from .template_reply import spoken
+from .tokenizer import Tokenizer
 from .tool_formats import READERS, TextReader
 
 History = Literal["exact", "template"]
@@ -45,7 +45,7 @@ class Family:
     """Of a renderer that was asked for: where it differs from the template, though not in a first prompt."""
 
 
-def choose(tokenizer: StandIns, name: str, history: History, settings: dict[str, Any]) -> Family:
+def choose(tokenizer: Tokenizer, name: str, history: History, settings: dict[str, Any]) -> Family:
     """The renderer for a tokenizer: the one named, `auto`, or `default` for its chat template."""
     try:
         import renderers  # noqa: F401
@@ -66,7 +66,7 @@ def choose(tokenizer: StandIns, name: str, history: History, settings: dict[str,
     return _by_template(tokenizer, settings, nearest)
 
 
-def _by_name(tokenizer: StandIns, history: History) -> Family:
+def _by_name(tokenizer: Tokenizer, history: History) -> Family:
     """Without a template, the name of the model has to tell."""
     from renderers.base import MODEL_RENDERER_MAP
 
@@ -79,7 +79,7 @@ def _by_name(tokenizer: StandIns, history: History) -> Family:
     return Family(name, _creator(tokenizer, _config(name), history), name, checked=False)
 
 
-def _named(tokenizer: StandIns, name: str, history: History, settings: dict[str, Any]) -> Family:
+def _named(tokenizer: Tokenizer, name: str, history: History, settings: dict[str, Any]) -> Family:
     """The renderer that was asked for, if a session's first prompt is what the chat template renders."""
     base = _config(name)
     if not tokenizer.chat_template:
@@ -98,7 +98,7 @@ def _named(tokenizer: StandIns, name: str, history: History, settings: dict[str,
 
 
 def _fitting(
-    tokenizer: StandIns, history: History, settings: dict[str, Any]
+    tokenizer: Tokenizer, history: History, settings: dict[str, Any]
 ) -> tuple[Family | None, tuple[str, Difference] | None]:
     """The renderer that does what the template does; if there is none, the nearest and its first difference."""
     template = ChatTemplate(tokenizer, settings)
@@ -118,7 +118,7 @@ def _fitting(
     return Family(config.name, _creator(tokenizer, config, history), config.name, checked=True), None
 
 
-def _candidates(tokenizer: StandIns) -> Iterator[Any]:
+def _candidates(tokenizer: Tokenizer) -> Iterator[Any]:
     """Configurations of all renderers; that of a model of this name first."""
     from renderers.base import MODEL_RENDERER_MAP
 
@@ -145,7 +145,7 @@ def _unknown_settings(config: Any, template: str) -> int:
 
 
 def _compared(
-    tokenizer: StandIns, configs: Iterator[Any], settings: dict[str, Any], template: ChatTemplate
+    tokenizer: Tokenizer, configs: Iterator[Any], settings: dict[str, Any], template: ChatTemplate
 ) -> Iterator[tuple[Any, Comparison]]:
     """The renderers that can be made for this vocabulary, beside the template."""
     from renderers import create_renderer, merge_chat_template_kwargs
@@ -173,7 +173,7 @@ def _config(name: str) -> Any:
         raise ConfigError(f"there is no renderer {name!r}: {error}") from error
 
 
-def _creator(tokenizer: StandIns, config: Any, history: History) -> Callable[[dict[str, Any]], Any]:
+def _creator(tokenizer: Tokenizer, config: Any, history: History) -> Callable[[dict[str, Any]], Any]:
     from renderers import create_renderer, merge_chat_template_kwargs
 
     if history == "exact":
@@ -184,7 +184,7 @@ def _creator(tokenizer: StandIns, config: Any, history: History) -> Callable[[di
 # The template itself
 
 
-def _by_template(tokenizer: StandIns, settings: dict[str, Any], nearest: tuple[str, Difference] | None) -> Family:
+def _by_template(tokenizer: Tokenizer, settings: dict[str, Any], nearest: tuple[str, Difference] | None) -> Family:
     best = max(_readers(tokenizer, settings), key=lambda one: one[0])
     _, name, plain = best
 
@@ -194,11 +194,11 @@ def _by_template(tokenizer: StandIns, settings: dict[str, Any], nearest: tuple[s
     return Family("default", create, name, checked=True, nearest=nearest)
 
 
-def _readers(tokenizer: StandIns, settings: dict[str, Any]) -> Iterator[tuple[int, str, TemplateRenderer]]:
+def _readers(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[tuple[int, str, TemplateRenderer]]:
     """Renderers that could read what the template writes, and how much of it each reads as what it is."""
     first = TemplateRenderer(tokenizer, settings, None)
     stop_ids, said = first.get_stop_token_ids(), list(_said(tokenizer, first))
-    replies = Replies(tokenizer, stop_ids)  # type: ignore[arg-type]
+    replies = ReplyParser(tokenizer, stop_ids)
     for name, parser in _parsers(tokenizer):
         renderer = TemplateRenderer(tokenizer, settings, parser, like=first)
         score = sum(_reads(replies, renderer, ids, prompt, message) for ids, prompt, message in said)
@@ -207,7 +207,7 @@ def _readers(tokenizer: StandIns, settings: dict[str, Any]) -> Iterator[tuple[in
             return
 
 
-def _parsers(tokenizer: StandIns) -> Iterator[tuple[str, Any]]:
+def _parsers(tokenizer: Tokenizer) -> Iterator[tuple[str, Any]]:
     """First those that need nothing but tokens, then every renderer that the vocabulary allows."""
     from renderers import DefaultRendererConfig, create_renderer
     from renderers.default import DefaultRenderer
@@ -230,7 +230,7 @@ def _parsers(tokenizer: StandIns) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _said(tokenizer: StandIns, renderer: TemplateRenderer) -> Iterator[tuple[list[int], list[int], Message]]:
+def _said(tokenizer: Tokenizer, renderer: TemplateRenderer) -> Iterator[tuple[list[int], list[int], Message]]:
     """Replies as the model samples them, the prompts before them, and what they say."""
 
     def prompt(messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
@@ -245,9 +245,9 @@ def _said(tokenizer: StandIns, renderer: TemplateRenderer) -> Iterator[tuple[lis
             continue
 
 
-def _reads(replies: Replies, renderer: Any, ids: list[int], prompt: list[int], message: Message) -> bool:
+def _reads(replies: ReplyParser, renderer: Any, ids: list[int], prompt: list[int], message: Message) -> bool:
     try:
-        reply = replies.read(renderer, ids, prompt[-64:], ChatCall([USER], [TOOL]), "probe")
+        reply = replies.parse(renderer, ids, prompt[-64:], ChatCall([USER], [TOOL]), "probe")
     except Exception:  # a parser of another format may raise anything
         return False
     calls = [{"function": _function(call)} for call in reply.tool_calls]

@@ -24,8 +24,7 @@ from ..call.chat import ChatCall, Message, Reply, has_assistant
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .families import History, choose
-from .placeholders import LONG_CALLS, StandIns
-from .reply_parser import Replies
+from .reply_parser import ReplyParser
 from .roles import Settled, settle, unsettled
 from .tokenizer import Tokenizer
 
@@ -56,10 +55,9 @@ class ChatRenderer:
             raise ConfigError(f"history={history!r} is neither 'exact' nor 'template'")
         self.tokenizer = tokenizer
         self.history = history
-        self._stand_ins = StandIns(tokenizer)
         self._lock = threading.Lock()
         self._template = dict(template or {})
-        self.family = choose(self._stand_ins, renderer, history, self._template)
+        self.family = choose(tokenizer, renderer, history, self._template)
         self._create = self.family.create
         self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
@@ -71,10 +69,9 @@ class ChatRenderer:
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._plain.get_stop_token_ids()))
         if not self.stop_ids:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} has no token that ends a turn")
-        self._replies = Replies(tokenizer, self.stop_ids)
+        self._parser = ReplyParser(tokenizer, self.stop_ids)
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
-        self._agreed = self._agrees()
 
     @property
     def stops(self) -> dict[str, int]:
@@ -91,6 +88,16 @@ class ChatRenderer:
 
     # Prompts
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompts that are kept."""
+        return self._cached
+
+    @property
+    def kept_settings(self) -> int:
+        """How many different template settings are kept ready."""
+        return len(self._renderers)
+
     def render(self, call: ChatCall, key: bytes | None = None) -> array[int]:
         """The whole conversation's prompt. Calls with the same `key` have the same prompt, and share the work."""
         with self._lock:  # large calls are rendered on other threads
@@ -99,7 +106,8 @@ class ChatRenderer:
                 return self._cache[key]
         renderer = self._renderer(call.template)
         try:
-            prompt = self._quick(renderer, call) if self._agreed else self._slow(renderer, call)
+            ids = renderer.render_ids(list(call.messages), tools=call.tools or None, add_generation_prompt=True)
+            prompt = array(IDS, ids)
         except Exception as error:  # a Jinja template may raise anything it likes
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if key is not None:
@@ -109,27 +117,6 @@ class ChatRenderer:
                 while self._cached > _CACHED_TOKENS and self._cache:
                     self._cached -= len(self._cache.popitem(last=False)[1])
         return prompt
-
-    def _slow(self, renderer: Any, call: ChatCall) -> array[int]:
-        return array(IDS, _render(renderer, call))
-
-    def _quick(self, renderer: Any, call: ChatCall) -> array[int]:
-        with self._stand_ins.used():
-            return self._stand_ins.restore(_render(renderer, call))
-
-    def _agrees(self) -> bool:
-        """Whether this renderer puts together stand-ins as it does the real ids."""
-        seen = []
-        for call in LONG_CALLS:
-            try:
-                slow = self._slow(self._plain, call)
-            except Exception:  # not every template takes every role
-                continue
-            try:
-                seen.append(self._quick(self._plain, call) == slow)
-            except Exception:
-                seen.append(False)
-        return bool(seen) and all(seen)
 
     def bridge(self, turn: Turn, call: ChatCall, used: int, appended: str = "") -> tuple[int, array[int]] | str:
         """How the prompt goes on from `turn` with the messages after the first `used`: tokens kept, tokens added.
@@ -283,7 +270,7 @@ class ChatRenderer:
 
     def parse(self, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
         """What the sampled ids say. `prompt_end` are the prompt's last ids: they may have begun the reply."""
-        return self._replies.parse(self._renderer(call.template), sampled, prompt_end, call, uid)
+        return self._parser.parse(self._renderer(call.template), sampled, prompt_end, call, uid)
 
     def _renderer(self, template: dict[str, Any]) -> Any:
         settings = self._template | template
@@ -303,11 +290,6 @@ class ChatRenderer:
         if len(self._renderers) > _RENDERERS:
             self._renderers.popitem(last=False)
         return created
-
-
-def _render(renderer: Any, call: ChatCall) -> list[int]:
-    ids: list[int] = renderer.render_ids(list(call.messages), tools=call.tools or None, add_generation_prompt=True)
-    return ids
 
 
 _PROBE: Message = {"role": "user", "content": "x"}

@@ -1,7 +1,7 @@
-"""A tokenizer as the gateway and `renderers` use it: straight on the compiled one, without offsets or padding.
+"""A tokenizer as the gateway and `renderers` use it: directly on the compiled one, without offsets or padding.
 
-Text is made ids by `fastokens`, fifty times faster than the tokenizer's own code, and ids text by a list of bytes,
-where these are seen to agree with it: on what is hard to split, and on its own vocabulary in random order.
+`fastokens` encodes text fifty times faster than the tokenizer's own code. It is used where both agree on texts that are
+hard to split and on random sequences of the tokenizer's own vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tokenizer:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(
-                f"{type(tokenizer).__name__} is no fast tokenizer",
+                f"{type(tokenizer).__name__} is not a fast tokenizer",
                 hint="save it with a tokenizer.json beside the model",
             )
         self.full = tokenizer
@@ -56,28 +56,24 @@ class Tokenizer:
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
         self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
-        self._quick = Quick.made(backend)
-        self._pieces = Pieces.made(backend)
+        self._fast = FastEncoder.create(backend)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
         return self.packed(text, add_special_tokens).tolist()
 
     def packed(self, text: str, add_special_tokens: bool = False) -> array[int]:
-        """As `encode`, without a list of numbers in between."""
+        """As `encode`, without a list in between."""
         try:
             text.encode()
-        except UnicodeEncodeError:  # lone surrogates are no text
+        except UnicodeEncodeError:  # lone surrogates can't be encoded
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if self._quick is not None and not add_special_tokens:
-            with contextlib.suppress(ValueError):  # it has no way to leave out a byte that the vocabulary hasn't
-                return self._quick.encode(text)
+        if self._fast is not None and not add_special_tokens:
+            with contextlib.suppress(ValueError):  # it can't skip a byte that is missing from the vocabulary
+                return self._fast.encode(text)
         return array(IDS, self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         ids = token_ids if isinstance(token_ids, list) else list(token_ids)
-        if self._pieces is not None:
-            with contextlib.suppress(IndexError):  # an id that it doesn't know
-                return self._pieces.decode(ids, skip_special_tokens)
         text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
@@ -96,7 +92,7 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLike[str] | None = None) -> Tokenizer:
-    """From a folder, a hub id or `tiny`; `chat_template` is a Jinja file to use in place of its own."""
+    """Load from a folder, a hub id or `tiny`; `chat_template` is a Jinja file that replaces its own."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -115,8 +111,8 @@ def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLik
         raise ConfigError(f"no tokenizer could be loaded from {str(name)!r}: {error}") from error
 
 
-class Quick:
-    """A compiled tokenizer of Hugging Face, done by `fastokens`."""
+class FastEncoder:
+    """Encodes with `fastokens`."""
 
     def __init__(self, backend: Any) -> None:
         import fastokens
@@ -124,83 +120,33 @@ class Quick:
         self._tokenizer = fastokens.Tokenizer.from_json_str(backend.to_str())
 
     @classmethod
-    def made(cls, backend: Any) -> Quick | None:
-        """None where it is of a kind that only its own code knows."""
+    def create(cls, backend: Any) -> FastEncoder | None:
+        """None if `fastokens` can't load the tokenizer, or encodes differently."""
         try:
-            quick = cls(backend)
-            return quick if quick._agrees(backend) else None
-        except Exception:  # not installed; or a model, pattern or step it doesn't take
+            fast = cls(backend)
+            return fast if fast._agrees(backend) else None
+        except Exception:  # not installed; or it doesn't support the model, pattern or a step
             return None
 
     def encode(self, text: str) -> array[int]:
         ids = array(IDS)
-        ids.frombytes(self._tokenizer.encode_batch_flat([text])[0])  # spares making a list of them
+        ids.frombytes(self._tokenizer.encode_batch_flat([text])[0])
         return ids
 
     def _agrees(self, backend: Any) -> bool:
-        texts = [*_HARD, *(text for _, _, text in _decoded(backend))]
+        texts = [*_HARD, *_random_texts(backend)]
         return all(backend.encode(text, add_special_tokens=False).ids == self.encode(text).tolist() for text in texts)
 
 
-class Pieces:
-    """Ids to text, for a tokenizer whose ids are the same bytes wherever they stand: a list, filled as they come up."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self._known: list[bytes | None] = [None] * backend.get_vocab_size(with_added_tokens=True)
-        self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
-
-    @classmethod
-    def made(cls, backend: Any) -> Pieces | None:
-        """None where an id's text depends on those around it."""
-        pieces = cls(backend)
-        try:
-            return pieces if all(pieces.decode(ids, skip) == text for ids, skip, text in _decoded(backend)) else None
-        except IndexError:
-            return None
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        """Raises an IndexError for an id that is none."""
-        if skip_special_tokens:
-            ids = [i for i in ids if i not in self._special]
-        if ids and min(ids) < 0:
-            raise IndexError(min(ids))
-        known = self._known
-        try:
-            data = b"".join([known[i] for i in ids])  # type: ignore[misc]
-        except TypeError:  # some come up for the first time
-            data = b"".join([known[i] or self._look_up(i) for i in ids])
-        return data.decode("utf-8", "replace")
-
-    def _look_up(self, token: int) -> bytes:
-        text: str = self._backend.id_to_token(token) or ""  # a gap in the vocabulary has none
-        try:
-            piece = bytes(map(_BYTES.__getitem__, text))
-        except KeyError:
-            piece = text.encode()
-        self._known[token] = piece
-        return piece
-
-
-def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level tokenizers write bytes with: those that can be seen stand for themselves."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in seen)
-    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTES = _byte_letters()
-
-
-def _decoded(backend: Any) -> Iterator[tuple[list[int], bool, str]]:
-    """Random ids, every added token among them; whether special ones are left out; the text they should have."""
-    chance, size = random.Random(0), backend.get_vocab_size(with_added_tokens=True)
+def _random_texts(backend: Any) -> Iterator[str]:
+    """Texts of random ids, every added token among them, with and without special tokens."""
+    rng, size = random.Random(0), backend.get_vocab_size(with_added_tokens=True)
     added = iter(sorted(backend.get_added_tokens_decoder()))
     for _ in range(_TRIED):
-        ids = [chance.randrange(size) for _ in range(20)]
+        ids = [rng.randrange(size) for _ in range(20)]
         ids[1::2] = [next(added, other) for other in ids[1::2]]
         for skip in (True, False):
-            yield ids, skip, backend.decode(ids, skip_special_tokens=skip)
+            yield backend.decode(ids, skip_special_tokens=skip)
 
 
 def _added(tokenizer: Any) -> list[tuple[int, Any]]:

@@ -590,7 +590,7 @@ def test_any_number_of_different_settings_is_served_and_few_are_kept() -> None:
     for number in range(200):
         text = render.tokenizer.decode(render.render(ChatCall(HISTORY, template={"mood": number})).tolist())
         assert text.startswith(f"{number}<|im_start|>")
-    assert len(render._renderers) == module._RENDERERS
+    assert render.kept_settings == module._RENDERERS
 
 
 def test_what_cannot_be_rendered_for_is_said_at_the_start() -> None:
@@ -603,7 +603,7 @@ def test_what_cannot_be_rendered_for_is_said_at_the_start() -> None:
         ChatRenderer(tokenizer, renderer="llama-3")
     with pytest.raises(ConfigError, match="neither"):
         ChatRenderer(tokenizer, renderer="qwen3", history="other")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no fast tokenizer"):
+    with pytest.raises(ConfigError, match="not a fast tokenizer"):
         Tokenizer(object())
     assert ChatRenderer(Tokenizer(make_tokenizer("Qwen/Qwen3-0.6B"))).name == "qwen3"
 
@@ -620,11 +620,12 @@ def test_prompts_are_rendered_once_and_few_are_kept(monkeypatch: pytest.MonkeyPa
         first = render.render(call, render_key(call))
         assert first == whole
         assert render.render(call, render_key(call)) is first
-        assert sum(map(len, render._cache.values())) == render._cached <= 200
+        assert render.cached_tokens <= 200
     latest, older = asked[-1], asked[-2]
+    last = render.render(latest, render_key(latest))
     kept = render.render(older, render_key(older))
     render.render(ChatCall([{"role": "user", "content": "x" * 160}]), b"large")
     assert render.render(older, render_key(older)) is kept  # what was used last is kept longest
-    assert render_key(latest) not in render._cache
+    assert render.render(latest, render_key(latest)) is not last
     render.render(ChatCall([{"role": "user", "content": "x" * 900}]), b"larger than all")
-    assert render._cached == len(render._cache) == 0
+    assert render.cached_tokens == 0
