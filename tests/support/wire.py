@@ -9,15 +9,32 @@ from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.call.chat import Reply
 from agentcore_rl_toolkit.gateway.record.session import Answer, Outcome, Session, SessionSettings
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Tokens, Turn
-from agentcore_rl_toolkit.gateway.wire.base import Asked, Exchange
+from agentcore_rl_toolkit.gateway.wire.base import Exchange, WireRequest
+from agentcore_rl_toolkit.gateway.wire.bedrock import converse
+from agentcore_rl_toolkit.gateway.wire.openai import chat_completions as openai
 
 NOTHING = Tokens((), (), ())
 
 
-def asked(body: dict[str, Any], path: str = "", session: Session | None = None) -> Asked:
+def asked(body: dict[str, Any], path: str = "", session: Session | None = None) -> WireRequest:
     """A request; token ids read as their numbers."""
     session = session or Session(SessionSettings("s"), "k", 0.0)
-    return Asked(body, session, lambda ids: "".join(f"<{token}>" for token in ids), path)
+    return WireRequest(body, session, lambda ids: "".join(f"<{token}>" for token in ids), path)
+
+
+def read_chat(body: dict[str, Any]) -> Any:
+    """The call that OpenAI's chat completions make of a body."""
+    return openai.CHAT.read(asked(body)).call
+
+
+def read_chat_messages(messages: Any) -> list[dict[str, Any]]:
+    """OpenAI's messages in canonical form."""
+    return list(read_chat({"messages": messages}).messages)
+
+
+def read_converse(body: dict[str, Any]) -> Any:
+    """The call that Bedrock's Converse makes of a body."""
+    return converse.CONVERSE.read(asked(body, "model/m/converse")).call
 
 
 def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int = 2) -> Answer:

@@ -28,7 +28,7 @@ from ..engine import open_engine
 from ..engine.base import Engine
 from ..errors import ConfigError, EngineError, GatewayFault
 from .call.core import Core, Limits
-from .http.app import App, refusal
+from .http.app import App, error_response
 from .http.http_server import http_server
 from .record.log import Log
 from .record.session import read_settings
@@ -132,7 +132,9 @@ class Server:
         refused = self._guard.refusal(request.headers)
         if refused is not None:
             self.core.faults["forbidden"] += 1
-            return refusal(request, GatewayFault(refused.message, status=403, code="forbidden", hint=refused.hint))
+            return error_response(
+                request, GatewayFault(refused.message, status=403, code="forbidden", hint=refused.hint)
+            )
         return await (self._shards or self.app).handle(request)
 
     async def _sweep_forever(self) -> None:

@@ -29,7 +29,7 @@ from aiohttp import web
 from yarl import URL
 
 from ..errors import GatewayFault
-from .http.app import refusal
+from .http.app import error_response
 from .http.http_server import read_body
 from .record.log_folder import Weights
 from .wire.json_body import dump, read_json
@@ -92,7 +92,7 @@ class Shards:
         try:
             return await self._handle(request)
         except GatewayFault as fault:  # a body that can't be read
-            return refusal(request, fault)
+            return error_response(request, fault)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/")
@@ -199,7 +199,7 @@ class Shards:
             if response is None:
                 broken = request.content.exception()
                 fault = _away(owner) if broken is None else GatewayFault.invalid(f"the body can't be read: {broken}")
-                return refusal(request, fault)
+                return error_response(request, fault)
             if request.transport is not None:
                 request.transport.abort()  # half an answer must not look like a whole one
             return response
@@ -212,7 +212,7 @@ class Shards:
             async with self._send(request, worker, body, path) as answer:
                 said = await answer.read()
         except aiohttp.ClientError:
-            return refusal(request, _away(worker))
+            return error_response(request, _away(worker))
         return None if answer.ok else web.Response(status=answer.status, body=said, headers=_kept(answer.headers))
 
     async def _ask(self, request: web.BaseRequest, worker: int) -> bytes:

@@ -361,7 +361,7 @@ def test_counting_is_refused_in_the_same_shape():
         with pytest.raises(anthropic.NotFoundError) as unknown:
             count(session, model="claude-9")
         assert (unknown.value.type, unknown.value.error_code) == ("not_found_error", "model_not_found")
-        with pytest.raises(anthropic.BadRequestError, match="without a type"):
+        with pytest.raises(anthropic.BadRequestError, match="type is missing"):
             count(session, messages=[{"role": "user", "content": [{}]}])
         response = httpx.get(f"{session['anthropic_base_url']}/v1/messages/count_tokens")
         assert (response.status_code, response.headers["Allow"]) == (405, "POST")

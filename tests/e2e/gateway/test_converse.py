@@ -212,7 +212,7 @@ def test_exceptions_as_aws_raises_them(stream: bool):
         with raises("ValidationException", "guardrail"):
             guardrail = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
             ask(session, stream=stream, guardrailConfig=guardrail)
-        with raises("ValidationException", "topP is 2.0; expected 0 to 1"):
+        with raises("ValidationException", "topP is 2.0: expected `float` <= 1"):
             ask(session, stream=stream, inferenceConfig={"topP": 2.0})
         with raises("AccessDeniedException", "the key in the URL"):
             url = session["bedrock_endpoint_url"].rpartition(".")[0] + ".wrong"

@@ -455,7 +455,7 @@ def test_models():
         models = list(client(narrow).models.list())
         assert [(model.id, model.max_model_len) for model in models] == [("b", 100)]
         assert client(narrow).models.retrieve("b").id == "b"
-        with pytest.raises(openai.NotFoundError, match="there is: b"):
+        with pytest.raises(openai.NotFoundError, match="use b"):
             client(narrow).models.retrieve("a")
         chat(narrow, model="whatever-the-agent-says")
         assert running.core.engine.requests[0].model == "b"

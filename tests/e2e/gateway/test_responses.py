@@ -352,10 +352,10 @@ def test_what_is_kept_is_linear_in_what_was_said(by_id: bool, history: Any):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"tools": [{"name": "search"}]}, "a tool with a type"),
-        ({"background": True}, "background is not served"),
-        ({"conversation": "conv_1"}, "conversation is not served"),
-        ({"prompt": {"id": "pmpt_1"}}, "prompt is not served"),
+        ({"tools": [{"name": "search"}]}, "tools.0..type is missing"),
+        ({"background": True}, "background is not supported"),
+        ({"conversation": "conv_1"}, "conversation is not supported"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt is not supported"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "long " * 5000}, "maximum context length"),
     ],

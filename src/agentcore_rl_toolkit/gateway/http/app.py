@@ -1,16 +1,7 @@
-"""The gateway's HTTP: the control API under the admin key, and what agents call under their session's own URL.
+"""The gateway's HTTP: the control API under the admin key, and the APIs that agents call under their session's URL.
 
-    POST   /sessions                                   open one                                            admin
-    GET    /sessions/{id}[/turns|/trajectories]        read it                                             admin
-    PUT    /sessions/{id}/result                       attach a result        admin, or the session's key
-    POST   /sessions/{id}/close, DELETE /sessions/{id}                                                     admin
-    POST   /pause, /resume, /drain, PUT /weights       around a weight update                              admin
-    GET    /metrics                                    counters   admin, or the gateway's user on this machine
-    GET    /health, /openapi.json
-    *      /sessions/{id}.{key}/v1/…                   what the agent's client calls          the session's key
-
-Requests of web pages are refused before they come here (`serve.py`).
-Anything that is not an agent's call is rare; an agent's call is on the fast path: one task, no middleware.
+`openapi.OPERATIONS` lists all operations. An agent's call is on the fast path: one task, no middleware. Requests from
+web pages are refused before they reach the app (`gateway.py`).
 """
 
 from __future__ import annotations
@@ -34,19 +25,22 @@ from ..call.choice import engine_fault
 from ..call.core import Core
 from ..record.session import Session, read_settings
 from ..record.trajectory import Trajectories
-from ..wire.base import Asked, Wire
+from ..wire.base import Wire, WireRequest
+from ..wire.fields import parse
 from ..wire.json_body import dump, read_json
-from ..wire.routes import route, wire_at, wire_near
+from ..wire.routes import WIRES, error_wire, find_route, find_wire
 from .exports import row_fields, send_list, turn_fields, wants_packed
 from .http_server import Handler, read_body
-from .model_queries import COUNTED, Inquiries
-from .openapi import openapi
-from .stream_sender import Sender
+from .model_queries import ModelQueries
+from .openapi import AGENT, OPERATIONS, SESSION, WeightsRequest, openapi
+from .stream_sender import StreamSender
 
 logger = logging.getLogger(__name__)
 
+SessionHandler = Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]
 _JSON = "application/json"
 _KEEP_ALIVE_SECONDS = 10.0
+_PUBLIC = {operation.path for operation in OPERATIONS if not operation.needs_admin_key}
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
 
 
@@ -62,124 +56,138 @@ class App:
         trusts_own_user: bool = False,
         keep_alive_seconds: float = _KEEP_ALIVE_SECONDS,
     ) -> None:
-        """`url` says where the gateway is reached, for the URLs given to agents.
+        """`url` returns the gateway's address, for the URLs given to agents.
 
         With `trusts_own_user`, processes of this process's user read the counters without a key.
         """
         self.core = core
         self._trusts_own_user = trusts_own_user
-        self._admin = admin_key.encode()
+        self._admin_key = admin_key.encode()
         self._url = url
         self.keep_alive_seconds = keep_alive_seconds
-        self._inquiries = Inquiries(core)
-        self._plain: dict[tuple[str, str], Handler] = {
-            ("GET", "/health"): self._health,
-            ("GET", "/metrics"): self._metrics,
-            ("GET", "/openapi.json"): self._openapi,
+        self._queries = ModelQueries(core)
+        plain: dict[str, Handler] = {
+            "health": self._health,
+            "metrics": self._metrics,
+            "openapi": self._openapi,
+            "openSession": self._open,
+            "pause": self._pause,
+            "resume": self._resume,
+            "drain": self._drain,
+            "setWeightVersion": self._set_weights,
         }
-        self._control: dict[tuple[str, str], Handler] = {
-            ("POST", "/sessions"): self._open,
-            ("POST", "/pause"): self._pause,
-            ("POST", "/resume"): self._resume,
-            ("POST", "/drain"): self._drain,
-            ("PUT", "/weights"): self._weights,
+        of_session: dict[str, SessionHandler] = {
+            "describeSession": self._describe,
+            "deleteSession": self._delete,
+            "closeSession": self._close,
+            "readTurns": self._turns,
+            "readTrajectories": self._trajectories,
+            "putResult": self._put_result,
+            "pushResult": self._put_result,
+            **dict.fromkeys(("models", "googleModels"), self._list_models),
+            **dict.fromkeys(("model", "googleModel"), self._describe_model),
+            **dict.fromkeys(("countTokens", "googleCountTokens", "bedrockCountTokens"), self._count_tokens),
         }
-        self._of_session: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
-            ("GET", ""): self._describe,
-            ("DELETE", ""): self._delete,
-            ("POST", "close"): self._close,
-            ("GET", "turns"): self._turns,
-            ("GET", "trajectories"): self._trajectories,
-            ("PUT", "result"): self._result,
-        }
-        self._of_agent: dict[tuple[str, str], Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]] = {
-            ("GET", "v1/models"): self._models,
-            ("GET", "v1/models/{model}"): self._model,
-            ("GET", "v1beta/models"): self._models,
-            ("GET", "v1beta/models/{model}"): self._model,
-            **{("POST", path): self._count for path in COUNTED},
-            ("PUT", "result"): self._result,
-        }
+        self._plain: dict[tuple[str, str], Handler] = {}
+        self._of_session: dict[tuple[str, str], SessionHandler] = {}
+        self._of_agent: dict[tuple[str, str], SessionHandler] = {}
+        for operation in OPERATIONS:
+            agent_path = operation.path.removeprefix(f"{AGENT}/")
+            if agent_path in WIRES:
+                continue
+            if agent_path != operation.path:
+                self._of_agent[operation.method, agent_path] = of_session[operation.name]
+            elif operation.path.startswith(SESSION):
+                path = operation.path.removeprefix(SESSION).removeprefix("/")
+                self._of_session[operation.method, path] = of_session[operation.name]
+            else:
+                self._plain[operation.method, operation.path] = plain[operation.name]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Any request; every failure is an answer in the shape of the wire it came over."""
+        """Serve any request; a failure becomes an answer in the format of its wire."""
         try:
             return await self._route(request)
         except GatewayFault as fault:
             self.core.faults[fault.code] += 1
-            return refusal(request, fault)
+            return error_response(request, fault)
         except EngineError as error:
             self.core.faults["engine"] += 1
-            return refusal(request, engine_fault(error))
+            return error_response(request, engine_fault(error))
         except (asyncio.CancelledError, ConnectionError):
             raise
-        except web.HTTPException as refused:  # aiohttp's own, e.g. a body that is too large
-            return refusal(request, GatewayFault(refused.reason, status=refused.status, code="invalid_request"))
+        except web.HTTPException as error:  # aiohttp's own
+            return error_response(request, GatewayFault(error.reason, status=error.status, code="invalid_request"))
         except Exception as error:
-            return refusal(request, self.failed(request, error))
+            return error_response(request, self.failed(request, error))
 
     def failed(self, request: web.BaseRequest, error: Exception) -> GatewayFault:
-        """What to say of an exception that nobody expected."""
-        logger.error("a request failed: %s %s", request.method, _hidden(request.path), exc_info=error)
+        """Log an unexpected exception; returns the fault to answer with."""
+        logger.error("a request failed: %s %s", request.method, _without_key(request.path), exc_info=error)
         self.core.faults["internal"] += 1
-        return GatewayFault("the gateway failed on this request; its log says how", status=500, code="internal_error")
+        return GatewayFault(
+            "the gateway failed on this request; its log has the reason", status=500, code="internal_error"
+        )
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         method, path = request.method, request.path
         if path.startswith("/sessions/"):
-            name, rest = _of_session(request)
+            name, rest = _split_path(request)
             session_id, dot, key = name.partition(".")
             if dot:
                 return await self._route_agent(request, self.core.sessions.for_agent(session_id, key), rest)
             action = self._of_session.get((method, rest))
             if action is None:
-                raise _no_route(method, _hidden(path), {m for m, p in self._of_session if p == rest})
+                raise _no_route(method, _without_key(path), {m for m, p in self._of_session if p == rest})
             self.check_admin(request)
             return await action(request, self.core.sessions.get(session_id))
-        at = (method, path.rstrip("/") or "/")
-        if at in self._plain:
-            return await self._plain[at](request)
-        if at in self._control:
+        path = path.rstrip("/") or "/"
+        handler = self._plain.get((method, path))
+        if handler is None:
+            raise _no_route(method, request.path, {m for m, p in self._plain if p == path})
+        if path not in _PUBLIC and not (path == "/metrics" and self._is_trusted(request)):
             self.check_admin(request)
-            return await self._control[at](request)
-        raise _no_route(method, path, {m for m, p in (*self._plain, *self._control) if p == at[1]})
+        return await handler(request)
 
-    async def _route_agent(self, request: web.BaseRequest, session: Session, rest: str) -> web.StreamResponse:
-        wire = wire_at(rest, request.rel_url.raw_query_string)
+    def _is_trusted(self, request: web.BaseRequest) -> bool:
+        return self._trusts_own_user and is_own_process(request.transport)
+
+    async def _route_agent(self, request: web.BaseRequest, session: Session, path: str) -> web.StreamResponse:
+        wire = find_wire(path, request.rel_url.raw_query_string)
         if wire is not None and request.method == "POST":
-            return await self._call(request, session, wire, rest)
-        at = route(rest)
-        action = self._of_agent.get((request.method, at))
+            return await self._call(request, session, wire, path)
+        route = find_route(path)
+        action = self._of_agent.get((request.method, route))
         if action is None:
-            allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == at}
-            raise _no_route(request.method, _hidden(request.path), allowed)
+            allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == route}
+            raise _no_route(request.method, _without_key(request.path), allowed)
         return await action(request, session)
 
     def check_admin(self, request: web.BaseRequest) -> None:
         """Raise a `GatewayFault` unless the request carries the admin key."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         key = given.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key, self._admin):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key, self._admin_key):
             raise GatewayFault(
-                "this needs the gateway's admin key",
+                "this operation needs the gateway's admin key",
                 status=401,
                 code="invalid_admin_key",
-                hint="Authorization: Bearer …",
+                hint="send Authorization: Bearer <admin key>",
             )
 
     # Agents
 
-    async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, rest: str) -> web.StreamResponse:
-        """A model call, over any wire."""
+    async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, path: str) -> web.StreamResponse:
+        """Serve a model call, over any wire."""
         raw = await read_body(request)
-        asked = Asked(read_json(raw), session, self.core.renderer.tokenizer.decode, rest)
-        exchange, known = wire.read(asked), xxh3_128(raw)
-        own = request.headers.get("Idempotency-Key", "")
-        known.update(f"{rest} {own}".encode("utf-8", "surrogateescape"))
-        digest, retried = known.digest(), bool(own) or _is_retry(request)
+        exchange = wire.read(WireRequest(read_json(raw), session, self.core.renderer.tokenizer.decode, path))
+        own_key = request.headers.get("Idempotency-Key", "")
+        hashed = xxh3_128(raw)
+        hashed.update(f"{path} {own_key}".encode("utf-8", "surrogateescape"))
+        fingerprint, retried = hashed.digest(), bool(own_key) or _is_retry(request)
         if exchange.stream:
-            return await Sender(self, request, session, exchange, wire.stream_type).run(digest, len(raw), retried)
-        answer = await self.core.answer(session, exchange.call, digest, size=len(raw), retried=retried)
+            sender = StreamSender(self, request, session, exchange, wire.stream_type)
+            return await sender.run(fingerprint, len(raw), retried)
+        answer = await self.core.answer(session, exchange.call, fingerprint, size=len(raw), retried=retried)
         response = _json(exchange.whole(answer))
         try:
             await response.prepare(request)
@@ -190,15 +198,15 @@ class App:
         self.core.delivered(session, answer)
         return response
 
-    async def _models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._inquiries.models(session, _of_session(request)[1], request.headers))
+    async def _list_models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        return _json(await self._queries.list_models(session, _split_path(request)[1], request.headers))
 
-    async def _model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._inquiries.model(session, _of_session(request)[1], request.headers))
+    async def _describe_model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        return _json(await self._queries.describe_model(session, _split_path(request)[1], request.headers))
 
-    async def _count(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        path = _of_session(request)[1]
-        return _json(await self._inquiries.count(session, route(path), path, await read_body(request)))
+    async def _count_tokens(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        path = _split_path(request)[1]
+        return _json(await self._queries.count_tokens(session, find_route(path), path, await read_body(request)))
 
     # Control
 
@@ -221,20 +229,14 @@ class App:
         }
 
     async def _describe(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        settings = msgspec.to_builtins(session.settings)
-        return _json(
-            dump(
-                self.urls(session)
-                | settings
-                | {
-                    "created_at": session.created,
-                    "closed": session.closed,
-                    "turns": len(session.tree.turns),
-                    "in_flight": session.in_flight,
-                    "result": session.result,
-                }
-            )
-        )
+        state = {
+            "created_at": session.created,
+            "closed": session.closed,
+            "turns": len(session.tree.turns),
+            "in_flight": session.in_flight,
+            "result": session.result,
+        }
+        return _json(dump(self.urls(session) | msgspec.to_builtins(session.settings) | state))
 
     async def _delete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         self.core.sessions.delete(session.id)
@@ -264,7 +266,7 @@ class App:
         }
         return await send_list(request, "rows", (row_fields(row, packed) for row in folded.rows), about, packed)
 
-    async def _result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+    async def _put_result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
         self.core.sessions.put_result(session, read_json(raw))
         return _json(dump({"session_id": session.id}))
@@ -281,19 +283,15 @@ class App:
         await self.core.drain()
         return await self._health(request)
 
-    async def _weights(self, request: web.BaseRequest) -> web.StreamResponse:
-        version = read_json(await read_body(request)).get("version")
-        if not isinstance(version, (str, int)) or isinstance(version, bool):
-            raise GatewayFault.invalid("version is neither a text nor a number", param="version")
-        self.core.name_weights(str(version))
+    async def _set_weights(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = parse(read_json(await read_body(request)), WeightsRequest)
+        self.core.name_weights(str(body.version))
         return await self._health(request)
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         return _json(dump(await self.core.health()))
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
-        if not (self._trusts_own_user and is_own_process(request.transport)):
-            self.check_admin(request)
         core = self.core
         lines = [
             f"agentcore_rl_gateway_in_flight {core.in_flight}",
@@ -321,12 +319,12 @@ def _json(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type=_JSON)
 
 
-def refusal(request: web.BaseRequest, fault: GatewayFault) -> web.Response:
-    """A fault, in the shape of the wire that the request came over."""
-    name, rest = _of_session(request)
-    said = wire_near(rest, request.headers if "." in name else {}).refuse(fault)
-    response = _json(said.body, said.status)
-    response.headers.update(said.headers)
+def error_response(request: web.BaseRequest, fault: GatewayFault) -> web.Response:
+    """A fault, in the format of the wire that the request came over."""
+    name, rest = _split_path(request)
+    reply = error_wire(rest, request.headers if "." in name else {}).refuse(fault)
+    response = _json(reply.body, reply.status)
+    response.headers.update(reply.headers)
     if fault.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(fault.retry_after)))
     if fault.allow:
@@ -337,8 +335,8 @@ def refusal(request: web.BaseRequest, fault: GatewayFault) -> web.Response:
 # Requests
 
 
-def _of_session(request: web.BaseRequest) -> tuple[str, str]:
-    """A path's session, with its key if there is one, and what follows, still percent-encoded."""
+def _split_path(request: web.BaseRequest) -> tuple[str, str]:
+    """A path's session, with its key if it has one, and the rest, still percent-encoded."""
     raw = request.rel_url.raw_path
     if not raw.startswith("/sessions/"):
         return "", ""
@@ -347,7 +345,7 @@ def _of_session(request: web.BaseRequest) -> tuple[str, str]:
 
 
 def _is_retry(request: web.BaseRequest) -> bool:
-    """Whether the client says that it has sent this before: the OpenAI and Anthropic SDKs count, boto3 too."""
+    """Whether a header says that the client has sent this before, as the SDKs of OpenAI, Anthropic and AWS do."""
     if request.headers.get("x-stainless-retry-count", "0") != "0":
         return True
     return _LATER_ATTEMPT.search(request.headers.get("amz-sdk-request", "")) is not None
@@ -356,12 +354,12 @@ def _is_retry(request: web.BaseRequest) -> bool:
 def _no_route(method: str, path: str, allowed: set[str]) -> GatewayFault:
     if allowed:
         return GatewayFault(
-            f"{path} takes {', '.join(sorted(allowed))}", status=405, code="method_not_allowed", allow=allowed
+            f"{path} accepts only {', '.join(sorted(allowed))}", status=405, code="method_not_allowed", allow=allowed
         )
-    return GatewayFault(f"there is no {method} {path[:200]}", status=404, code="not_found")
+    return GatewayFault(f"{method} {path[:200]} does not exist", status=404, code="not_found")
 
 
-def _hidden(path: str) -> str:
+def _without_key(path: str) -> str:
     """A path without the session's key."""
     head, found, tail = path.partition("/sessions/")
     if not found:

@@ -1,328 +1,258 @@
-"""The gateway's HTTP, described: what `GET /openapi.json` answers, and what the tests generate requests from."""
+"""The gateway's HTTP operations, and their description in OpenAPI.
+
+`App` routes requests by this table, `GET /openapi.json` serves it, and tests generate requests from it. The schemas of
+request bodies come from the structs that parse them.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from ... import __version__
+from ...common.eventstream import CONTENT_TYPE
 from ..call.side_calls import RULES
 from ..call.unbridged import MEANINGS
-from ..wire.anthropic import messages_schema as anthropic_schema
-from ..wire.openai import responses_schema
-from .operations import ERROR, MODEL, SESSION_AND_KEY, model_paths, operation
+from ..record.session import SessionSettings
+from ..record.trajectory import Fidelity
+from ..wire.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from ..wire.bedrock.converse_request import ConverseRequest
+from ..wire.bedrock.invoke_model import BedrockCountRequest
+from ..wire.google.generate_request import GenerateRequest, GoogleCountRequest
+from ..wire.openai.chat_completions import ChatRequest
+from ..wire.openai.completions import TextRequest
+from ..wire.openai.response_items import ResponseItem
+from ..wire.openai.responses import ResponseRequest
+from ..wire.openai.sampling import SamplingSettings
 
 Schema = dict[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_~:@=-]{1,128}$"}
-_OBJECT: Schema = {"type": "object"}
-_IDS: Schema = {"type": "array", "items": {"type": "integer"}}
-_NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
-_WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-_TEXTS: Schema = {"type": ["string", "array"], "items": _TEXT}
-_SAMPLING: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "temperature": {"type": "number", "minimum": 0, "maximum": 100},
-        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "top_k": _WHOLE | {"minimum": -1},
-        "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-        "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-        "repetition_penalty": {"type": "number", "minimum": 0, "maximum": 100},
-        "max_tokens": _WHOLE | {"minimum": 1},
-        "max_completion_tokens": _WHOLE | {"minimum": 1},
-        "min_tokens": _WHOLE,
-        "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
-        "stop": {"type": ["string", "array", "null"], "items": _TEXT, "maxItems": 16},
-        "stop_token_ids": {"type": "array", "items": _WHOLE},
-        "logit_bias": {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
-        "ignore_eos": {"type": "boolean"},
-        "response_format": {
-            "type": "object",
-            "required": ["type"],
-            "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": _OBJECT},
-        },
-    },
-}
-_SETTINGS: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "session_id": _ID,
-        "sampling": _SAMPLING,
-        "enforced": _SAMPLING,
-        "context_limit": {"type": "integer", "minimum": 1},
-        "group_id": _TEXT,
-        "input_id": _TEXT,
-        "model": _TEXT,
-        "metadata": _OBJECT,
-        "ttl_seconds": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
-        "mask_truncated": {"type": "boolean"},
-        "side_calls": {"type": "object", "properties": dict.fromkeys(RULES, _TEXTS), "additionalProperties": False},
-    },
-}
-_SESSION: Schema = {
-    "type": "object",
-    "required": [
-        "session_id",
-        "base_url",
-        "anthropic_base_url",
-        "bedrock_endpoint_url",
-        "google_base_url",
-        "result_url",
-        "expires_at",
-    ],
-    "properties": {
-        "session_id": _ID,
-        "base_url": _TEXT,
-        "anthropic_base_url": _TEXT,
-        "bedrock_endpoint_url": _TEXT,
-        "google_base_url": _TEXT,
-        "result_url": _TEXT,
-        "expires_at": {"type": "number"},
-    },
-}
-_TURN: Schema = {
-    "type": "object",
-    "required": ["index", "parent", "new_prompt_ids", "sampled_ids", "logprobs", "finish", "origin", "masked"],
-    "properties": {
-        "index": {"type": "integer"},
-        "parent": {"type": ["integer", "null"]},
-        "new_prompt_ids": _IDS,
-        "sampled_ids": _IDS,
-        "logprobs": _NUMBERS,
-        "finish": _TEXT,
-        "origin": {"enum": ["first", "bridge", "render"]},
-        "unbridged": {"enum": ["", *MEANINGS], "description": "why the prompt was rendered anew, if it was"},
-        "masked": {"type": ["string", "null"]},
-    },
-}
-_ROW: Schema = {
-    "type": "object",
-    "required": ["token_ids", "loss_mask", "logprobs", "weight", "prompt_length", "spans", "weight_versions"],
-    "properties": {
-        "token_ids": _IDS,
-        "loss_mask": {"type": "array", "items": {"enum": [0, 1]}},
-        "logprobs": _NUMBERS,
-        "weight": {"type": "number"},
-        "prompt_length": {"type": "integer"},
-        "spans": {"type": "array"},
-        "weight_versions": {"type": "array"},
-    },
-}
-_FIDELITY: Schema = {
-    "type": "object",
-    "required": ["sampled", "trained", "masked", "rows", "turns", "bridges", "renders", "parse_failures", "tool_calls"],
-    "properties": {
-        "sampled": {"type": "integer"},
-        "trained": {"type": "integer"},
-        "masked": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "rows": {"type": "integer"},
-        "unbridged": {"type": "object", "description": "prompts rendered anew, by reason: together they are `renders`"},
-        "damaged": {"type": "boolean", "description": "turns could not be read from the log: these are not all"},
-        "omitted": {"type": "object", "description": "images and server-side tools that the model was not shown"},
-    },
-}
-_HEALTH: Schema = {
-    "type": "object",
-    "required": ["status", "sessions", "in_flight"],
-    "properties": {
-        "status": {
-            "enum": ["ok", "paused", "degraded"],
-            "description": "degraded: no replica of the engine is well, a worker is not there, or the log fails now",
-        },
-        "sessions": {"type": "integer"},
-        "in_flight": {"type": "integer"},
-        "replicas": {"type": "integer"},
-        "replicas_well": {"type": "integer"},
-        "log_error": {"type": ["string", "null"], "description": "what is wrong with the log's folder or disk now"},
-        "log_failures": {"type": "integer", "description": "writes that the log's disk did not take since the start"},
-        "log_damaged": {"type": "integer", "description": "places of the log that can't be read"},
-    },
-}
-_MESSAGE: Schema = {
-    "type": "object",
-    "required": ["role"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {
-            "anyOf": [
-                _TEXT,
-                {"type": "null"},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"const": "text"}, "text": _TEXT},
-                    },
-                },
-            ]
-        },
-        "tool_call_id": _TEXT,
-    },
-}
-_CHAT: Schema = {
-    "type": "object",
-    "required": ["messages"],
-    "properties": {
-        "model": _TEXT,
-        "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
-        "tools": {"type": "array", "items": _OBJECT},
-        "tool_choice": {},
-        "n": {"type": "integer", "minimum": 1, "maximum": 128},
-        "stream": {"type": "boolean"},
-        "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-        "logprobs": {"type": "boolean"},
-        "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-        "chat_template_kwargs": _OBJECT,
-        **_SAMPLING["properties"],
-    },
-}
-_COMPLETION: Schema = {
-    "type": "object",
-    "required": ["prompt"],
-    "properties": {
-        "model": _TEXT,
-        "prompt": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}]},
-        "n": {"type": "integer", "minimum": 1, "maximum": 128},
-        "stream": {"type": "boolean"},
-        "logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-        **_SAMPLING["properties"],
-    },
-}
-_CHOICES: Schema = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage"],
-    "properties": {"choices": {"type": "array", "minItems": 1}, "usage": _OBJECT},
-}
+SESSION = "/sessions/{session_id}"
+AGENT = "/sessions/{session}"
+_REF = "#/components/schemas/{name}"
+_JSON, _EVENTS = "application/json", "text/event-stream"
 
-_SESSION_ID: Schema = {"name": "session_id", "in": "path", "required": True, "schema": _TEXT}
+
+class WeightsRequest(Struct):
+    """The name of the weights that the engine samples from now on."""
+
+    version: str | int
+
+
+def _object(*required: str, **properties: Schema) -> Schema:
+    return {"type": "object", "required": [*required], "properties": properties}
+
+
+def _ref(kind: type) -> Schema:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+_TEXT: Schema = {"type": "string"}
+_ANY = _object()
+_OPENAI_ERROR = _object("error", error=_object("message", "type", "param", "code"))
+_ANTHROPIC_ERROR = _object("type", "error", "request_id", error=_object("type", "message", "details"))
+_BEDROCK_ERROR = _object("message")
+_GOOGLE_ERROR = _object("error", error=_object("code", "message", "status"))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    answer: Schema
+    body: Any = None
+    """The type that its body is parsed as."""
+    error: Schema | None = None
+    media: tuple[str, ...] = (_JSON,)
+    status: int = 200
+
+    @property
+    def needs_admin_key(self) -> bool:
+        return not self.path.startswith(AGENT + "/") and self.path not in ("/health", "/openapi.json")
+
+
+_HEALTH = _object(
+    *("status", "sessions", "in_flight", "replicas", "replicas_well", "log_error", "log_failures", "log_damaged"),
+    status={
+        "enum": ["ok", "paused", "degraded"],
+        "description": "degraded: no replica of the engine answers, a worker is missing, or the log can't be written",
+    },
+    log_error={"type": ["string", "null"], "description": "why the log can't be written now"},
+    log_failures={"type": "integer", "description": "failed writes of the log since the start"},
+    log_damaged={"type": "integer", "description": "places of the log that can't be read"},
+)
+_URLS = ("base_url", "anthropic_base_url", "bedrock_endpoint_url", "google_base_url", "result_url")
+_SESSION = _object("session_id", *_URLS, "expires_at")
+_TURN = _object(
+    *("index", "parent", "new_prompt_ids", "sampled_ids", "logprobs", "finish", "origin", "unbridged", "masked"),
+    origin={"enum": ["first", "bridge", "render"]},
+    unbridged={"enum": ["", *MEANINGS], "description": "why the prompt was rendered anew, if it was"},
+)
+_ROW = _object("token_ids", "loss_mask", "logprobs", "weight", "prompt_length", "spans", "weight_versions")
+_TURNS = _object("turns", turns={"type": "array", "items": _TURN})
+_ROWS = _object("rows", "fidelity", rows={"type": "array", "items": _ROW}, fidelity=_ref(Fidelity))
+_CHOICES = _object("id", "object", "created", "model", "choices", "usage")
+_RESPONSE = _object("id", "object", "created_at", "model", "status", "output", "usage", "tools", "tool_choice")
+_MESSAGE = _object("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")
+_CONVERSE = _object("output", "stopReason", "usage", "metrics")
+_GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
+_PACKED = (_JSON, "application/msgpack")
+_STREAMED = (_JSON, _EVENTS)
+_FRAMES = (CONTENT_TYPE,)
+_TOTAL_TOKENS = _object("totalTokens")
+_CHUNKS = {"type": "array", "items": _object("candidates")}
+
+
+def _anthropic(path: str, name: str, summary: str, answer: Schema, body: type, **others: Any) -> Operation:
+    return Operation("POST", f"{AGENT}/v1/messages{path}", name, summary, answer, body, _ANTHROPIC_ERROR, **others)
+
+
+def _bedrock(path: str, summary: str, answer: Schema, body: type, name: str = "", **others: Any) -> Operation:
+    title = f"Bedrock {summary}"
+    name = name or summary[0].lower() + summary[1:].partition(",")[0]
+    return Operation("POST", f"{AGENT}/model/{{model}}/{path}", name, title, answer, body, _BEDROCK_ERROR, **others)
+
+
+def _google(path: str, name: str, summary: str, answer: Schema, body: type | None = None, **others: Any) -> Operation:
+    method = "GET" if body is None else "POST"
+    return Operation(method, f"{AGENT}/v1beta/models{path}", name, summary, answer, body, _GOOGLE_ERROR, **others)
+
+
+_get, _post, _put = (partial(Operation, method) for method in ("GET", "POST", "PUT"))
+
+OPERATIONS = (
+    _get("/health", "health", "Report the gateway's state", _HEALTH),
+    _get("/metrics", "metrics", "Counters for Prometheus", _TEXT, media=("text/plain",)),
+    _get("/openapi.json", "openapi", "This description", _ANY),
+    _post("/sessions", "openSession", "Open a session", _SESSION, SessionSettings, status=201),
+    _get(SESSION, "describeSession", "A session's settings and state", _SESSION),
+    Operation("DELETE", SESSION, "deleteSession", "Close a session and forget its turns", _ANY),
+    _get(f"{SESSION}/turns", "readTurns", "What was sampled, call by call", _TURNS, media=_PACKED),
+    _get(f"{SESSION}/trajectories", "readTrajectories", "Training rows", _ROWS, media=_PACKED),
+    _put(f"{SESSION}/result", "putResult", "Attach the rollout's result", _ANY, dict[str, Any]),
+    _post(f"{SESSION}/close", "closeSession", "Refuse more calls; turns stay readable", _ANY),
+    _post("/pause", "pause", "Hold back new calls", _HEALTH),
+    _post("/resume", "resume", "Let calls sample again", _HEALTH),
+    _post("/drain", "drain", "Wait until nothing is being sampled", _HEALTH),
+    _put("/weights", "setWeightVersion", "Name the weights that are sampled from now on", _HEALTH, WeightsRequest),
+    _post(f"{AGENT}/v1/chat/completions", "chat", "OpenAI chat completions", _CHOICES, ChatRequest, media=_STREAMED),
+    _post(f"{AGENT}/v1/completions", "complete", "OpenAI completions", _CHOICES, TextRequest, media=_STREAMED),
+    _post(f"{AGENT}/v1/responses", "respond", "OpenAI responses", _RESPONSE, ResponseRequest, media=_STREAMED),
+    _anthropic("", "message", "Anthropic messages", _MESSAGE, MessagesRequest, media=_STREAMED),
+    _anthropic("/count_tokens", "countTokens", "Count a prompt's tokens", _object("input_tokens"), CountTokensRequest),
+    _bedrock("converse", "Converse", _CONVERSE, ConverseRequest),
+    _bedrock("converse-stream", "ConverseStream", _TEXT, ConverseRequest, media=_FRAMES),
+    _bedrock("invoke", "InvokeModel, Anthropic's body", _MESSAGE, MessagesRequest),
+    _bedrock(
+        "invoke-with-response-stream",
+        "InvokeModelWithResponseStream, Anthropic's body",
+        _TEXT,
+        MessagesRequest,
+        media=_FRAMES,
+    ),
+    _bedrock("count-tokens", "CountTokens", _object("inputTokens"), BedrockCountRequest, "bedrockCountTokens"),
+    _google("/{model}:generateContent", "generateContent", "Google generateContent", _GENERATE, GenerateRequest),
+    _google(
+        "/{model}:streamGenerateContent",
+        "streamGenerateContent",
+        "Google streamGenerateContent",
+        _CHUNKS,
+        GenerateRequest,
+        media=_STREAMED,
+    ),
+    _google("/{model}:countTokens", "googleCountTokens", "Google countTokens", _TOTAL_TOKENS, GoogleCountRequest),
+    _google("", "googleModels", "List the models, in Google's format", _object("models")),
+    _google("/{model}", "googleModel", "Describe a model, in Google's format", _object("name")),
+    _get(f"{AGENT}/v1/models", "models", "List the models", _ANY),
+    _get(f"{AGENT}/v1/models/{{model}}", "model", "Describe a model", _ANY),
+    _put(f"{AGENT}/result", "pushResult", "Attach the rollout's result", _ANY, dict[str, Any]),
+)
+
+_PARAMETERS = {
+    "session_id": "The session's id.",
+    "session": "The session's id, a dot, and its key.",
+    "model": "The model's name or ARN, percent-encoded.",
+}
+_ALT: Schema = {
+    "name": "alt",
+    "in": "query",
+    "required": False,
+    "schema": {"enum": ["sse"]},
+    "description": "With `sse`, the stream is server-sent events; without, one JSON array.",
+}
 
 
 @cache
 def openapi() -> Schema:
     """The description, in OpenAPI 3.1."""
-    agent, control = "/sessions/{session}", "/sessions/{session_id}"
+    bodies = [operation.body for operation in OPERATIONS if operation.body is not None]
+    refs, components = msgspec.json.schema_components(
+        [*bodies, SamplingSettings, ResponseItem, Fidelity], ref_template=_REF
+    )
+    _complete_settings(components)
+    schemas = iter(refs)
+    paths: dict[str, Schema] = {}
+    for operation in OPERATIONS:
+        item = paths.setdefault(operation.path, {})
+        names = [name for name in _PARAMETERS if f"{{{name}}}" in operation.path]
+        if names:
+            item["parameters"] = [_parameter(name) for name in names]
+        item[operation.method.lower()] = _describe(operation, next(schemas) if operation.body is not None else None)
     return {
         "openapi": "3.1.0",
         "info": {"title": "AgentCore RL Toolkit gateway", "version": __version__},
-        "components": {
-            "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": ERROR},
-        },
-        "paths": {
-            "/health": {"get": operation("health", "How the gateway is", _HEALTH, admin=False)},
-            "/metrics": {"get": operation("metrics", "Counters for Prometheus", None, kind="text/plain")},
-            "/openapi.json": {"get": operation("openapi", "This description", _OBJECT, admin=False)},
-            "/sessions": {
-                "post": operation("openSession", "Open a session", _SESSION, body=_SETTINGS, status="201", needs=False)
-            },
-            control: {
-                "parameters": [_SESSION_ID],
-                "get": operation("describeSession", "A session's settings and state", _SESSION),
-                "delete": operation("deleteSession", "Close a session and forget its turns", _OBJECT),
-            },
-            f"{control}/turns": {
-                "parameters": [_SESSION_ID],
-                "get": operation("readTurns", "What was sampled, call by call", _list("turns", _TURN), packed=True),
-            },
-            f"{control}/trajectories": {
-                "parameters": [_SESSION_ID],
-                "get": operation(
-                    "readTrajectories", "Training rows", _list("rows", _ROW, fidelity=_FIDELITY), packed=True
-                ),
-            },
-            f"{control}/result": {
-                "parameters": [_SESSION_ID],
-                "put": operation("putResult", "Attach the rollout's result", _OBJECT, body=_OBJECT),
-            },
-            f"{control}/close": {
-                "parameters": [_SESSION_ID],
-                "post": operation("closeSession", "Take no more calls; turns stay readable", _OBJECT),
-            },
-            "/pause": {"post": operation("pause", "Let no new call sample", _HEALTH)},
-            "/resume": {"post": operation("resume", "Go on", _HEALTH)},
-            "/drain": {"post": operation("drain", "Wait until nothing is being sampled", _HEALTH)},
-            "/weights": {
-                "put": operation(
-                    "setWeightVersion",
-                    "Name the weights that are sampled from now on",
-                    _HEALTH,
-                    body={
-                        "type": "object",
-                        "required": ["version"],
-                        "properties": {"version": {"type": ["string", "integer"]}},
-                    },
-                )
-            },
-            f"{agent}/v1/chat/completions": {
-                "parameters": [SESSION_AND_KEY],
-                "post": operation("chat", "OpenAI chat completions", _CHOICES, body=_CHAT, admin=False, stream=True),
-            },
-            f"{agent}/v1/completions": {
-                "parameters": [SESSION_AND_KEY],
-                "post": operation(
-                    "complete", "OpenAI completions", _CHOICES, body=_COMPLETION, admin=False, stream=True
-                ),
-            },
-            f"{agent}/v1/responses": {
-                "parameters": [SESSION_AND_KEY],
-                "post": operation(
-                    "respond",
-                    "OpenAI responses",
-                    responses_schema.ANSWER,
-                    body=responses_schema.REQUEST,
-                    admin=False,
-                    stream=True,
-                ),
-            },
-            f"{agent}/v1/messages": {
-                "parameters": [SESSION_AND_KEY],
-                "post": operation(
-                    "message",
-                    "Anthropic messages",
-                    anthropic_schema.SAID,
-                    body=anthropic_schema.CALL,
-                    admin=False,
-                    stream=True,
-                    error=anthropic_schema.ERROR,
-                ),
-            },
-            f"{agent}/v1/messages/count_tokens": {
-                "parameters": [SESSION_AND_KEY],
-                "post": operation(
-                    "countTokens",
-                    "How long a prompt would be",
-                    anthropic_schema.COUNT,
-                    body=anthropic_schema.COUNTED,
-                    admin=False,
-                    error=anthropic_schema.ERROR,
-                ),
-            },
-            **model_paths(agent),
-            f"{agent}/v1/models": {
-                "parameters": [SESSION_AND_KEY],
-                "get": operation("models", "The models there are", _OBJECT, admin=False),
-            },
-            f"{agent}/v1/models/{{model}}": {
-                "parameters": [SESSION_AND_KEY, MODEL],
-                "get": operation("model", "One of them", _OBJECT, admin=False),
-            },
-            f"{agent}/result": {
-                "parameters": [SESSION_AND_KEY],
-                "put": operation("pushResult", "Attach the rollout's result", _OBJECT, body=_OBJECT, admin=False),
-            },
-        },
+        "components": {"securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}, "schemas": components},
+        "paths": paths,
     }
 
 
-def _list(name: str, item: Schema, **others: Schema) -> Schema:
-    return {
-        "type": "object",
-        "required": [name, *others],
-        "properties": {name: {"type": "array", "items": item}, **others},
+def _complete_settings(components: dict[str, Schema]) -> None:
+    """Settings of a session: all are optional, and unknown names are refused, also among the sampling settings."""
+    settings, sampling = components["SessionSettings"], components["SamplingSettings"]
+    settings["required"] = []
+    texts = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
+    rules = {"type": "object", "properties": dict.fromkeys(RULES, texts), "additionalProperties": False}
+    settings["properties"] |= {
+        "session_id": {"type": "string", "pattern": "^[A-Za-z0-9_~:@=-]{1,128}$"},
+        "sampling": _ref(SamplingSettings),
+        "enforced": _ref(SamplingSettings),
+        "side_calls": rules,
     }
+    for closed in (settings, sampling):
+        closed["additionalProperties"] = False
+
+
+def _parameter(name: str) -> Schema:
+    return {"name": name, "in": "path", "required": True, "schema": _TEXT, "description": _PARAMETERS[name]}
+
+
+def _describe(operation: Operation, body: Schema | None) -> Schema:
+    event = _object("data", data=_TEXT)
+    answers = {_EVENTS: event, "application/msgpack": {}}
+    content = {kind: {"schema": answers.get(kind, operation.answer)} for kind in operation.media}
+    failed = {"description": "Error", "content": {_JSON: {"schema": operation.error or _OPENAI_ERROR}}}
+    described: Schema = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": {
+            str(operation.status): {"description": operation.summary, "content": content},
+            "4XX": failed,
+            "5XX": failed,
+        },
+    }
+    if operation.name == "streamGenerateContent":
+        described["parameters"] = [_ALT]
+    if operation.needs_admin_key:
+        described["security"] = [{"admin": []}]
+    if body is not None:
+        needed = operation.name != "openSession"
+        described["requestBody"] = {"required": needed, "content": {_JSON: {"schema": body}}}
+    return described

@@ -1,6 +1,6 @@
-"""One stream to a client: pieces as they come, signs of life while the engine is silent, one end.
+"""One stream to a client: pieces as they are sampled, keep-alives while the engine is silent, one end.
 
-A client that stops reading is left after a while: what is sampled for it would hold up a weight update.
+The gateway drops a client that stops reading: its sampling would hold up a weight update.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Sender:
-    """One stream to a client. Nothing is sent before the engine has said something: its errors keep their status."""
+class StreamSender:
+    """One stream to a client. Its first bytes wait for the engine's first tokens: errors before keep their status."""
 
     def __init__(
         self, app: App, request: web.BaseRequest, session: Session, exchange: Exchange, stream_type: str
@@ -39,21 +39,21 @@ class Sender:
             headers={"Content-Type": stream_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         self._writer: AbstractStreamWriter | None = None
-        self._progress = Progress()
+        self._progress = WriteProgress()
         self._begun: set[int] = set()
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._comment: asyncio.Task[None] | None = None
+        self._keep_alive_task: asyncio.Task[None] | None = None
 
-    async def run(self, known: bytes, size: int, retried: bool) -> web.StreamResponse:
+    async def run(self, fingerprint: bytes, size: int, retried: bool) -> web.StreamResponse:
         core = self._app.core
         answer: Answer | None = None
-        self._wait()
+        self._watch()
         try:
             answer = await core.answer(
                 self._session,
                 self._exchange.call,
-                known,
+                fingerprint,
                 size=size,
                 retried=retried,
                 stream=True,
@@ -88,10 +88,10 @@ class Sender:
     def _finish(self, choice: int, outcome: Outcome) -> bytes:
         reply = outcome.reply
         if choice in self._begun:
-            said = outcome.rest
-        else:  # all at once, or a recorded answer given again
-            said = (reply.reasoning, reply.content, outcome.tokens)
-        return self._exchange.piece(choice, *said) + self._exchange.finish(choice, outcome)
+            rest = outcome.rest
+        else:  # all at once, or the replay of a recorded answer
+            rest = (reply.reasoning, reply.content, outcome.tokens)
+        return self._exchange.piece(choice, *rest) + self._exchange.finish(choice, outcome)
 
     async def _send(self, data: bytes) -> None:
         if not self._response.prepared:
@@ -104,39 +104,39 @@ class Sender:
             self._writer = await self._response.prepare(self._request)
         await self._response.write_eof(data)
 
-    def _wait(self) -> None:
-        """Tell the client that we are still here, while the engine is busy; leave one that isn't."""
+    def _watch(self) -> None:
+        """Send keep-alives while the engine is busy, and drop a client that stopped reading."""
         silent, stalled = self._app.keep_alive_seconds, self._app.core.limits.stalled_seconds
         if self._timer is not None:
             now = time.monotonic()
-            self._leave_after(stalled, now)
+            self._drop_stalled(stalled, now)
             if silent and now - self._last >= silent:
-                self._comment = asyncio.ensure_future(self._say_nothing())
-        self._timer = asyncio.get_running_loop().call_later(min(silent or stalled, stalled), self._wait)
+                self._keep_alive_task = asyncio.ensure_future(self._keep_alive())
+        self._timer = asyncio.get_running_loop().call_later(min(silent or stalled, stalled), self._watch)
 
-    def _leave_after(self, seconds: float, now: float) -> None:
+    def _drop_stalled(self, seconds: float, now: float) -> None:
         transport = self._request.transport
         if self._writer is None or transport is None:
             return
         waited = self._progress.waited(now, self._writer.output_size, transport.get_write_buffer_size())
         if waited >= seconds:
-            logger.info("a client of session %s has read nothing for %.0f s: left", self._session.id, waited)
+            logger.info("dropped a client of session %s that read nothing for %.0f s", self._session.id, waited)
             transport.abort()
 
-    async def _say_nothing(self) -> None:
+    async def _keep_alive(self) -> None:
         with contextlib.suppress(ConnectionError):
             await self._send(self._exchange.keep_alive())
 
 
-class Progress:
-    """Whether what is written gets anywhere."""
+class WriteProgress:
+    """Whether the client still reads what is written."""
 
     def __init__(self) -> None:
         self._sent: int | None = None
         self._since = 0.0
 
     def waited(self, now: float, written: int, left: int) -> float:
-        """For how many seconds nothing has gone out of what is `left` of what was `written`."""
+        """For how many seconds the client has read nothing; `left` bytes of those `written` are still to be sent."""
         sent = written - left
         if not left or sent != self._sent:
             self._sent, self._since = sent, now

@@ -10,7 +10,7 @@ import orjson
 
 from ...errors import GatewayFault
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """How deep a body may be nested."""
 _LONG = 20_000  # bytes
 _COSTS = {b"{": 400, b"[": 120, b",": 60}
@@ -33,8 +33,8 @@ def read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise GatewayFault.invalid("the body is not a JSON object", code="invalid_json")
     # Counting brackets is quicker than looking for them in what they made, until there are many.
-    if (len(body) > _LONG or body.count(b"[") + body.count(b"{") > DEEPEST) and depth(data) > DEEPEST:
-        raise GatewayFault.invalid(f"the body is nested more than {DEEPEST} deep", code="invalid_json")
+    if (len(body) > _LONG or body.count(b"[") + body.count(b"{") > MAX_DEPTH) and depth(data) > MAX_DEPTH:
+        raise GatewayFault.invalid(f"the body is nested more than {MAX_DEPTH} deep", code="invalid_json")
     return data
 
 

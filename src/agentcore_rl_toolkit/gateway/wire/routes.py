@@ -1,4 +1,4 @@
-"""Which wire a path belongs to. `path` is what follows an agent's own URL, `/sessions/{id}.{key}/`."""
+"""The wire that a path belongs to. `path` is the rest of the URL after the session's, `/sessions/{id}.{key}/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .google import generate as google
 from .openai import chat_completions as openai
 from .openai import completions, responses
 
-_BEDROCK = re.compile(r"(?:v1/)?model/.+/([^/]+)")  # a name with slashes comes encoded, unless a proxy has decoded it
+_BEDROCK = re.compile(r"(?:v1/)?model/.+/([^/]+)")  # slashes in a name are encoded, unless a proxy has decoded them
 _GOOGLE = re.compile(
     r"(?:v1/)?(v1|v1beta|v1beta1|v1alpha)/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?"
     r"(?:tunedM|m)odels(?:/(.+?)(:[a-z]+[A-Z][A-Za-z]+)?)?"
@@ -36,45 +36,45 @@ WIRES: dict[str, Wire] = {
 }
 
 
-def route(path: str) -> str:
-    """A path as the gateway's description has it, without the name of the model in it."""
+def find_route(path: str) -> str:
+    """A path as OpenAPI describes it, without the model's name in it."""
     if path.startswith(("model/", "v1/model/")):
-        known = _BEDROCK.fullmatch(path)
-        return f"model/{{model}}/{known[1]}" if known is not None else path
+        found = _BEDROCK.fullmatch(path)
+        return f"model/{{model}}/{found[1]}" if found is not None else path
     if path.startswith("v1") and "odels" in path:
         if _OPENAI_MODELS.fullmatch(unquote(path)):
             return "v1/models/{model}" if path != "v1/models" else path
-        if known := _GOOGLE.fullmatch(unquote(path)):
-            return "v1beta/models" + (f"/{{model}}{known[3] or ''}" if known[2] else "")
+        if found := _GOOGLE.fullmatch(unquote(path)):
+            return "v1beta/models" + (f"/{{model}}{found[3] or ''}" if found[2] else "")
     return path
 
 
-def wire_at(path: str, query: str = "") -> Wire | None:
-    """The wire whose model calls go to `path`."""
-    wire = WIRES.get(route(path))
+def find_wire(path: str, query: str = "") -> Wire | None:
+    """The wire of the model calls to `path`."""
+    wire = WIRES.get(find_route(path))
     if wire is google.ARRAY and ({("alt", "sse"), ("$alt", "sse")} & set(parse_qsl(query))):
         return google.EVENTS
     return wire
 
 
-def wire_near(path: str, headers: Mapping[str, str]) -> Wire:
-    """The wire in whose words to refuse a request to `path`, whatever is wrong with it."""
-    at = route(path)
-    known = WIRES.get(at)
-    if known is None and path.startswith(("model/", "v1/model/")):
+def error_wire(path: str, headers: Mapping[str, str]) -> Wire:
+    """The wire in whose format to refuse a request to `path`, whatever is wrong with it."""
+    route = find_route(path)
+    wire = WIRES.get(route)
+    if wire is None and path.startswith(("model/", "v1/model/")):
         return converse.CONVERSE
-    if known is None and (path.startswith("v1/messages/") or speaks_anthropic(headers)):
+    if wire is None and (path.startswith("v1/messages/") or is_anthropic_client(headers)):
         return anthropic.MESSAGES
-    if known is None and (at.startswith(("v1beta", "v1alpha")) or speaks_google(headers)):
+    if wire is None and (route.startswith(("v1beta", "v1alpha")) or is_google_client(headers)):
         return google.GENERATE
-    return known or openai.CHAT
+    return wire or openai.CHAT
 
 
-def speaks_anthropic(headers: Mapping[str, str]) -> bool:
-    """Whether the client is one of Anthropic's, where the path doesn't tell."""
+def is_anthropic_client(headers: Mapping[str, str]) -> bool:
+    """Whether the client is one of Anthropic's, for paths that several APIs have."""
     return "anthropic-version" in headers
 
 
-def speaks_google(headers: Mapping[str, str]) -> bool:
-    """Whether the client is one of Google's, where the path doesn't tell."""
+def is_google_client(headers: Mapping[str, str]) -> bool:
+    """Whether the client is one of Google's, for paths that several APIs have."""
     return "x-goog-api-key" in headers or "x-goog-api-client" in headers

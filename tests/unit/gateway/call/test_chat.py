@@ -24,7 +24,7 @@ from agentcore_rl_toolkit.gateway.call.chat import (
     parse_arguments,
     render_key,
 )
-from agentcore_rl_toolkit.gateway.wire.openai.chat_completions import read_messages
+from support.wire import read_chat_messages
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 ARGUMENTS = {"city": "Zürich", "days": 2, "deep": {"a": [1, 2.5, None, True], "b": "x  y"}}
@@ -58,7 +58,7 @@ def history() -> list[dict[str, Any]]:
 
 def prints(messages: list[Any], **settings: Any) -> list[bytes]:
     """The prints up to each assistant message, and of the whole."""
-    found = fingerprint(ChatCall(read_messages(messages), **({"tools": TOOLS} | settings)))
+    found = fingerprint(ChatCall(read_chat_messages(messages), **({"tools": TOOLS} | settings)))
     return [echo.end for echo in found.echoes] + [found.whole.digest()[:16]]
 
 
@@ -212,7 +212,7 @@ def test_other_tools_or_template_settings_are_another_conversation() -> None:
 
 
 def test_the_print_of_a_reply_is_that_of_its_echo() -> None:
-    messages = read_messages(history())
+    messages = read_chat_messages(history())
     asked = fingerprint(ChatCall(messages[:2], TOOLS))
     again = fingerprint(ChatCall(messages, TOOLS))
     assert again.echoes[0][:2] == (3, after(asked.whole, CALLS.message()))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import GatewayFault
-from agentcore_rl_toolkit.gateway.wire.json_body import DEEPEST, depth, read_json
+from agentcore_rl_toolkit.gateway.wire.json_body import MAX_DEPTH, depth, read_json
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -22,12 +22,12 @@ def nested(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", ["", "x" * 30_000])
 def test_how_deep_a_body_may_be(text: str) -> None:
-    for levels in (1, 2, DEEPEST):
+    for levels in (1, 2, MAX_DEPTH):
         body = nested(levels) | {"text": text}
         assert depth(body) == levels
         assert read_json(json.dumps(body).encode()) == body
     with pytest.raises(GatewayFault, match="nested more than 100 deep"):
-        read_json(json.dumps(nested(DEEPEST + 1) | {"text": text}).encode())
+        read_json(json.dumps(nested(MAX_DEPTH + 1) | {"text": text}).encode())
 
 
 def test_many_brackets_are_not_depth() -> None:

@@ -1,8 +1,6 @@
-"""Bedrock's Converse and ConverseStream: what is said over them. Pure.
+"""Bedrock's Converse and ConverseStream: answers, streams and errors, in the shapes of botocore's service model. Pure.
 
-Shapes are those of botocore's service model. AWS signatures are not looked at: the key in the URL is what counts.
-Guardrails and prompt resources don't exist here, and what would need them is refused; the model is not told of tools
-that AWS runs (`blocks.py`).
+The gateway does not check AWS signatures: the key in the URL decides. It refuses requests that need guardrails.
 """
 
 from __future__ import annotations
@@ -15,9 +13,12 @@ from ....common.eventstream import CONTENT_TYPE, encode_event, encode_exception
 from ....errors import GatewayFault
 from ...call.chat import ChatCall, TextCall, ToolCall
 from ...record.turn import Tokens
-from ..base import Asked, Refusal, Wire, call_input
+from ..anthropic.messages import stop_reason
+from ..base import BlockStream, ErrorReply, Wire, WireRequest
+from ..fields import parse
 from ..json_body import dump
-from .converse_request import read_converse
+from ..tools import call_input
+from .converse_request import ConverseRequest, read_converse
 
 if TYPE_CHECKING:
     from ...record.session import Answer, Outcome
@@ -31,7 +32,7 @@ def model_name(path: str) -> str | None:
 
 
 def usage(answer: Answer) -> dict[str, int]:
-    """The tokens that an answer took. As on AWS, the prompt's are split into those read from the cache and others."""
+    """The tokens that an answer took. As on AWS, prompt tokens from the cache are counted apart."""
     turn = answer.outcomes[0].turn
     return {
         "inputTokens": turn.prompt_length - turn.keep,
@@ -40,14 +41,6 @@ def usage(answer: Answer) -> dict[str, int]:
         "cacheReadInputTokens": turn.keep,
         "cacheWriteInputTokens": 0,
     }
-
-
-def stop_reason(outcome: Outcome) -> str:
-    if outcome.turn.finish == "length":
-        return "max_tokens"
-    if outcome.reply.tool_calls:
-        return "tool_use"
-    return "stop_sequence" if outcome.reply.stop is not None else "end_turn"
 
 
 def _tool_use(call: ToolCall) -> dict[str, str]:
@@ -61,17 +54,12 @@ def _event(name: str, **fields: Any) -> bytes:
 class ConverseExchange:
     """One request to `converse`, or to `converse-stream`."""
 
-    def __init__(self, asked: Asked, *, stream: bool) -> None:
-        self.call: ChatCall | TextCall = read_converse(asked.body, model_name(asked.path))
+    def __init__(self, request: WireRequest, *, stream: bool) -> None:
+        body = parse(request.body, ConverseRequest)
+        self.call: ChatCall | TextCall = read_converse(body, model_name(request.path))
         self.stream = stream
-        paths = asked.body.get("additionalModelResponseFieldPaths")
-        self._tells_stop = isinstance(paths, list) and _STOP_SEQUENCE in paths
-        self._begun = False
-        self._uid = ""
-        """Signs reasoning: clients send it back as reasoning only if it has a signature."""
-        self._open = ""
-        """The kind of the block that is being said."""
-        self._index = 0
+        self._shows_stop = _STOP_SEQUENCE in (body.additional_model_response_field_paths or ())
+        self._blocks = BlockStream()
 
     def whole(self, answer: Answer) -> bytes:
         (outcome,) = answer.outcomes
@@ -85,69 +73,65 @@ class ConverseExchange:
         for call in reply.tool_calls:
             content.append({"toolUse": {**_tool_use(call), "input": call_input(call.arguments or "{}")}})
         message = {"role": "assistant", "content": content}
-        return dump({"output": {"message": message}, **self._end(outcome), **self._costs(answer)})
+        return dump({"output": {"message": message}, **self._stop(outcome), **_metadata(answer)})
 
     def begin(self, answer: Answer) -> None:
-        self._uid = answer.uid
+        self._blocks.uid = answer.uid
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
-        data = b"" if self._begun else _event("messageStart", role="assistant")
-        self._begun = True
+        data = self._blocks.begin_once(lambda: _event("messageStart", role="assistant"))
         if reasoning:
-            data += self._delta("reasoningContent", {"text": reasoning})
+            data += self._extend("reasoningContent", {"text": reasoning})
         if content:
-            data += self._delta("text", content)
+            data += self._extend("text", content)
         return data
 
     def finish(self, choice: int, outcome: Outcome) -> bytes:
-        data, calls = b"", outcome.reply.tool_calls
-        if not self._open and not calls:  # nobody expects a message without a block
-            data = self._delta("text", "")
+        calls = outcome.reply.tool_calls
+        data = b"" if self._blocks.open or calls else self._extend("text", "")  # a message must have a block
         data += self._close()
         for call in calls:
-            data += _event("contentBlockStart", start={"toolUse": _tool_use(call)}, contentBlockIndex=self._index)
-            data += self._delta("toolUse", {"input": dump(call_input(call.arguments or "{}")).decode()})
+            start = {"toolUse": _tool_use(call)}
+            data += _event("contentBlockStart", start=start, contentBlockIndex=self._blocks.index)
+            data += self._extend("toolUse", {"input": dump(call_input(call.arguments or "{}")).decode()})
             data += self._close()
-        return data + _event("messageStop", **self._end(outcome))
+        return data + _event("messageStop", **self._stop(outcome))
 
     def end(self, answer: Answer) -> bytes:
-        return _event("metadata", **self._costs(answer))
+        return _event("metadata", **_metadata(answer))
 
     def fail(self, fault: GatewayFault) -> bytes:
         return stream_exception(fault)
 
     def keep_alive(self) -> bytes:
-        """An event that no service model has: SDKs pass over those, because AWS may add some."""
+        """An event that the service model lacks: SDKs skip those, because AWS may add some."""
         return _event("keepAlive")
 
-    def _delta(self, kind: str, said: Any) -> bytes:
-        data = self._close() if self._open not in ("", kind) else b""
-        self._open = kind
-        return data + self._said(kind, said)
+    def _extend(self, kind: str, value: Any) -> bytes:
+        data = self._close() if self._blocks.open != kind else b""
+        self._blocks.open = kind
+        return data + self._delta(kind, value)
 
-    def _said(self, kind: str, said: Any) -> bytes:
-        return _event("contentBlockDelta", delta={kind: said}, contentBlockIndex=self._index)
+    def _delta(self, kind: str, value: Any) -> bytes:
+        return _event("contentBlockDelta", delta={kind: value}, contentBlockIndex=self._blocks.index)
 
     def _close(self) -> bytes:
-        if not self._open:
-            return b""
-        data = self._said(self._open, {"signature": self._uid}) if self._open == "reasoningContent" else b""
-        data += _event("contentBlockStop", contentBlockIndex=self._index)
-        self._open = ""
-        self._index += 1
-        return data
+        kind = self._blocks.open
+        signature = self._delta(kind, {"signature": self._blocks.uid}) if kind == "reasoningContent" else b""
+        return self._blocks.close(signature, _event("contentBlockStop", contentBlockIndex=self._blocks.index))
 
-    def _end(self, outcome: Outcome) -> dict[str, Any]:
-        end: dict[str, Any] = {"stopReason": stop_reason(outcome)}
-        if self._tells_stop:
-            end["additionalModelResponseFields"] = {"stop_sequence": outcome.reply.stop}
-        return end
-
-    def _costs(self, answer: Answer) -> dict[str, Any]:
-        return {"usage": usage(answer), "metrics": {"latencyMs": round(answer.outcomes[0].turn.seconds * 1000)}}
+    def _stop(self, outcome: Outcome) -> dict[str, Any]:
+        stop: dict[str, Any] = {"stopReason": stop_reason(outcome)}
+        if self._shows_stop:
+            stop["additionalModelResponseFields"] = {"stop_sequence": outcome.reply.stop}
+        return stop
 
 
-# Refusals
+def _metadata(answer: Answer) -> dict[str, Any]:
+    return {"usage": usage(answer), "metrics": {"latencyMs": round(answer.outcomes[0].turn.seconds * 1000)}}
+
+
+# Errors
 
 _EXCEPTIONS = {
     401: (403, "AccessDeniedException"),
@@ -161,7 +145,7 @@ _EXCEPTIONS = {
     503: (503, "ServiceUnavailableException"),
     504: (408, "ModelTimeoutException"),
 }
-"""The status and name of an error on AWS, for each of ours."""
+"""AWS's status and exception for each status of ours."""
 
 _STREAMED = {
     "AccessDeniedException": "ValidationException",
@@ -169,7 +153,7 @@ _STREAMED = {
     "ModelErrorException": "ModelStreamErrorException",
     "ModelTimeoutException": "ModelStreamErrorException",
 }
-"""What goes for an error that no stream may hold."""
+"""Exceptions that a stream can't hold, and the one to send instead."""
 
 
 def _exception(fault: GatewayFault) -> tuple[int, str]:
@@ -183,9 +167,9 @@ def stream_exception(fault: GatewayFault) -> bytes:
     return encode_exception(_STREAMED.get(kind, kind), fault.message)
 
 
-def refuse(fault: GatewayFault) -> Refusal:
+def refuse(fault: GatewayFault) -> ErrorReply:
     status, kind = _exception(fault)
-    return Refusal(status, dump({"message": fault.message}), {"x-amzn-ErrorType": kind})
+    return ErrorReply(status, dump({"message": fault.message}), {"x-amzn-ErrorType": kind})
 
 
 CONVERSE = Wire(partial(ConverseExchange, stream=False), refuse)

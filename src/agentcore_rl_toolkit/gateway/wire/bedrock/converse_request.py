@@ -1,236 +1,270 @@
-"""Requests to Bedrock's Converse: content blocks, tools and settings as canonical calls. Pure."""
+"""Requests to Bedrock's Converse: content blocks, tools and settings as canonical calls. Pure.
+
+The structs are as much of botocore's service model as the gateway serves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ....engine.base import Sampling
 from ....errors import GatewayFault
 from ...call.chat import ChatCall, Message
-from ..base import any_tool, call_arguments, chosen_tool, function_tool, with_user_turn, without_prefill
-from ..fields import short
+from ..content import Omitted, Part, content_fields, with_user_turn, without_prefill
+from ..fields import Name, PositiveCount, Probability, StopStrings, Temperature, parse, short
 from ..json_body import dump, read_json
-from ..omitted import Omitted, content_fields
-from ..openai.sampling import SAMPLING, read_sampling
+from ..openai.sampling import SAMPLING, SamplingSettings, json_format, to_sampling
+from ..tools import OfferedTools, assistant_message, call_arguments, function_call, function_tool
 
-_INFERENCE = {"maxTokens": "max_tokens", "temperature": "temperature", "topP": "top_p", "stopSequences": "stop"}
-_ADDITIONAL = {"topK": "top_k", "stop_sequences": "stop", **{name: name for name in SAMPLING}}
-_THINKING = {"enabled": True, "adaptive": True, "disabled": False}
-
-_BLOCKS = {"user": {"toolResult"}, "assistant": {"toolUse", "reasoningContent"}, "system": set[str]()}
-"""What a message of each role may hold besides text."""
+_ALLOWED: dict[str, set[str]] = {
+    "user": {"toolResult"},
+    "assistant": {"toolUse", "reasoningContent"},
+    "system": set(),
+    "toolResult": {"json"},
+}
+"""The blocks that a message of each role, or a tool's result, may hold besides text and media."""
 _MEDIA = {"image", "document", "video", "audio"}
+_ALIASES = {"topK": "top_k", "stop_sequences": "stop"}
+_ONE = Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})
 
 
-def read_converse(body: dict[str, Any], model: str | None) -> ChatCall:
-    """A request to either operation."""
-    if body.get("guardrailConfig"):
+class Union(Struct, rename="camel"):
+    """An object with exactly one of its fields."""
+
+    def member(self, where: str) -> tuple[str, Any]:
+        """The field that is set, by its name on the wire, and its value."""
+        names = dict(zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True))
+        given = [(name, value) for name in names if (value := getattr(self, names[name])) is not None]
+        if len(given) != 1:
+            raise GatewayFault.invalid(f"{where} must be an object with one of: {', '.join(names)}", param=where)
+        return given[0]
+
+
+class ConverseText(Struct):
+    text: str
+
+
+class ConverseToolUse(Struct, rename="camel"):
+    tool_use_id: Name
+    name: Name
+    input: dict[str, Any] | None = None
+    type: Any = None
+
+
+class ConverseToolResult(Struct, rename="camel"):
+    tool_use_id: Name
+    content: list[Annotated[ConverseBlock, _ONE]]
+
+
+class ConverseReasoning(Union):
+    reasoning_text: ConverseText | None = None
+    redacted_content: Any = None
+
+
+class GuardContent(Union):
+    text: ConverseText | None = None
+    image: Any = None
+
+
+class ConverseBlock(Union):
+    text: str | None = None
+    guard_content: Annotated[GuardContent, _ONE] | None = None
+    cache_point: Any = None
+    tool_use: ConverseToolUse | None = None
+    tool_result: ConverseToolResult | None = None
+    reasoning_content: Annotated[ConverseReasoning, _ONE] | None = None
+    json: Any = None
+    image: Any = None
+    document: Any = None
+    video: Any = None
+    audio: Any = None
+
+
+class ConverseMessage(Struct):
+    role: Annotated[str, Meta(pattern="^(user|assistant|system)$")]
+    content: list[Annotated[ConverseBlock, _ONE]]
+
+
+class ConverseSampling(Struct, rename="camel"):
+    max_tokens: PositiveCount | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    stop_sequences: StopStrings | None = None
+
+
+class ToolSpec(Struct, rename="camel"):
+    name: Name
+    description: str | None = None
+    input_schema: dict[str, dict[str, Any] | None] | None = None
+
+
+class ConverseTool(Union):
+    tool_spec: ToolSpec | None = None
+    system_tool: dict[str, Any] | None = None
+    cache_point: Any = None
+
+
+class ConverseToolChoice(Union):
+    auto: Any = None
+    any: Any = None
+    tool: dict[str, Any] | None = None
+
+
+class ToolConfig(Struct, rename="camel"):
+    tools: list[Annotated[ConverseTool, _ONE]] | None = None
+    tool_choice: Annotated[ConverseToolChoice, _ONE] | None = None
+
+
+class ConverseRequest(Struct, rename="camel", kw_only=True):
+    """A request to `converse` or `converse-stream`."""
+
+    messages: Annotated[list[ConverseMessage], Meta(min_length=1)]
+    system: list[Annotated[ConverseBlock, _ONE]] | None = None
+    inference_config: ConverseSampling | None = None
+    tool_config: ToolConfig | None = None
+    additional_model_request_fields: dict[str, Any] | None = None
+    additional_model_response_field_paths: list[str] | None = None
+    output_config: dict[str, Any] | None = None
+    guardrail_config: Any = None
+
+
+def read_converse(request: ConverseRequest, model: str | None) -> ChatCall:
+    """The call of a request to either operation."""
+    if request.guardrail_config:
         raise GatewayFault.invalid(
-            "guardrailConfig names a guardrail, and none is applied here", param="guardrailConfig"
+            "guardrailConfig is not supported: the gateway applies no guardrails", param="guardrailConfig"
         )
-    additional = _object(body, "additionalModelRequestFields")
-    tools, omitted, choice = _tool_config(_object(body, "toolConfig"))
+    tools = _read_tools(request.tool_config or ToolConfig())
     return ChatCall(
-        messages=read_messages(body.get("messages"), body.get("system")),
-        tools=tools,
-        omitted=tuple(omitted),
-        tool_choice=choice,
-        sampling=_sampling(_object(body, "inferenceConfig"), additional, _object(body, "outputConfig")),
+        messages=read_messages(request.messages, request.system),
+        **tools.fields(),
+        tool_choice=_read_tool_choice(request.tool_config, tools),
+        sampling=_read_sampling(request),
         model=model,
-        template=_template(additional),
+        template=_read_template(request.additional_model_request_fields or {}),
     )
 
 
-def read_messages(messages: Any, system: Any = None) -> list[Message]:
-    """Messages in canonical form: tool results come one by one, before the text that they were sent with."""
-    if not isinstance(messages, list) or not messages:
-        raise GatewayFault.invalid("messages is not a list with at least one message", param="messages")
+def read_messages(messages: list[ConverseMessage], system: list[ConverseBlock] | None = None) -> list[Message]:
+    """Messages in canonical form: each tool result is one, before the text that came with it."""
     read: list[Message] = []
-    if system is not None:
-        parts = [part for _, part in _blocks(system, "system", set())]
-        read += [{"role": "system", **content_fields(parts)}] if parts else []
+    parts = [part for _, part in _read_blocks(system or [], "system", "system")]
+    if parts:
+        read.append({"role": "system", **content_fields(parts)})
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
-        role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in _BLOCKS:
-            raise GatewayFault.invalid(
-                f"{where}.role is {short(role)}; expected one of {', '.join(_BLOCKS)}", param=where
-            )
-        read += _message(role, list(_blocks(message.get("content"), f"{where}.content", _BLOCKS[role])), where)
+        read += _read_message(
+            message.role, list(_read_blocks(message.content, f"{where}.content", message.role)), where
+        )
     return without_prefill(with_user_turn(read))
 
 
-def _message(role: str, blocks: list[tuple[str, Any]], where: str) -> list[Message]:
-    results = [_result(value, where) for kind, value in blocks if kind == "toolResult"]
-    read: Message = {"role": role, **content_fields(value for kind, value in blocks if kind == "text")}
-    if results and not read["content"]:
-        return results
-    calls = [_call(value, where) for kind, value in blocks if kind == "toolUse"]
-    reasoning = "".join(_reasoning(value, where) for kind, value in blocks if kind == "reasoningContent")
-    if calls:
-        read["tool_calls"] = calls
-    if reasoning:
-        read["reasoning_content"] = reasoning
-    return [*results, read]
+def _read_message(role: str, blocks: list[tuple[str, Any]], where: str) -> list[Message]:
+    content = content_fields(value for kind, value in blocks if kind == "text")
+    if role == "assistant":
+        calls = [_read_call(value, where) for kind, value in blocks if kind == "toolUse"]
+        thoughts = [value.member(where) for kind, value in blocks if kind == "reasoningContent"]
+        reasoning = "".join(value.text for kind, value in thoughts if kind == "reasoningText")
+        return [assistant_message(content, calls, reasoning)]
+    results = [_read_result(value, where) for kind, value in blocks if kind == "toolResult"]
+    return [*results, {"role": role, **content}] if content["content"] or not results else results
 
 
-def _blocks(content: Any, where: str, allowed: set[str]) -> Iterator[tuple[str, Any]]:
-    """The kind and value of each block; what is text in any form is `text`, and so is the placeholder of an image."""
-    if not isinstance(content, list):
-        raise GatewayFault.invalid(f"{where} is not a list of blocks", param=where)
+def _read_blocks(content: list[ConverseBlock], where: str, holder: str) -> Iterator[tuple[str, Any]]:
+    """The kind and value of each block; a text in any form, and the placeholder of an image, is `text`."""
     for place, block in enumerate(content):
         here = f"{where}[{place}]"
-        kind, value = _member(block, here)
+        kind, value = block.member(here)
         if kind == "guardContent":
-            kind, value = _member(value, here)
-            value = value.get("text") if kind == "text" and isinstance(value, dict) else value
+            kind, value = value.member(here)
+            value = value.text if kind == "text" else value
         if kind == "cachePoint":
             continue
         if kind in _MEDIA:
             yield "text", Omitted(kind)
-            continue
-        if kind != "text" and kind not in allowed:
-            raise GatewayFault.invalid(f"{here} is of type {kind[:80]!r}, which has no place there", param=here)
-        if kind == "text" and not isinstance(value, str):
-            raise GatewayFault.invalid(f"{here}.text is {short(value)}, not a text", param=here)
-        yield kind, value
+        elif kind == "text" or kind in _ALLOWED[holder]:
+            yield kind, value
+        else:
+            raise GatewayFault.invalid(f"{here} has a {kind}, which is not allowed there", param=here)
 
 
-def _member(union: Any, where: str) -> tuple[str, Any]:
-    """The one member that is set."""
-    given = [(kind, value) for kind, value in union.items() if value is not None] if isinstance(union, dict) else []
-    if len(given) != 1:
-        raise GatewayFault.invalid(f"{where} is {short(union)}, not an object with one member", param=where)
-    return given[0]
+def _read_result(result: ConverseToolResult, where: str) -> Message:
+    blocks = _read_blocks(result.content, f"{where}.toolResult.content", "toolResult")
+    parts: list[Part] = [value if kind == "text" else dump(value).decode() for kind, value in blocks]
+    return {"role": "tool", **content_fields(parts), "tool_call_id": result.tool_use_id}
 
 
-def _result(result: Any, where: str) -> Message:
-    where = f"{where}.toolResult"
-    known = _struct(result, where)
-    blocks = _blocks(known.get("content"), f"{where}.content", {"json"})
-    parts = [value if kind == "text" else dump(value).decode() for kind, value in blocks]
-    return {"role": "tool", **content_fields(parts), "tool_call_id": _name(known, "toolUseId", where)}
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
-    where = f"{where}.toolUse"
-    known = _struct(call, where)
-    if known.get("type") is not None:
+def _read_call(call: ConverseToolUse, where: str) -> dict[str, Any]:
+    if call.type is not None:
         raise GatewayFault.invalid(
-            f"{where}.type is {short(known['type'])}: tools run by the server are not served", param=where
+            f"{where}.toolUse.type is set: the gateway can't run tools of AWS's servers", param=where
         )
-    given = known.get("input")
-    if given is not None and not isinstance(given, dict):
-        raise GatewayFault.invalid(f"{where}.input is {short(given)}, not an object", param=where)
-    function = {"name": _name(known, "name", where), "arguments": call_arguments(given or {})}
-    return {"id": _name(known, "toolUseId", where), "type": "function", "function": function}
+    return function_call(call.tool_use_id, call.name, call_arguments(call.input or {}))
 
 
-def _reasoning(block: Any, where: str) -> str:
-    where = f"{where}.reasoningContent"
-    kind, value = _member(block, where)
-    if kind != "reasoningText":  # encrypted by another model: nothing to read
-        return ""
-    text = _struct(value, where).get("text")
-    if not isinstance(text, str):
-        raise GatewayFault.invalid(f"{where}.reasoningText.text is {short(text)}, not a text", param=where)
-    return text
-
-
-def _tool_config(config: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str], str]:
-    """The tools, the kinds of those that AWS's servers run, and which may be called."""
-    given = config.get("tools")
-    if not isinstance(given or [], list):
-        raise GatewayFault.invalid("toolConfig.tools is not a list", param="toolConfig.tools")
-    tools, omitted = [], []
-    for place, tool in enumerate(given or []):
-        where = f"toolConfig.tools[{place}]"
-        kind, value = _member(tool, where)
+def _read_tools(config: ToolConfig) -> OfferedTools:
+    tools = OfferedTools()
+    for place, tool in enumerate(config.tools or ()):
+        kind, value = tool.member(f"toolConfig.tools[{place}]")
         if kind == "toolSpec":
-            spec = _struct(value, f"{where}.toolSpec")
-            schema = _object(spec, "inputSchema").get("json")
-            tools.append(function_tool(spec.get("name"), spec.get("description"), schema, where))
+            schema = (value.input_schema or {}).get("json")
+            tools.shown.append(function_tool(value.name, value.description, schema))
         elif kind == "systemTool":
-            omitted.append(str(_struct(value, where).get("name") or kind)[:80])
-        elif kind != "cachePoint":
-            raise GatewayFault.invalid(
-                f"{where} is of type {kind[:80]!r}; only tools with a toolSpec are served", param=where
-            )
-    return tools, omitted, _tool_choice(config.get("toolChoice"), tools, omitted)
+            tools.omitted.append(str(value.get("name") or kind)[:80])
+    return tools
 
 
-def _tool_choice(choice: Any, tools: list[dict[str, Any]], omitted: list[str]) -> str:
-    """What may be called. A tool that is left out can't be asked for, and nothing is forced."""
-    where = "toolConfig.toolChoice"
-    if choice is None:
+def _read_tool_choice(config: ToolConfig | None, tools: OfferedTools) -> str:
+    if config is None or config.tool_choice is None:
         return "auto"
-    kind, value = _member(choice, where)
+    where = "toolConfig.toolChoice"
+    kind, value = config.tool_choice.member(where)
     if kind == "any":
-        return any_tool(tools, param=where) if tools or not omitted else "auto"
-    if kind == "tool":
-        name = _struct(value, where).get("name")
-        return chosen_tool(name, tools, param=where) if name not in omitted else "auto"
-    if kind != "auto":
-        raise GatewayFault.invalid(f"{where} is {kind[:80]!r}; expected one of auto, any, tool", param=where)
-    return "auto"
+        return tools.require_any(where)
+    return tools.require(value.get("name"), where) if kind == "tool" else "auto"
 
 
-def _sampling(inference: dict[str, Any], additional: dict[str, Any], output: dict[str, Any]) -> Sampling:
-    """The settings under the names that `read_sampling` knows, and its refusals under those that the client used."""
-    given: dict[str, tuple[str, Any]] = {}
-    nested = additional.get("inferenceConfig")  # where Nova has its topK
-    for fields, names in ((additional, _ADDITIONAL), (nested, _ADDITIONAL), (inference, _INFERENCE)):
-        if isinstance(fields, dict):
-            given |= {names[own]: (own, value) for own, value in fields.items() if own in names and value is not None}
-    schema = _output_schema(output)
+def _read_sampling(request: ConverseRequest) -> Sampling:
+    """The settings of inferenceConfig, and others of `SamplingSettings` from additionalModelRequestFields."""
+    given: dict[str, Any] = {}
+    additional = request.additional_model_request_fields or {}
+    for fields in (additional, additional.get("inferenceConfig")):  # Nova has its topK in the inner one
+        named = {_ALIASES.get(name, name): value for name, value in fields.items()} if isinstance(fields, dict) else {}
+        given |= {name: value for name, value in named.items() if name in SAMPLING and value is not None}
+    settings = parse(given, SamplingSettings, "additionalModelRequestFields")
+    for name, value in msgspec.structs.asdict(request.inference_config or ConverseSampling()).items():
+        if value is not None:
+            setattr(settings, _ALIASES.get(name, name), value)
+    schema = _read_schema(request.output_config or {})
     if schema is not None:
-        wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
-        given["response_format"] = ("response_format", wanted)
-    try:
-        return read_sampling({name: value for name, (_, value) in given.items()})
-    except GatewayFault as fault:
-        name = fault.param or ""
-        own = given[name][0] if name in given else name
-        raise GatewayFault.invalid(fault.message.replace(name, own, 1), param=own) from None
+        settings.response_format = json_format(schema)
+    return to_sampling(settings)
 
 
-def _output_schema(output: dict[str, Any]) -> dict[str, Any] | None:
-    if output.get("textFormat") is None:
+def _read_schema(output: dict[str, Any]) -> dict[str, Any] | None:
+    """The JSON schema of the reply, which comes as text."""
+    wanted: Any = output.get("textFormat")
+    if wanted is None:
         return None
-    where = "outputConfig.textFormat"
-    kind, described = _member(_struct(output["textFormat"], where).get("structure"), f"{where}.structure")
-    schema = described.get("schema") if kind == "jsonSchema" and isinstance(described, dict) else None
-    if isinstance(schema, str):
-        try:
-            return read_json(schema.encode("utf-8", "surrogatepass"))
-        except GatewayFault as fault:
-            raise GatewayFault.invalid(f"{where}'s schema is no JSON schema: {fault.message}", param=where) from None
-    raise GatewayFault.invalid(f"{where} has no jsonSchema with a schema in JSON", param=where)
+    for name in ("structure", "jsonSchema", "schema"):
+        wanted = wanted.get(name) if isinstance(wanted, dict) else None
+    where = "outputConfig.textFormat.structure.jsonSchema.schema"
+    if not isinstance(wanted, str):
+        raise GatewayFault.invalid(f"{where} is {short(wanted)}; expected a JSON schema as text", param=where)
+    try:
+        return read_json(wanted.encode("utf-8", "surrogatepass"))
+    except GatewayFault as fault:
+        raise GatewayFault.invalid(f"{where} is not valid: {fault.message}", param=where) from None
 
 
-def _template(additional: dict[str, Any]) -> dict[str, Any]:
+def _read_template(additional: dict[str, Any]) -> dict[str, Any]:
     for name in ("thinking", "reasoning_config", "reasoningConfig"):
         config = additional.get(name)
         kind = config.get("type") if isinstance(config, dict) else None
-        if isinstance(kind, str) and kind in _THINKING:
-            return {"enable_thinking": _THINKING[kind]}
+        if kind in ("enabled", "adaptive", "disabled"):
+            return {"enable_thinking": kind != "disabled"}
     return {}
-
-
-def _object(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object within an object; not given is empty."""
-    return _struct(body[name], name) if body.get(name) is not None else {}
-
-
-def _struct(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise GatewayFault.invalid(f"{where} is {short(value)}, not an object", param=where)
-    return value
-
-
-def _name(known: dict[str, Any], name: str, where: str) -> str:
-    value = known.get(name)
-    if not isinstance(value, str) or not value:
-        raise GatewayFault.invalid(f"{where} has no {name}", param=where)
-    return value

@@ -1,8 +1,8 @@
-"""Google's generateContent and streamGenerateContent: what is said over them. Pure.
+"""Google's generateContent and streamGenerateContent: answers, streams and errors. Pure.
 
-A stream is server-sent events, or one JSON array, as the query asks. Thoughts are told where the call asks for them;
-a signature carries them in any case, on the first function call or on the last text, where Google has it. API keys
-are not looked at: the key in the URL is what counts.
+A stream is server-sent events or one JSON array, as the query says. Thoughts are sent if the call asks for them; a
+signature carries them in any case, on the first function call or on the last text, as on Google's servers. The gateway
+does not check API keys: the key in the URL decides.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from ....errors import GatewayFault
 from ...call.chat import ChatCall, Reply, TextCall, ToolCall
 from ...record.turn import Tokens
-from ..base import Asked, Refusal, Wire, call_input
+from ..base import ErrorReply, Wire, WireRequest
 from ..json_body import dump, one_line
-from ..openai.chat_completions import number
+from ..openai.chat_completions import finite_or_none
+from ..tools import call_input
 from .contents import sign
-from .generate_request import read_generate
-from .google_types import members, names_in_camel_case
+from .generate_request import parse_generate, read_generate
 
 if TYPE_CHECKING:
     from ...record.session import Answer, Outcome
@@ -29,7 +29,7 @@ Part = dict[str, Any]
 
 
 def model_name(path: str) -> str | None:
-    """The model in a path. Vertex's clients split a name at its slash: what comes before is the publisher.
+    """The model in a path. Vertex's clients split a name at its slash: the first part is the publisher.
 
     >>> model_name("v1beta/models/gemini-2.5-pro:generateContent")
     'gemini-2.5-pro'
@@ -43,7 +43,7 @@ def model_name(path: str) -> str | None:
 
 
 def usage(prompt: int, kept: int, sampled: int) -> dict[str, int]:
-    """The tokens that an answer took; thoughts are among those of the candidates."""
+    """The tokens that an answer took; the candidates' include thoughts."""
     return {
         "promptTokenCount": prompt,
         "candidatesTokenCount": sampled,
@@ -59,14 +59,16 @@ def function_call(call: ToolCall) -> Part:
 class GenerateExchange:
     """One request to `generateContent`, or to `streamGenerateContent` as events."""
 
-    def __init__(self, asked: Asked, *, stream: bool = False) -> None:
-        self.call: ChatCall | TextCall = read_generate(asked.body, model_name(asked.path))
+    def __init__(self, request: WireRequest, *, stream: bool = False) -> None:
+        body = parse_generate(request.body)
+        self.call: ChatCall | TextCall = read_generate(body, model_name(request.path))
         self.stream = stream
-        config = members(names_in_camel_case(asked.body), "generationConfig")
-        self._tells_thoughts = members(config, "thinkingConfig").get("includeThoughts") is True
-        self._decode = asked.decode
-        self._about: dict[str, Any] = {}
-        self._untold: dict[int, list[Tokens]] = {}
+        config = body.generation_config
+        thinking = config.thinking_config if config is not None else None
+        self._shows_thoughts = thinking is not None and thinking.include_thoughts is True
+        self._decode = request.decode
+        self._envelope: dict[str, Any] = {}
+        self._pending: dict[int, list[Tokens]] = {}
         """Tokens whose logprobs go with the next chunk of their choice."""
         self._sampled = 0
 
@@ -75,19 +77,19 @@ class GenerateExchange:
         for place, outcome in enumerate(answer.outcomes):
             self._note(place, outcome.tokens)
             reply = outcome.reply
-            thought = [_thought(reply.reasoning)] if reply.reasoning and self._tells_thoughts else []
+            thought = [_thought(reply.reasoning)] if reply.reasoning and self._shows_thoughts else []
             said = [{"text": reply.content}] if reply.content else []
             candidates.append(self._candidate(place, thought + _signed(said, reply), _finish_reason(outcome)))
         turns = [outcome.turn for outcome in answer.outcomes]
         used = usage(turns[0].prompt_length, turns[0].keep, sum(len(turn.sampled) for turn in turns))
-        return dump({"candidates": candidates, "usageMetadata": used, **_about(answer)})
+        return dump({"candidates": candidates, "usageMetadata": used, **_envelope(answer)})
 
     def begin(self, answer: Answer) -> None:
-        self._about = _about(answer)
+        self._envelope = _envelope(answer)
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
         self._note(choice, tokens)
-        parts: list[Part] = [_thought(reasoning)] if reasoning and self._tells_thoughts else []
+        parts: list[Part] = [_thought(reasoning)] if reasoning and self._shows_thoughts else []
         if content:
             parts.append({"text": content})
         return self._chunk({"candidates": [self._candidate(choice, parts)]}) if parts else b""
@@ -103,47 +105,47 @@ class GenerateExchange:
         return b""
 
     def fail(self, fault: GatewayFault) -> bytes:
-        """As plain JSON: clients look for an error there, and take an event for a chunk that says nothing."""
+        """As plain JSON: clients look for an error there, and read an event as an empty chunk."""
         return one_line(dump(error(fault))) + b"\n\n"
 
     def keep_alive(self) -> bytes:
-        """Nothing but white space: Google's clients read no comments."""
+        """White space: Google's clients read no comments."""
         return b"\n\n"
 
-    def _chunk(self, said: dict[str, Any]) -> bytes:
-        return b"data: " + one_line(dump(said | self._about)) + b"\n\n"
+    def _chunk(self, fields: dict[str, Any]) -> bytes:
+        return b"data: " + one_line(dump(fields | self._envelope)) + b"\n\n"
 
     def _note(self, choice: int, tokens: Tokens) -> None:
         if self.call.logprobs and tokens is not None and tokens.ids:
-            self._untold.setdefault(choice, []).append(tokens)
+            self._pending.setdefault(choice, []).append(tokens)
 
     def _candidate(self, choice: int, parts: list[Part], reason: str | None = None) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": choice}
         if reason is not None:
             candidate["finishReason"] = reason
-        untold = self._untold.pop(choice, [])
-        if untold:
-            candidate["logprobsResult"] = self._logprobs(untold)
+        pending = self._pending.pop(choice, [])
+        if pending:
+            candidate["logprobsResult"] = self._logprobs(pending)
         return candidate
 
-    def _logprobs(self, untold: list[Tokens]) -> dict[str, Any]:
-        chosen = [self._token(*pair) for tokens in untold for pair in zip(tokens.ids, tokens.logprobs, strict=True)]
+    def _logprobs(self, pending: list[Tokens]) -> dict[str, Any]:
+        chosen = [self._token(*pair) for tokens in pending for pair in zip(tokens.ids, tokens.logprobs, strict=True)]
         tops = [
-            {"candidates": [self._token(*pair) for pair in top.items()]} for tokens in untold for top in tokens.tops
+            {"candidates": [self._token(*pair) for pair in top.items()]} for tokens in pending for top in tokens.tops
         ]
         return {"chosenCandidates": chosen, "topCandidates": tops}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        return {"token": self._decode([token]), "tokenId": token, "logProbability": number(logprob)}
+        return {"token": self._decode([token]), "tokenId": token, "logProbability": finite_or_none(logprob)}
 
 
 class ArrayExchange(GenerateExchange):
-    """One request to `streamGenerateContent` that wants one JSON array, an element at a time."""
+    """One request to `streamGenerateContent`, answered with one JSON array, an element at a time."""
 
     _begun = False
 
-    def _chunk(self, said: dict[str, Any]) -> bytes:
-        return self._element(dump(said | self._about))
+    def _chunk(self, fields: dict[str, Any]) -> bytes:
+        return self._element(dump(fields | self._envelope))
 
     def end(self, answer: Answer) -> bytes:
         return b"]"
@@ -157,7 +159,7 @@ class ArrayExchange(GenerateExchange):
         return before + data
 
 
-def _about(answer: Answer) -> dict[str, Any]:
+def _envelope(answer: Answer) -> dict[str, Any]:
     return {"modelVersion": answer.model, "responseId": answer.uid}
 
 
@@ -166,7 +168,7 @@ def _thought(text: str) -> Part:
 
 
 def _signed(said: list[Part], reply: Reply) -> list[Part]:
-    """Parts of a reply with its calls, and with its thought in a signature. There is a part, be it empty."""
+    """A reply's parts with its calls, and its thought in a signature. A reply without any gets an empty part."""
     calls = [function_call(call) for call in reply.tool_calls]
     if not calls and not said:
         said = [{"text": ""}]
@@ -179,12 +181,7 @@ def _finish_reason(outcome: Outcome) -> str:
     return "MAX_TOKENS" if outcome.turn.finish == "length" else "STOP"
 
 
-def counted(tokens: int) -> bytes:
-    """The answer of `countTokens`."""
-    return dump({"totalTokens": tokens})
-
-
-# Refusals
+# Errors
 
 _STATUSES = {
     401: "UNAUTHENTICATED",
@@ -203,7 +200,7 @@ _TYPE = "type.googleapis.com/google.rpc."
 
 
 def error(fault: GatewayFault) -> dict[str, Any]:
-    """An error in Google's shape."""
+    """An error in Google's format."""
     message = fault.message
     if fault.code == "context_length_exceeded":  # agents look for these words
         message = f"The input token count exceeds the maximum number of tokens allowed: {message}"
@@ -216,8 +213,8 @@ def error(fault: GatewayFault) -> dict[str, Any]:
     return {"error": {"code": fault.status, "message": message, "status": status, "details": details}}
 
 
-def refuse(fault: GatewayFault) -> Refusal:
-    return Refusal(fault.status, dump(error(fault)))
+def refuse(fault: GatewayFault) -> ErrorReply:
+    return ErrorReply(fault.status, dump(error(fault)))
 
 
 GENERATE = Wire(GenerateExchange, refuse)

@@ -1,155 +1,194 @@
-"""Requests to Google's generateContent and countTokens: tools and settings as canonical calls. Pure.
-
-Google's servers read the names of fields in camel case and in snake case, and so does this.
-"""
+"""Requests to Google's generateContent and countTokens: tools and settings as canonical calls. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from ....engine.base import Sampling
+from msgspec import Meta, Struct
+
 from ....errors import GatewayFault
 from ...call.chat import ChatCall
-from ..base import any_tool, function_tool, without_prefill
-from ..fields import flag, short, whole
-from ..openai.chat_completions import MOST_CHOICES, allowed_tools
-from ..openai.sampling import read_sampling
-from .contents import read_contents
-from .google_types import json_schema, members, names_in_camel_case
+from ..content import without_prefill
+from ..fields import (
+    INT32_MAX,
+    Choices,
+    Name,
+    Penalty,
+    PositiveCount,
+    Probability,
+    Seed,
+    StopStrings,
+    Temperature,
+    TopK,
+    TopLogprobs,
+    parse,
+)
+from ..openai.sampling import ResponseFormat, SamplingSettings, json_format, to_sampling
+from ..tools import OfferedTools, function_tool
+from .contents import GoogleContent, read_contents
+from .google_types import in_camel_case, json_schema
 
-_SETTINGS = {
-    "temperature": "temperature",
-    "topP": "top_p",
-    "topK": "top_k",
-    "maxOutputTokens": "max_tokens",
-    "stopSequences": "stop",
-    "seed": "seed",
-    "presencePenalty": "presence_penalty",
-    "frequencyPenalty": "frequency_penalty",
-}
-"""Google's sampling settings, and the names that `read_sampling` knows them by."""
+
+class FunctionDeclaration(Struct, rename="camel"):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    parameters_json_schema: dict[str, Any] | None = None
 
 
-def read_generate(body: dict[str, Any], model: str | None) -> ChatCall:
+class GoogleTool(Struct, rename="camel"):
+    function_declarations: list[FunctionDeclaration] | None = None
+
+
+_MODES = "^(AUTO|ANY|NONE|VALIDATED|MODE_UNSPECIFIED|auto|any|none|validated|)$"
+
+
+class CallingConfig(Struct, rename="camel"):
+    mode: Annotated[str, Meta(pattern=_MODES)] | None = None
+    allowed_function_names: list[Any] | None = None
+
+
+class GoogleToolConfig(Struct, rename="camel"):
+    function_calling_config: CallingConfig | None = None
+
+
+class ThinkingConfig(Struct, rename="camel"):
+    include_thoughts: Any = None
+    thinking_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    thinking_level: str | None = None
+
+
+class GenerationConfig(Struct, rename="camel"):
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    top_k: TopK | None = None
+    max_output_tokens: PositiveCount | None = None
+    stop_sequences: StopStrings | None = None
+    seed: Seed | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    candidate_count: Choices | None = None
+    response_mime_type: Annotated[str, Meta(pattern="^(text/plain|application/json|text/x.enum|)$")] | None = None
+    response_schema: dict[str, Any] | None = None
+    response_json_schema: dict[str, Any] | None = None
+    response_logprobs: bool | None = None
+    logprobs: TopLogprobs | None = None
+    thinking_config: ThinkingConfig | None = None
+
+
+class GenerateRequest(Struct, rename="camel"):
     """A request to `generateContent` or `streamGenerateContent`."""
-    call = read_counted(body, model)
+
+    contents: Annotated[list[GoogleContent], Meta(min_length=1)]
+    system_instruction: str | GoogleContent | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_config: GoogleToolConfig | None = None
+    generation_config: GenerationConfig | None = None
+    cached_content: Any = None
+
+
+class GoogleCountRequest(Struct, rename="camel"):
+    """A request to `countTokens`: contents alone, or a whole request to `generateContent`."""
+
+    contents: list[GoogleContent] | None = None
+    generate_content_request: dict[str, Any] | None = None
+
+
+def parse_generate(body: dict[str, Any]) -> GenerateRequest:
+    """A request's body, with names in either case."""
+    body = in_camel_case(body)
+    config = body.get("generationConfig")
+    if isinstance(config, dict) and "_responseJsonSchema" in config:
+        config.setdefault("responseJsonSchema", config["_responseJsonSchema"])
+    return parse(body, GenerateRequest)
+
+
+def read_generate(request: GenerateRequest, model: str | None) -> ChatCall:
+    """The call of a request to `generateContent` or `streamGenerateContent`."""
+    call = read_prompt(request, model)
     without_prefill(list(call.messages))
     return call
 
 
-def read_counted(body: dict[str, Any], model: str | None) -> ChatCall:
-    """A request to `countTokens`, which has contents alone or all of a request to `generateContent`."""
-    body = names_in_camel_case(body)
-    if body.get("generateContentRequest") is not None:
-        body = members(body, "generateContentRequest")
-    if body.get("cachedContent"):
+def read_count(body: dict[str, Any], model: str | None) -> ChatCall:
+    """The prompt of a request to `countTokens`."""
+    request = parse(in_camel_case(body), GoogleCountRequest)
+    return read_prompt(parse_generate(request.generate_content_request or body), model)
+
+
+def read_prompt(request: GenerateRequest, model: str | None) -> ChatCall:
+    """The call of a request, which may still end with the model's contents."""
+    if request.cached_content:
         raise GatewayFault.invalid(
-            "cachedContent names a cache, and none is kept here: send its contents", param="cachedContent"
+            "cachedContent is not supported: the gateway stores no caches; send the contents", param="cachedContent"
         )
-    config = members(body, "generationConfig")
-    tools, omitted = _tools(body.get("tools"))
-    logprobs = flag(config, "responseLogprobs")
+    config = request.generation_config or GenerationConfig()
+    tools = _read_tools(request.tools or [])
+    calling = request.tool_config.function_calling_config if request.tool_config is not None else None
     return ChatCall(
-        messages=read_contents(body.get("contents"), body.get("systemInstruction")),
-        tools=tools,
-        omitted=tuple(omitted),
-        tool_choice=_tool_choice(members(members(body, "toolConfig"), "functionCallingConfig"), tools, omitted),
-        sampling=_sampling(config, whole(config, "logprobs", 0, 0, 20) if logprobs else 0),
-        n=whole(config, "candidateCount", 1, 1, MOST_CHOICES),
+        messages=read_contents(request.contents, request.system_instruction),
+        **tools.fields(),
+        tool_choice=_read_tool_choice(calling or CallingConfig(), tools),
+        sampling=to_sampling(_read_settings(config), (config.logprobs or 0) if config.response_logprobs else 0),
+        n=config.candidate_count or 1,
         model=model,
-        logprobs=logprobs,
-        template=_template(members(config, "thinkingConfig")),
+        logprobs=bool(config.response_logprobs),
+        template=_read_template(config.thinking_config or ThinkingConfig()),
     )
 
 
-# Tools
+def _read_tools(given: list[dict[str, Any]]) -> OfferedTools:
+    """The functions; tools under other names run on Google's servers and are left out."""
+    tools = OfferedTools()
+    for place, tool in enumerate(given):
+        for declared in parse(tool, GoogleTool, f"tools[{place}]").function_declarations or ():
+            schema = declared.parameters_json_schema
+            if schema is None:
+                schema = json_schema(declared.parameters)
+            tools.shown.append(function_tool(declared.name, declared.description, schema))
+        tools.omitted += [name[:80] for name in tool if name != "functionDeclarations"]
+    return tools
 
 
-def _tools(tools: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """The functions, and the names of tools that Google's servers run."""
-    if tools is None:
-        return [], []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise GatewayFault.invalid("tools is not a list of objects", param="tools")
-    read: list[dict[str, Any]] = []
-    omitted: list[str] = []
-    for place, tool in enumerate(map(names_in_camel_case, tools)):
-        declared = tool.pop("functionDeclarations", [])
-        where = f"tools[{place}].functionDeclarations"
-        if not isinstance(declared, list) or not all(isinstance(function, dict) for function in declared):
-            raise GatewayFault.invalid(f"{where} is not a list of objects", param=where)
-        read += [_function(names_in_camel_case(function), where) for function in declared]
-        omitted += [name[:80] for name in tool]
-    return read, omitted
-
-
-def _function(declared: dict[str, Any], where: str) -> dict[str, Any]:
-    schema = declared.get("parametersJsonSchema")
-    if schema is None:
-        schema = json_schema(declared.get("parameters"))
-    return function_tool(declared.get("name"), declared.get("description"), schema, where)
-
-
-def _tool_choice(config: dict[str, Any], tools: Sequence[dict[str, Any]], omitted: Sequence[str]) -> str:
-    where = "toolConfig.functionCallingConfig"
-    mode, names = config.get("mode") or "AUTO", config.get("allowedFunctionNames") or []
-    if not isinstance(mode, str) or not isinstance(names, list):
-        raise GatewayFault.invalid(f"{where} is {short(config)}; it has a mode and allowedFunctionNames", param=where)
-    mode = mode.upper()
+def _read_tool_choice(config: CallingConfig, tools: OfferedTools) -> str:
+    where, mode = "toolConfig.functionCallingConfig", (config.mode or "AUTO").upper()
     if mode == "NONE":
         return "none"
-    if mode not in ("AUTO", "ANY", "VALIDATED", "MODE_UNSPECIFIED"):
-        raise GatewayFault.invalid(f"{where}.mode is {short(mode)}; expected AUTO, ANY, NONE or VALIDATED", param=where)
-    if omitted and not tools:
-        return "auto"
-    if names:
-        return allowed_tools(names, tools, required=mode == "ANY", param=where)
-    return any_tool(tools, param=where) if mode == "ANY" else "auto"
+    if config.allowed_function_names:
+        return tools.allow(config.allowed_function_names, required=mode == "ANY", param=where)
+    return tools.require_any(where) if mode == "ANY" else "auto"
 
 
-# Settings
+def _read_settings(config: GenerationConfig) -> SamplingSettings:
+    return SamplingSettings(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_tokens=config.max_output_tokens,
+        stop=config.stop_sequences,
+        seed=config.seed,
+        presence_penalty=config.presence_penalty,
+        frequency_penalty=config.frequency_penalty,
+        response_format=_read_format(config),
+    )
 
 
-def _sampling(config: dict[str, Any], top_logprobs: int) -> Sampling:
-    """The settings under the names that `read_sampling` knows, and its refusals under Google's."""
-    given = {name: config[own] for own, name in _SETTINGS.items() if config.get(own) is not None}
-    wanted = _format(config)
-    if wanted is not None:
-        given["response_format"] = wanted
-    try:
-        return read_sampling(given, top_logprobs=top_logprobs)
-    except GatewayFault as fault:
-        name = fault.param or ""
-        own = next((own for own, known in _SETTINGS.items() if known == name), name)
-        raise GatewayFault.invalid(fault.message.replace(name, own, 1), param=f"generationConfig.{own}") from None
-
-
-def _format(config: dict[str, Any]) -> dict[str, Any] | None:
-    """The wanted form of the reply, as OpenAI's `response_format`."""
-    where = "generationConfig.responseMimeType"
-    kind = config.get("responseMimeType") or "text/plain"
-    if kind not in ("text/plain", "application/json", "text/x.enum"):
-        raise GatewayFault.invalid(f"{where} is {short(kind)}; expected text/plain or application/json", param=where)
-    schema = config.get("responseJsonSchema") or config.get("_responseJsonSchema")
+def _read_format(config: GenerationConfig) -> ResponseFormat | None:
+    schema = config.response_json_schema or json_schema(config.response_schema)
     if schema is None:
-        schema = json_schema(config.get("responseSchema"))
-    if schema is None:
-        return {"type": "json_object"} if kind == "application/json" else None
-    if not isinstance(schema, dict):
+        return ResponseFormat("json_object") if config.response_mime_type == "application/json" else None
+    if config.response_mime_type == "text/x.enum":
+        where = "generationConfig.responseMimeType"
         raise GatewayFault.invalid(
-            f"the schema of the response is {short(schema)}, not an object", param="generationConfig"
+            f"{where} is 'text/x.enum', which is not supported; send application/json with the same schema", param=where
         )
-    if kind == "text/x.enum":
-        raise GatewayFault.invalid(f"{where} is {kind!r}: ask for application/json with the same schema", param=where)
-    return {"type": "json_schema", "json_schema": {"schema": schema}}
+    return json_format(schema)
 
 
-def _template(thinking: dict[str, Any]) -> dict[str, Any]:
-    """Whether to think: not with a budget of 0, or at the lowest level. The template decides where neither is given."""
-    budget, level = thinking.get("thinkingBudget"), thinking.get("thinkingLevel")
-    if budget is not None:
-        return {"enable_thinking": whole(thinking, "thinkingBudget", 0, -1, 2**31 - 1) != 0}
-    if isinstance(level, str) and level:
-        return {"enable_thinking": level.upper() != "MINIMAL"}
+def _read_template(thinking: ThinkingConfig) -> dict[str, Any]:
+    """Whether to think: not with a budget of 0 or at the lowest level. Without either, the template decides."""
+    if thinking.thinking_budget is not None:
+        return {"enable_thinking": thinking.thinking_budget != 0}
+    if thinking.thinking_level:
+        return {"enable_thinking": thinking.thinking_level.upper() != "MINIMAL"}
     return {}

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....errors import GatewayFault
-from ..fields import short
-
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
-"""Numbers that Google writes as text, as JSON has no integers of 64 bits."""
+"""Numbers that Google writes as text, because JSON has no 64-bit integers."""
+_SCHEMAS = {"parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "_responseJsonSchema"}
+_OPAQUE = {"args", "response", *_SCHEMAS}
+"""Fields whose values are the client's own."""
 
 
-def names_in_camel_case(fields: dict[str, Any]) -> dict[str, Any]:
-    """An object with its names as Google documents them, without those that are null."""
-    return {_camel(name): value for name, value in fields.items() if value is not None}
+def in_camel_case(value: Any) -> Any:
+    """A request with its field names as Google documents them, without those that are null.
+
+    Google's servers accept names in camel case and in snake case.
+    """
+    if isinstance(value, list):
+        return [in_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_camel(name): inner for name, inner in value.items() if inner is not None}
+    return {name: inner if name in _OPAQUE else in_camel_case(inner) for name, inner in named.items()}
 
 
 def _camel(name: str) -> str:
@@ -23,21 +31,11 @@ def _camel(name: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
-def members(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object within an object; not given is empty."""
-    value = fields.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise GatewayFault.invalid(f"{name} is {short(value)}, not an object", param=name)
-    return names_in_camel_case(value)
-
-
 def json_schema(schema: Any) -> Any:
-    """Google's `Schema` in the words of JSON schema; what is none is given back as it is."""
+    """Google's `Schema` as a JSON schema; any other value unchanged."""
     if not isinstance(schema, dict):
         return schema
-    given = names_in_camel_case(schema)
+    given = {_camel(name): value for name, value in schema.items() if value is not None}
     read = {name: _member(name, value) for name, value in given.items() if name not in ("nullable", "propertyOrdering")}
     if read.get("type") == "type_unspecified":
         del read["type"]

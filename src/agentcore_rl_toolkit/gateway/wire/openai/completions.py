@@ -4,57 +4,76 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
 
 from ....errors import GatewayFault
 from ...call.chat import TextCall
 from ...record.turn import Tokens
-from ..base import Asked, Wire
-from ..fields import text, whole
-from .chat_completions import MOST_CHOICES, Exchange, Tops, finish_reason, number, refuse, token_texts
-from .sampling import read_sampling
+from ..base import Wire, WireRequest
+from ..fields import Choices, Count, Name, TopLogprobs, parse
+from .chat_completions import (
+    CompletionsExchange,
+    CompletionsRequest,
+    Tops,
+    finish_reason,
+    finite_or_none,
+    refuse,
+    token_texts,
+)
+from .sampling import to_sampling
 
 if TYPE_CHECKING:
     from ...record.session import Outcome
 
 
-def read_completion(body: dict[str, Any]) -> TextCall:
+class TextRequest(CompletionsRequest, kw_only=True):
     """A request to `/completions`."""
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]
-    if isinstance(prompt, list) and prompt:
-        if not all(type(i) is int and 0 <= i < 2**31 for i in prompt):
-            several = all(isinstance(one, (str, list)) for one in prompt)
-            said = "has several prompts; send one a request" if several else "is neither a text nor a list of token ids"
-            raise GatewayFault.invalid(f"prompt {said}", param="prompt")
-    elif not isinstance(prompt, str) or not prompt:
-        raise GatewayFault.invalid("prompt is neither a text nor a list of token ids (one a request)", param="prompt")
+
+    prompt: Name | Annotated[list[str | Count | list[Count]], Meta(min_length=1)]
+    logprobs: TopLogprobs | bool | None = None
+    best_of: Choices | None = None
+    echo: Any = None
+    suffix: Any = None
+
+
+def read_completion(request: TextRequest) -> TextCall:
+    """The call of a request."""
     for name in ("echo", "suffix"):
-        if body.get(name):
+        if getattr(request, name):
             raise GatewayFault.invalid(f"{name} is not supported", param=name)
-    if whole(body, "best_of", 1, 1, MOST_CHOICES) > whole(body, "n", 1, 1, MOST_CHOICES):
-        raise GatewayFault.invalid(
-            "best_of is not supported: nothing that was sampled is kept back; use n", param="best_of"
-        )
-    top = body.get("logprobs")
+    if (request.best_of or 1) > (request.n or 1):
+        raise GatewayFault.invalid("best_of is not supported: the gateway returns every sample; use n", param="best_of")
     return TextCall(
-        prompt=prompt,
-        sampling=read_sampling(body, top_logprobs=whole(body, "logprobs", 0, 0, 20) if top is not None else 0),
-        n=whole(body, "n", 1, 1, MOST_CHOICES),
-        model=text(body, "model"),
-        logprobs=top is not None and top is not False,
+        prompt=_read_prompt(request.prompt),
+        sampling=to_sampling(request, int(request.logprobs or 0)),
+        n=request.n or 1,
+        model=request.model or None,
+        logprobs=request.logprobs is not None and request.logprobs is not False,
     )
 
 
-class TextExchange(Exchange):
+def _read_prompt(prompt: str | list[Any]) -> str | list[int]:
+    """One prompt: a text or token ids, or a list with one of these."""
+    if isinstance(prompt, list) and isinstance(prompt[0], (str, list)):
+        if len(prompt) > 1:
+            raise GatewayFault.invalid("prompt holds several prompts; send one in each request", param="prompt")
+        prompt = prompt[0]
+    if not prompt or (isinstance(prompt, list) and not all(type(token) is int for token in prompt)):
+        raise GatewayFault.invalid("prompt is neither a text nor a list of token ids", param="prompt")
+    return prompt
+
+
+class TextExchange(CompletionsExchange):
     """One request to `/completions`."""
 
     _prefix, _kind, _chunk = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(read_completion(asked.body), asked)
-        self._said: Counter[int] = Counter()
+    def __init__(self, request: WireRequest) -> None:
+        body = parse(request.body, TextRequest)
+        super().__init__(read_completion(body), body, request)
+        self._lengths: Counter[int] = Counter()
         """Characters of each choice so far."""
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
@@ -76,21 +95,22 @@ class TextExchange(Exchange):
         if not self.call.logprobs:
             return None
         texts, values, tops = token_texts(tokens, self._decode)
-        start = self._said[choice]
-        self._said[choice] += sum(map(len, texts))
+        start = self._lengths[choice]
+        self._lengths[choice] += sum(map(len, texts))
         return text_logprobs(texts, values, tops, start)
 
 
 def text_logprobs(tokens: Sequence[str], values: Sequence[float], tops: Tops, start: int = 0) -> dict[str, Any]:
-    """Logprobs as `/completions` gives them."""
+    """Logprobs in the format of `/completions`."""
     offsets, place = [], start
     for token in tokens:
         offsets.append(place)
         place += len(token)
     return {
         "tokens": list(tokens),
-        "token_logprobs": [number(value) for value in values],
-        "top_logprobs": [{t: number(v) for t, v in reversed(top)} for top in tops],  # of one text, the likeliest
+        "token_logprobs": [finite_or_none(value) for value in values],
+        # Of several alternatives with the same text, the likeliest stays.
+        "top_logprobs": [{text: finite_or_none(value) for text, value in reversed(top)} for top in tops],
         "text_offset": offsets,
     }
 

@@ -1,63 +1,70 @@
-"""Items of OpenAI's Responses: read into canonical messages, and made of a reply as it comes. Pure.
+"""Items of OpenAI's Responses, read into canonical messages. Pure.
 
-A model's turn is several items here, and one message in canonical form. What belongs to one turn is told by the ids
-that we gave its items, or by their order where a client left them out.
+A model's turn is several items here, and one message in canonical form. The ids that the gateway gave its items tell
+which of them belong to one turn; where a client left the ids out, their order tells.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from ....errors import GatewayFault
-from ...call.chat import Message, Reply, ToolCall, parse_arguments
+from ...call.chat import Message, parse_arguments
 from ...call.history import Kept
-from ..base import call_arguments
-from ..fields import short
-from .chat_completions import read_content
+from ..fields import parse, short
+from ..tools import call_arguments, function_call
+from .chat_completions import ROLES, ContentPart, read_content
+from .response_output import ResponseOutput
 from .response_tools import SEARCH, ResponseTools, custom_arguments, flat_name
 
-Event = tuple[str, dict[str, Any]]
-"""Its type, and what else is in it."""
-
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_OURS = re.compile(r"(?:rs|msg|fc|ctc|tsc|call)_([0-9a-f]{16})_\d+")
+_OWN_ID = re.compile(r"(?:rs|msg|fc|ctc|tsc|call)_([0-9a-f]{16})_\d+")
 _CALLS = ("function_call", "custom_tool_call", "tool_search_call")
 _RESULTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
-_SERVED_ELSEWHERE = (
+_SERVER_SIDE = (
     *("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "computer_call"),
     *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
 )
-"""Items of tools that OpenAI's servers run: none of them can be this model's."""
-_PARTS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
+"""Items of tools that run on OpenAI's servers: this model never made them."""
+_KINDS = ["message", "reasoning", "item_reference", "additional_tools", *_CALLS, *_RESULTS, *_SERVER_SIDE]
 
 
-# Items in
+class ResponseItem(Struct):
+    type: Annotated[str, Meta(extra_json_schema={"enum": _KINDS})] | None = None
+    id: Any = None
+    role: Annotated[str, Meta(pattern="^(system|developer|user|assistant)$")] | None = None
+    content: str | list[ContentPart] | None = None
+    summary: list[Any] | None = None
+    call_id: Any = None
+    name: str | None = None
+    namespace: Any = None
+    arguments: str | dict[str, Any] | None = None
+    input: str | None = None
+    output: str | list[ContentPart] | None = None
+    tools: list[Any] | None = None
 
 
-def read_items(given: Any, kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> list[Message]:
-    """A request's input in canonical form; `kept` resolves references to items of earlier responses.
+def read_items(
+    given: str | list[Any] | None, kept: Mapping[str, Kept], tools: ResponseTools | None = None
+) -> list[Message]:
+    """A request's input in canonical form.
 
-    Tools that come with the input are added to `tools`.
+    `kept` resolves references to items of earlier responses. Tools that come with the input are added to `tools`.
     """
-    if given is None:
-        return []
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    if not isinstance(given, list):
-        raise GatewayFault.invalid("input is neither a text nor a list of items", param="input")
-    reading = _Reading(kept, tools or ResponseTools(None))
-    for place, item in enumerate(given):
+    reader = _ItemReader(kept, tools or ResponseTools())
+    for place, item in enumerate(given or ()):
         where = f"input[{place}]"
-        if not isinstance(item, dict):
-            raise GatewayFault.invalid(f"{where} is not an object", param=where)
-        reading.take(item, where)
-    return reading.messages
+        reader.add(parse(item, ResponseItem, where), where)
+    return reader.messages
 
 
-class _Reading:
-    """Messages made of items, one after the other."""
+class _ItemReader:
+    """Builds messages from items, one after the other."""
 
     def __init__(self, kept: Mapping[str, Kept], tools: ResponseTools) -> None:
         self.messages: list[Message] = []
@@ -66,85 +73,81 @@ class _Reading:
         self._open: Message | None = None
         """The assistant's message that the next item may be a part of."""
         self._uid: str | None = None
-        """The turn it belongs to, where an item's id tells."""
+        """The turn it belongs to, if an item's id tells."""
         self._turns: dict[str, Message] = {}
-        """Turns since the user last said something: calls may come between the results of others."""
+        """Turns since the last user message: calls may come between the results of others."""
 
-    def take(self, item: dict[str, Any], where: str) -> None:
-        kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+    def add(self, item: ResponseItem, where: str) -> None:
+        kind = item.type or ("message" if item.role is not None else "item_reference" if item.id else None)
         if kind == "message":
-            self._message(item, where)
+            self._add_message(item, where)
         elif kind in _CALLS:
-            self._call(item, kind, where)
+            self._add_call(item, kind, where)
         elif kind in _RESULTS:
-            self._result(item, where)
+            self._add_result(item, where)
         elif kind == "additional_tools":
-            self._bring(item, where)
-        elif kind in _SERVED_ELSEWHERE:
+            self._add_tools(item, where)
+        elif kind in _SERVER_SIDE:
             self._tools.omitted.append(kind)
         elif kind == "reasoning":
-            self._reasoning(item, where)
+            self._add_reasoning(item)
         elif kind == "item_reference":
-            self.take(self._referred(item.get("id"), where), where)
+            self.add(self._resolve(item.id, where), where)
         else:
-            raise GatewayFault.invalid(f"{where} is of type {short(kind)}, which is not served", param=where)
+            raise GatewayFault.invalid(f"{where}.type is {short(kind)}, which is not supported", param=where)
 
-    def _message(self, item: dict[str, Any], where: str) -> None:
-        role = item.get("role")
-        known = _ROLES.get(role) if isinstance(role, str) else None
-        if known is None:
-            raise GatewayFault.invalid(
-                f"{where}.role is {short(role)}; expected one of {', '.join(_ROLES)}", param=where
-            )
-        read = read_content(item.get("content"), where)
-        if known == "assistant":
-            message = self._assistant(item)
-            message["content"] += read["content"]
+    def _add_message(self, item: ResponseItem, where: str) -> None:
+        if item.role is None:
+            raise GatewayFault.invalid(f"{where}.role is missing", param=where)
+        read = read_content(item.content, where)
+        if item.role == "assistant":
+            self._assistant(item)["content"] += read["content"]
         else:
-            self._say({"role": known, **read})
+            self._add_input({"role": ROLES[item.role], **read})
 
-    def _say(self, message: Message) -> None:
-        """Add a message that is not the assistant's."""
+    def _add_input(self, message: Message) -> None:
         self._open, self._uid, self._turns = None, None, {}
         self.messages.append(message)
 
-    def _bring(self, item: dict[str, Any], where: str) -> None:
-        """Tools that come with the input: before the first turn they are like others, later their text is a message."""
+    def _add_tools(self, item: ResponseItem, where: str) -> None:
+        """Tools that come with the input. Those after the first turn are a message, so that the prompt only grows."""
         if any(message["role"] in ("assistant", "tool") for message in self.messages):
-            self._say({"role": "system", "content": self._tools.load(item.get("tools"), f"{where}.tools")})
+            text = self._tools.load_definitions(item.tools, f"{where}.tools")
+            self._add_input({"role": "system", "content": text})
         else:
-            self._tools.lead(item.get("tools"), f"{where}.tools")
+            self._tools.show(item.tools, f"{where}.tools")
 
-    def _call(self, item: dict[str, Any], kind: str, where: str) -> None:
-        name = SEARCH if kind == "tool_search_call" else item.get("name")
-        if not isinstance(name, str) or not name:
-            raise GatewayFault.invalid(f"{where} has no name", param=where)
-        function = {"name": flat_name(name, item.get("namespace")), "arguments": _arguments(item, kind, where)}
-        call = {"id": _text(item.get("call_id")), "type": "function", "function": function}
+    def _add_call(self, item: ResponseItem, kind: str, where: str) -> None:
+        name = SEARCH if kind == "tool_search_call" else item.name
+        if not name:
+            raise GatewayFault.invalid(f"{where}.name is missing", param=where)
+        call = function_call(_text(item.call_id), flat_name(name, item.namespace), _read_arguments(item, kind, where))
         self._assistant(item).setdefault("tool_calls", []).append(call)
 
-    def _result(self, item: dict[str, Any], where: str) -> None:
-        message: Message = {"role": "tool", **read_content(item.get("output"), where)}
-        if item.get("type") == "tool_search_output":
-            message["content"] = self._tools.load(item.get("tools"), f"{where}.tools")
-        if isinstance(item.get("call_id"), str):
-            message["tool_call_id"] = item["call_id"]
+    def _add_result(self, item: ResponseItem, where: str) -> None:
+        message: Message = {"role": "tool", **read_content(item.output, where)}
+        if item.type == "tool_search_output":
+            message["content"] = self._tools.load_definitions(item.tools, f"{where}.tools")
+        if isinstance(item.call_id, str):
+            message["tool_call_id"] = item.call_id
         self._open = None
         self.messages.append(message)
 
-    def _reasoning(self, item: dict[str, Any], where: str) -> None:
-        text = _joined(item.get("content"), where) or _joined(item.get("summary"), where)
+    def _add_reasoning(self, item: ResponseItem) -> None:
+        content = item.content if isinstance(item.content, list) else []
+        text = "".join(part.text or "" for part in content)
+        text = text or "".join(_text(part.get("text")) for part in item.summary or () if isinstance(part, dict))
         message = self._assistant(item)
         if text:
             message["reasoning_content"] = message.get("reasoning_content", "") + text
 
-    def _assistant(self, item: dict[str, Any]) -> Message:
+    def _assistant(self, item: ResponseItem) -> Message:
         """The message that an item of the assistant is part of."""
-        uid = _uid(item)
+        uid = _turn_uid(item)
         if uid in self._turns:
             return self._turns[uid]
         message = self._open
-        if message is None or (uid and self._uid) or self._complete(message, item):
+        if message is None or (uid and self._uid) or _starts_turn(item, message):
             message = {"role": "assistant", "content": ""}
             self.messages.append(message)
             self._uid = None
@@ -153,18 +156,14 @@ class _Reading:
             self._turns[uid] = message
         return message
 
-    def _complete(self, message: Message, item: dict[str, Any]) -> bool:
-        """Whether an item is the first of another turn, as far as the order tells: a text ends one without calls."""
-        return bool(message["content"]) and "tool_calls" not in message and item.get("type") not in _CALLS
-
-    def _referred(self, name: Any, where: str) -> dict[str, Any]:
-        found = _OURS.fullmatch(name) if isinstance(name, str) else None
+    def _resolve(self, name: Any, where: str) -> ResponseItem:
+        found = _OWN_ID.fullmatch(_text(name))
         kept = self._kept.get(found[1]) if found is not None else None
-        for item in Output.of(found[1], kept.reply) if found is not None and kept is not None else ():
+        for item in ResponseOutput.of(found[1], kept.reply) if found is not None and kept is not None else ():
             if item["id"] == name:
-                return item
+                return parse(item, ResponseItem, where)
         raise GatewayFault(
-            f"{where} refers to {short(name)}, which is no item of a response that this session has stored",
+            f"{where} refers to {short(name)}, which is not an item of a response that this session has stored",
             status=400,
             code="item_not_found",
             param=where,
@@ -172,147 +171,28 @@ class _Reading:
         )
 
 
-def _uid(item: dict[str, Any]) -> str | None:
-    for name in ("id", "call_id"):
-        found = _OURS.fullmatch(_text(item.get(name)))
-        if found:
+def _starts_turn(item: ResponseItem, before: Message) -> bool:
+    """Whether an item starts another turn, as far as the order tells: a text ends a turn without calls."""
+    return bool(before["content"]) and "tool_calls" not in before and item.type not in _CALLS
+
+
+def _turn_uid(item: ResponseItem) -> str | None:
+    for value in (item.id, item.call_id):
+        if found := _OWN_ID.fullmatch(_text(value)):
             return found[1]
     return None
 
 
-def _arguments(item: dict[str, Any], kind: str, where: str) -> Any:
-    """What a call was made with, in canonical form."""
-    name = "input" if kind == "custom_tool_call" else "arguments"
-    given = item.get(name)
-    if kind == "tool_search_call" and isinstance(given, dict):
-        return call_arguments(given)
-    if given is not None and not isinstance(given, str):
-        raise GatewayFault.invalid(f"{where}.{name} is not {'a' if name == 'input' else 'JSON'} text", param=where)
-    return custom_arguments(given or "") if name == "input" else parse_arguments(given or "{}")
+def _read_arguments(item: ResponseItem, kind: str, where: str) -> Any:
+    """A call's arguments in canonical form."""
+    if kind == "custom_tool_call":
+        return custom_arguments(item.input or "")
+    if not isinstance(item.arguments, dict):
+        return parse_arguments(item.arguments or "{}")
+    if kind != "tool_search_call":
+        raise GatewayFault.invalid(f"{where}.arguments is an object; expected JSON text", param=where)
+    return call_arguments(item.arguments)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _joined(parts: Any, where: str) -> str:
-    """The text of reasoning."""
-    if not isinstance(parts, list):
-        if parts is not None:
-            raise GatewayFault.invalid(f"{where} has reasoning that is not a list of parts", param=where)
-        return ""
-    return "".join(_text(part.get("text")) for part in parts if isinstance(part, dict))
-
-
-# Items out
-
-
-class Output:
-    """What a response says, item by item, and the events that tell of it."""
-
-    def __init__(self, uid: str, tools: ResponseTools | None = None) -> None:
-        """`tools` tells which item a call comes as; without them each is a function's."""
-        self.items: list[dict[str, Any]] = []
-        """Those that are whole."""
-        self._uid = uid
-        self._tools = tools or ResponseTools(None)
-        self._kind = ""
-        """Of the item that is being said: `reasoning`, `message`, or none."""
-        self._said: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
-
-    @classmethod
-    def of(
-        cls,
-        uid: str,
-        reply: Reply,
-        logprobs: Sequence[dict[str, Any]] = (),
-        end: str = "completed",
-        tools: ResponseTools | None = None,
-    ) -> list[dict[str, Any]]:
-        """All items of a reply."""
-        output = cls(uid, tools)
-        if reply.reasoning:
-            output.say("reasoning", reply.reasoning)
-        if reply.content:
-            output.say("message", reply.content)
-        output.finish(reply.tool_calls, logprobs, end)
-        return output.items
-
-    def say(self, kind: str, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
-        """More of an item, or the beginning of another."""
-        events = [] if kind == self._kind else [*self._close(), *self._begin(kind)]
-        self._said.append(text)
-        said: dict[str, Any] = {"delta": text}
-        if kind == "message":
-            self._logprobs.extend(logprobs)
-            said["logprobs"] = list(logprobs)
-        return [*events, (f"response.{_PARTS[kind][1]}.delta", self._place() | said)]
-
-    def finish(self, calls: Sequence[ToolCall], logprobs: Sequence[dict[str, Any]], end: str) -> list[Event]:
-        """The tool calls, and the end. A reply of nothing is an empty message, for the client to echo."""
-        events: list[Event] = []
-        if not calls and self._kind != "message":
-            events += [*self._close(), *self._begin("message")]
-        self._logprobs.extend(logprobs)
-        events += self._close("completed" if calls else end)
-        for call in calls:
-            events += self._call(call)
-        return events
-
-    def _begin(self, kind: str) -> list[Event]:
-        self._kind, self._said, self._logprobs = kind, [], []
-        item = self._item("in_progress", [])
-        return [
-            ("response.output_item.added", {"output_index": len(self.items), "item": item}),
-            ("response.content_part.added", self._place() | {"part": self._part()}),
-        ]
-
-    def _close(self, status: str = "completed") -> list[Event]:
-        if not self._kind:
-            return []
-        part, place = self._part(), self._place()
-        item = self._item(status, [part])
-        done = {name: part[name] for name in ("text", "logprobs") if name in part}
-        events: list[Event] = [
-            (f"response.{part['type']}.done", place | done),
-            ("response.content_part.done", place | {"part": part}),
-            ("response.output_item.done", {"output_index": len(self.items), "item": item}),
-        ]
-        self.items.append(item)
-        return events
-
-    def _call(self, call: ToolCall) -> list[Event]:
-        prefix, fields, said = self._tools.item(call)
-        place = {"output_index": len(self.items)}
-        at = place | {"item_id": f"{prefix}_{self._uid}_{len(self.items)}"}
-        whole = {"id": at["item_id"], **fields, "status": "completed"}
-        self.items.append(whole)
-        begun = whole | {"status": "in_progress"} | ({said: ""} if said else {})
-        events: list[Event] = [("response.output_item.added", place | {"item": begun})]
-        if said:
-            kind = "function_call_arguments" if said == "arguments" else "custom_tool_call_input"
-            done = {"name": fields["name"], said: fields[said]} if said == "arguments" else {said: fields[said]}
-            events += [
-                (f"response.{kind}.delta", at | {"delta": fields[said]}),
-                (f"response.{kind}.done", at | done),
-            ]
-        return [*events, ("response.output_item.done", place | {"item": whole})]
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._id(), "output_index": len(self.items), "content_index": 0}
-
-    def _id(self) -> str:
-        return f"{_PARTS[self._kind][0]}_{self._uid}_{len(self.items)}"
-
-    def _part(self) -> dict[str, Any]:
-        part: dict[str, Any] = {"type": _PARTS[self._kind][1], "text": "".join(self._said)}
-        if self._kind == "message":
-            part |= {"annotations": [], "logprobs": list(self._logprobs)}
-        return part
-
-    def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        item: dict[str, Any] = {"id": self._id(), "type": self._kind, "status": status, "content": parts}
-        if self._kind == "message":
-            return item | {"role": "assistant"}
-        return item | {"summary": []}

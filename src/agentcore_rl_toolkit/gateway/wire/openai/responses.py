@@ -1,80 +1,120 @@
 """OpenAI's Responses, to and from canonical calls. Pure.
 
-A call may go on from an earlier response of its session by `previous_response_id`. Tools are those that the client
-runs, and only this session's own responses are known: no conversations, prompt templates or work in the background.
+A call may continue an earlier response of its session by `previous_response_id`. The gateway has only this session's
+own responses, and only tools that the client runs: it serves no conversations, prompt templates or background work.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
 
 from ....errors import GatewayFault
 from ...call.chat import ChatCall, Message, TextCall
 from ...call.history import Kept
 from ...record.turn import Tokens
-from ..base import Asked, Wire, with_user_turn
-from ..fields import flag, short, text, whole
+from ..base import Wire, WireRequest
+from ..content import with_user_turn
+from ..fields import PositiveCount, TopLogprobs, parse, short
 from ..json_body import dump, one_line
-from .chat_completions import chat_logprobs, error_fields, read_template, read_tool_choice, refuse, token_texts
-from .response_items import Event, Output, read_items
+from .chat_completions import (
+    KEEP_ALIVE,
+    chat_logprobs,
+    error_fields,
+    read_tool_choice,
+    refuse,
+    template_settings,
+    token_texts,
+)
+from .response_items import read_items
+from .response_output import Event, ResponseOutput
 from .response_tools import ResponseTools
-from .sampling import read_sampling
+from .sampling import JsonSchemaFormat, ResponseFormat, SamplingSettings, to_sampling
 
 if TYPE_CHECKING:
     from ...record.session import Answer, Outcome
 
-_KEEP_ALIVE = b": keep-alive\n\n"
-_LONGEST = 2**31 - 1
 _PREFIX = "resp_"
 _LOGPROBS = "message.output_text.logprobs"
+_ITEMS = {"items": {"$ref": "#/components/schemas/ResponseItem"}}
 _NOT_SERVED = {
-    "background": "no response is made in the background",
-    "conversation": "conversations are not kept apart from responses: use previous_response_id",
-    "prompt": "there are no prompt templates: use instructions and input",
+    "background": "the gateway makes no response in the background",
+    "conversation": "the gateway stores no conversations; use previous_response_id",
+    "prompt": "the gateway stores no prompt templates; use instructions and input",
 }
-# Accepted, and said back as the real API does; they change nothing here.
-_ECHOED: dict[str, type] = {"metadata": dict, "reasoning": dict, "truncation": str, "user": str}
 
 
 # Requests
 
 
-def read_response(body: dict[str, Any], kept: Mapping[str, Kept], tools: ResponseTools | None = None) -> ChatCall:
-    """A request to `/responses`; `kept` are the session's conversations, `tools` those of the body."""
+class TextFormat(Struct):
+    type: Annotated[str, Meta(pattern="^(text|json_object|json_schema)$")]
+    schema: dict[str, Any] | None = None
+
+
+class TextSettings(Struct):
+    format: TextFormat | None = None
+
+
+class ResponseRequest(SamplingSettings, kw_only=True):
+    """A request to `/responses`."""
+
+    model: str | None = None
+    input: str | Annotated[list[Any], Meta(extra_json_schema=_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    text: TextSettings | None = None
+    max_output_tokens: PositiveCount | None = None
+    top_logprobs: TopLogprobs | None = None
+    include: list[Any] | None = None
+    n: Annotated[int, Meta(ge=1, le=1)] | None = None
+    parallel_tool_calls: bool | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    truncation: str | None = None
+    user: str | None = None
+    background: Any = None
+    conversation: Any = None
+    prompt: Any = None
+
+
+def read_response(request: ResponseRequest, kept: Mapping[str, Kept], tools: ResponseTools) -> ChatCall:
+    """The call of a request; `kept` are the session's conversations, `tools` those of the request."""
     for name, why in _NOT_SERVED.items():
-        if body.get(name):
-            raise GatewayFault.invalid(f"{name} is not served: {why}", param=name)
-    for name, kind in _ECHOED.items():
-        if not isinstance(body.get(name) or kind(), kind):
-            raise GatewayFault.invalid(f"{name} is {short(body[name])}, which is of the wrong type", param=name)
-    instructions = text(body, "instructions")
-    lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    tools = tools or ResponseTools(body.get("tools"))
-    messages = _before(body, kept) + read_items(body.get("input"), kept, tools)
+        if getattr(request, name):
+            raise GatewayFault.invalid(f"{name} is not supported: {why}", param=name)
+    lead: list[Message] = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    messages = _continued(request, kept) + read_items(request.input, kept, tools)
     if not messages:
-        raise GatewayFault.invalid("input has nothing in it to reply to", param="input")
-    logprobs, top = _logprobs(body)
+        raise GatewayFault.invalid("input is empty; send something to reply to", param="input")
+    top = request.top_logprobs or 0
+    request.max_completion_tokens = None
+    request.max_tokens = request.max_output_tokens
+    request.response_format = _read_format(request.text)
     return ChatCall(
         messages=with_user_turn(lead + messages),
-        tools=tools.shown,
-        loaded=tools.loaded,
-        omitted=tuple(tools.omitted),
-        tool_choice=read_tool_choice(tools.choice(body.get("tool_choice")), tools.known, nested=False),
-        sampling=read_sampling(body | _renamed(body), top_logprobs=top),
-        n=whole(body, "n", 1, 1, 1),
-        model=text(body, "model"),
-        logprobs=logprobs,
-        template=read_template(body),
-        remember=len(lead) if body.get("store") is None or flag(body, "store") else None,
+        **tools.fields(),
+        tool_choice=read_tool_choice(tools.flatten_choice(request.tool_choice), tools, nested=False),
+        sampling=to_sampling(request, top),
+        model=request.model or None,
+        logprobs=top > 0 or _LOGPROBS in (request.include or ()),
+        template=template_settings(request.chat_template_kwargs),
+        remember=len(lead) if request.store is not False else None,
     )
 
 
-def _before(body: dict[str, Any], kept: Mapping[str, Kept]) -> list[Message]:
-    """The conversation that a call goes on from; its instructions are not part of it."""
-    name = text(body, "previous_response_id")
-    if name is None:
+def _continued(request: ResponseRequest, kept: Mapping[str, Kept]) -> list[Message]:
+    """The conversation that a call continues, without its instructions."""
+    name = request.previous_response_id
+    if not name:
         return []
     known = kept.get(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
     if known is None:
@@ -83,40 +123,17 @@ def _before(body: dict[str, Any], kept: Mapping[str, Kept]) -> list[Message]:
             status=400,
             code="previous_response_not_found",
             param="previous_response_id",
-            hint="this session has stored no such response",
+            hint="this session has not stored such a response",
         )
     return known.conversation()
 
 
-def _logprobs(body: dict[str, Any]) -> tuple[bool, int]:
-    """Whether logprobs are wanted, and of how many alternatives."""
-    include = body.get("include") or []
-    if not isinstance(include, list):
-        raise GatewayFault.invalid("include is not a list", param="include")
-    top = whole(body, "top_logprobs", 0, 0, 20)
-    return _LOGPROBS in include or top > 0, top
-
-
-def _renamed(body: dict[str, Any]) -> dict[str, Any]:
-    """Sampling settings that have other names on this wire."""
-    longest = whole(body, "max_output_tokens", 0, 1, _LONGEST)
-    return {"max_tokens": longest or None, "max_completion_tokens": None, "response_format": _format(body.get("text"))}
-
-
-def _format(wanted: Any) -> dict[str, Any] | None:
-    if wanted is None:
+def _read_format(text: TextSettings | None) -> ResponseFormat | None:
+    if text is None or text.format is None:
         return None
-    form = wanted.get("format") if isinstance(wanted, dict) else wanted
-    if form is None:
-        return None
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind in ("text", "json_object"):
-        return {"type": kind}
-    if kind == "json_schema" and isinstance(form.get("schema"), dict):
-        return {"type": kind, "json_schema": form}
-    raise GatewayFault.invalid(
-        "text.format is none of text, json_object and json_schema (with its schema)", param="text"
-    )
+    if text.format.type == "json_schema" and text.format.schema is None:
+        raise GatewayFault.invalid("text.format.schema is missing", param="text")
+    return ResponseFormat(text.format.type, JsonSchemaFormat(text.format.schema))
 
 
 # Answers
@@ -125,44 +142,45 @@ def _format(wanted: Any) -> dict[str, Any] | None:
 class ResponseExchange:
     """One request to `/responses`."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._tools = ResponseTools(asked.body.get("tools"))
-        call = read_response(asked.body, asked.session.kept, self._tools)
+    def __init__(self, request: WireRequest) -> None:
+        body = parse(request.body, ResponseRequest)
+        self._tools = ResponseTools(body.tools)
+        call = read_response(body, request.session.kept, self._tools)
         self.call: ChatCall | TextCall = call
-        self.stream = flag(asked.body, "stream")
-        self._decode = asked.decode
-        self._echo = _echo(asked.body, call)
-        self._about: dict[str, Any] = {}
-        self._output = Output("")
+        self.stream = bool(body.stream)
+        self._decode = request.decode
+        self._echo = _echo(body, request.body, call)
+        self._envelope: dict[str, Any] = {}
+        self._output = ResponseOutput("")
         self._begun = False
         self._sent = 0
-        self._unsaid: list[dict[str, Any]] = []
-        """Logprobs of tokens that no text has come of yet."""
+        self._pending: list[dict[str, Any]] = []
+        """Logprobs of tokens whose text was not sent yet."""
 
     def whole(self, answer: Answer) -> bytes:
         (outcome,) = answer.outcomes
         self.begin(answer)
         logprobs = self._logprobs(outcome.tokens)
-        self._output.items = Output.of(answer.uid, outcome.reply, logprobs, _status(outcome), self._tools)
+        self._output.items = ResponseOutput.of(answer.uid, outcome.reply, logprobs, _status(outcome), self._tools)
         return dump(self._response(_status(outcome), outcome))
 
     def begin(self, answer: Answer) -> None:
-        self._about = {"id": f"{_PREFIX}{answer.uid}", "created_at": answer.created, "model": answer.model}
-        self._output = Output(answer.uid, self._tools)
+        self._envelope = {"id": f"{_PREFIX}{answer.uid}", "created_at": answer.created, "model": answer.model}
+        self._output = ResponseOutput(answer.uid, self._tools)
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
-        self._unsaid += self._logprobs(tokens)
+        self._pending += self._logprobs(tokens)
         events: list[Event] = []
         if reasoning:
-            events += self._output.say("reasoning", reasoning)
+            events += self._output.extend("reasoning", reasoning)
         if content:
-            events += self._output.say("message", content, self._unsaid)
-            self._unsaid = []
+            events += self._output.extend("message", content, self._pending)
+            self._pending = []
         return self._start() + self._events(events)
 
     def finish(self, choice: int, outcome: Outcome) -> bytes:
-        reply = outcome.reply
-        return self._start() + self._events(self._output.finish(reply.tool_calls, self._unsaid, _status(outcome)))
+        events = self._output.finish(outcome.reply.tool_calls, self._pending, _status(outcome))
+        return self._start() + self._events(events)
 
     def end(self, answer: Answer) -> bytes:
         (outcome,) = answer.outcomes
@@ -170,18 +188,18 @@ class ResponseExchange:
         return self._events([(f"response.{status}", {"response": self._response(status, outcome)})])
 
     def fail(self, fault: GatewayFault) -> bytes:
-        """As the real API does: an error, which the SDK raises, and the response that came to nothing."""
-        said = {"code": fault.code, "message": fault.message, "param": fault.param}
+        """As OpenAI's API: an error, which the SDK raises, and the failed response."""
+        fields = {"code": fault.code, "message": fault.message, "param": fault.param}
         # The event's type has these fields; `error` is what makes SDKs raise it.
-        events: list[Event] = [("error", said | {"error": error_fields(fault)})]
-        if self._about:
+        events: list[Event] = [("error", fields | {"error": error_fields(fault)})]
+        if self._envelope:
             code = "rate_limit_exceeded" if fault.status == 429 else "server_error"
             failed = self._response("failed") | {"error": {"code": code, "message": fault.message}}
             events.append(("response.failed", {"response": failed}))
         return self._events(events)
 
     def keep_alive(self) -> bytes:
-        return _KEEP_ALIVE
+        return KEEP_ALIVE
 
     def _start(self) -> bytes:
         if self._begun:
@@ -206,7 +224,7 @@ class ResponseExchange:
 
     def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
         return {
-            **self._about,
+            **self._envelope,
             "object": "response",
             "status": status,
             "error": None,
@@ -228,13 +246,13 @@ def usage(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> dict[str,
         "input_tokens": turn.prompt_length,
         "input_tokens_details": {"cached_tokens": turn.keep, "cache_write_tokens": 0},
         "output_tokens": len(turn.sampled),
-        "output_tokens_details": {"reasoning_tokens": _thought(outcome, decode)},
+        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(outcome, decode)},
         "total_tokens": turn.prompt_length + len(turn.sampled),
     }
 
 
-def _thought(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> int:
-    """How many tokens it took to say the reasoning."""
+def _reasoning_tokens(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> int:
+    """How many tokens the reply has up to the end of its reasoning."""
     reasoning, ids = outcome.reply.reasoning, outcome.turn.sampled.tolist()
     place = decode(ids).find(reasoning) if reasoning else -1
     if place < 0:
@@ -243,21 +261,18 @@ def _thought(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> int:
     return bisect_left(range(len(ids)), end, key=lambda count: len(decode(ids[:count])))
 
 
-def _echo(body: dict[str, Any], call: ChatCall) -> dict[str, Any]:
-    """What a response repeats of its request."""
-    tools = [
-        {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
-        if tool["type"] == "function"
-        else tool
-        for tool in body.get("tools") or ()
-    ]
-    parallel = body.get("parallel_tool_calls")
+def _echo(request: ResponseRequest, body: dict[str, Any], call: ChatCall) -> dict[str, Any]:
+    """The fields that a response repeats from its request."""
+    shown = ("type", "name", "description", "parameters", "strict")
     return {
-        "instructions": body.get("instructions"),
-        "previous_response_id": body.get("previous_response_id"),
-        "tools": tools,
-        "tool_choice": body.get("tool_choice") or "auto",
-        "parallel_tool_calls": True if parallel is None else flag(body, "parallel_tool_calls"),
+        "instructions": request.instructions,
+        "previous_response_id": request.previous_response_id,
+        "tools": [
+            {name: tool.get(name) for name in shown} if tool["type"] == "function" else tool
+            for tool in request.tools or ()
+        ],
+        "tool_choice": request.tool_choice or "auto",
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
         "max_output_tokens": call.sampling.max_tokens,
         "temperature": call.sampling.temperature,
         "top_p": call.sampling.top_p,
@@ -265,9 +280,10 @@ def _echo(body: dict[str, Any], call: ChatCall) -> dict[str, Any]:
         "text": {"format": {"type": "text"}, **(body.get("text") or {})},
         "store": call.remember is not None,
         "background": False,
-        **{name: body.get(name) or None for name in _ECHOED},
-        "metadata": body.get("metadata") or {},
-        "truncation": body.get("truncation") or "disabled",
+        "reasoning": request.reasoning or None,
+        "user": request.user or None,
+        "metadata": request.metadata or {},
+        "truncation": request.truncation or "disabled",
     }
 
 

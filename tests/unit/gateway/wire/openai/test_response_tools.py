@@ -110,5 +110,5 @@ def test_tools_that_come_with_the_input():
     assert names(later.call.tools) == ["look"]
     assert names(later.call.loaded) == ["mcp__files__look", "mcp__files__patch"]
     assert [message["role"] for message in later.call.messages] == ["user", "assistant", "system", "user"]
-    with pytest.raises(GatewayFault, match=r"input\[1\].tools is not a list"):
+    with pytest.raises(GatewayFault, match=r"input\[1\].tools is {}"):
         exchange({"type": "additional_tools", "tools": {}})

@@ -18,9 +18,10 @@ from agentcore_rl_toolkit.gateway.call.history import Kept
 from agentcore_rl_toolkit.gateway.record.session import Session, SessionSettings
 from agentcore_rl_toolkit.gateway.record.turn import Tokens
 from agentcore_rl_toolkit.gateway.wire.openai import chat_completions as openai
-from agentcore_rl_toolkit.gateway.wire.openai.response_items import Output, read_items
-from agentcore_rl_toolkit.gateway.wire.openai.responses import RESPONSES, ResponseExchange, read_response
-from support.wire import NOTHING, answer, asked, streamed
+from agentcore_rl_toolkit.gateway.wire.openai.response_items import read_items
+from agentcore_rl_toolkit.gateway.wire.openai.response_output import ResponseOutput
+from agentcore_rl_toolkit.gateway.wire.openai.responses import RESPONSES, ResponseExchange
+from support.wire import NOTHING, answer, asked, read_chat_messages, streamed
 
 ADD = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}, "strict": True}
 SUB = {"type": "function", "name": "sub"}
@@ -71,9 +72,7 @@ KEYS = [
     "parameters",
     *("namespace", "input", "execution", "defer_loading"),
 ]
-texts = st.one_of(
-    st.text(max_size=5), st.sampled_from([*WORDS, "\ud800", f"resp_{ONE}", f"msg_{ONE}_0", f"call_{TWO}_1"])
-)
+texts = st.one_of(st.text(max_size=5), st.sampled_from([*WORDS, f"resp_{ONE}", f"msg_{ONE}_0", f"call_{TWO}_1"]))
 leaves = st.one_of(st.none(), st.booleans(), numbers, texts)
 keys = st.one_of(st.text(max_size=3), st.sampled_from(KEYS))
 anything = st.recursive(
@@ -166,7 +165,7 @@ def test_any_items_are_read_or_refused(items: list[Any]):
 
 
 def items_of(uid: str, reply: Reply) -> list[dict[str, Any]]:
-    return Output.of(uid, reply)
+    return ResponseOutput.of(uid, reply)
 
 
 def calls(uid: str, *names: str) -> list[ToolCall]:
@@ -183,12 +182,12 @@ def test_a_conversation_is_what_the_chat_wire_makes_of_it():
         {"role": "system", "content": "be short"},
         {"role": "developer", "content": "shorter"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        openai.message(first),
+        openai.reply_message(first),
         {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3"},
         {"role": "tool", "tool_call_id": first.tool_calls[1].id, "content": "45"},
-        openai.message(second),
+        openai.reply_message(second),
         {"role": "tool", "tool_call_id": second.tool_calls[0].id, "content": ""},
-        openai.message(Reply("done")),
+        openai.reply_message(Reply("done")),
         {"role": "user", "content": "thanks"},
     ]
     parts = [{"type": "input_text", "text": "4"}, {"type": "input_text", "text": "5"}]
@@ -207,7 +206,7 @@ def test_a_conversation_is_what_the_chat_wire_makes_of_it():
         ],
         tools=[ADD, SUB],
     )
-    assert call.messages == openai.read_messages(chat)
+    assert call.messages == read_chat_messages(chat)
     assert call.tools == [
         {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "sub", "parameters": {}}},
@@ -285,29 +284,29 @@ def test_reasoning_comes_back_in_any_form():
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "neither a text nor a list"),
+        ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "output is "),
         ({"role": "tool", "content": "x"}, "role is 'tool'"),
         ({"role": ["user"], "content": "x"}, "role is"),
-        ({"type": "compaction", "id": "x"}, "'compaction', which is not served"),
-        ({"type": "custom_tool_call", "name": "f", "input": {}}, "input is not a text"),
-        ({"type": "function_call", "arguments": "{}"}, "no name"),
-        ({"type": "function_call", "name": "f", "arguments": {}}, "not JSON text"),
-        ({"type": "reasoning", "summary": "hm"}, "not a list of parts"),
-        ({}, "type None"),
-        ("x", "not an object"),
+        ({"type": "compaction", "id": "x"}, "'compaction', which is not supported"),
+        ({"type": "custom_tool_call", "name": "f", "input": {}}, "input is {}"),
+        ({"type": "function_call", "arguments": "{}"}, "name is missing"),
+        ({"type": "function_call", "name": "f", "arguments": {}}, "expected JSON text"),
+        ({"type": "reasoning", "summary": "hm"}, "summary is 'hm'"),
+        ({}, "type is None"),
+        ("x", "expected `object`"),
     ],
 )
 def test_items_that_are_refused(item: Any, why: str):
     fault = refused(input=[{"role": "user", "content": "x"}, item])
     assert why in fault.message
-    assert fault.param == "input[1]"
+    assert fault.param.startswith("input[1]")
 
 
 def test_somebody_has_to_be_replied_to():
     assert refused(input=[]).param == "input"
     assert refused(input=None, instructions="be short").param == "input"
     assert "no user turn" in refused(input=[{"role": "system", "content": "x"}]).message
-    assert "neither" in refused(input=5).message
+    assert "input is 5" in refused(input=5).message
 
 
 def test_arguments_that_are_no_object_stay_what_they_are():
@@ -315,7 +314,7 @@ def test_arguments_that_are_no_object_stay_what_they_are():
     output = whole(Reply(tool_calls=[call]))["output"]
     assert [item["arguments"] for item in output] == ["not json"]
     (message,) = read_items(output, {})
-    assert message == openai.read_messages([openai.message(Reply(tool_calls=[call])), {"role": "user"}])[0]
+    assert message == read_chat_messages([openai.reply_message(Reply(tool_calls=[call])), {"role": "user"}])[0]
 
 
 # References to what a session has stored
@@ -326,7 +325,7 @@ def test_a_call_goes_on_from_a_response():
     assert call.messages == [
         {"role": "system", "content": "be short"},
         {"role": "user", "content": "hi"},
-        openai.read_messages([openai.message(STORED.reply), {"role": "user"}])[0],
+        read_chat_messages([openai.reply_message(STORED.reply), {"role": "user"}])[0],
         {"role": "tool", "content": "3", "tool_call_id": "call_u_0"},
     ]
     assert call.remember == 1
@@ -353,7 +352,7 @@ def test_references_to_items():
         references = [kind | {"id": item["id"]} for item in items]
         assert read_items(references, kept) == read_items(items, {})
     for name in (f"msg_{ONE}_7", f"msg_{TWO}_0", "msg_1", None, 5):
-        with pytest.raises(GatewayFault, match="no item of a response") as fault:
+        with pytest.raises(GatewayFault, match="not an item of a response") as fault:
             read_items([{"type": "item_reference", "id": name}], kept)
         assert "send the item itself" in fault.value.message
 
@@ -363,7 +362,7 @@ def test_references_to_items():
 
 @pytest.mark.parametrize("tool", [{"name": "x"}, {"type": "custom"}, {"type": "namespace", "tools": []}, 5])
 def test_tools_that_are_refused(tool: Any):
-    assert refused(tools=[ADD, tool]).param == "tools[1]"
+    assert refused(tools=[ADD, tool]).param.startswith("tools[1]")
 
 
 def test_what_openai_would_run_is_left_out_and_named():
@@ -408,7 +407,7 @@ def test_tool_choice(choice: Any, read_as: str):
         ({"type": "function", "name": "mul"}, "names none"),
         ("mul", "names none"),
         ({"name": "mul"}, "names none"),
-        ({"type": "web_search"}, "'web_search', which is not served"),
+        ({"type": "web_search"}, "'web_search'; expected function"),
         ({"type": "allowed_tools", "mode": "auto", "tools": named("add")}, "send just these in tools"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "send just these in tools"),
         ({"type": "allowed_tools", "mode": "auto", "tools": named("mul")}, "names none"),
@@ -482,7 +481,7 @@ def test_sampling():
     ],
 )
 def test_settings_that_are_refused(name: str, value: Any):
-    assert refused(**{name: value}).param == name
+    assert refused(**{name: value}).param.startswith(name)
 
 
 def test_harmless_settings_are_said_back():
@@ -734,6 +733,5 @@ def test_no_logprobs_unless_asked_for():
 def test_reading_is_pure():
     body = {"input": [{"role": "user", "content": "x"}, *TURN, F, G], "tools": [ADD], "text": {"verbosity": "low"}}
     before = json.dumps(body)
-    read_response(body, {})
     exchange(**body).whole(answer(Reply("x")))
     assert json.dumps(body) == before

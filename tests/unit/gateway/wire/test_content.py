@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.gateway.wire.bedrock import converse_request as blocks
-from agentcore_rl_toolkit.gateway.wire.openai import chat_completions as openai
 from agentcore_rl_toolkit.gateway.wire.openai import response_items as items
+from support.wire import read_chat, read_chat_messages, read_converse
 
 IMAGE = "[image omitted: this model reads text only]"
 
@@ -25,7 +24,7 @@ IMAGE = "[image omitted: this model reads text only]"
 )
 def test_chat_completions(part: dict[str, Any], kind: str):
     content = [{"type": "text", "text": "see "}, part, part]
-    (message,) = openai.read_messages([{"role": "user", "content": content}])
+    (message,) = read_chat_messages([{"role": "user", "content": content}])
     seen = f"[{kind} omitted: this model reads text only]"
     assert message == {"role": "user", "content": f"see {seen}{seen}", "omitted": {kind: 2}}
 
@@ -33,7 +32,7 @@ def test_chat_completions(part: dict[str, Any], kind: str):
 def test_tools_of_other_servers_over_chat_completions():
     function = {"type": "function", "function": {"name": "f"}}
     body = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "web_search"}, function]}
-    call = openai.read_chat(body)
+    call = read_chat(body)
     assert (call.tools, call.omitted) == ([function], ("web_search",))
 
 
@@ -48,7 +47,9 @@ def test_responses():
 @pytest.mark.parametrize("kind", ["image", "document", "video", "audio"])
 def test_converse(kind: str):
     result = {"toolResult": {"toolUseId": "c", "content": [{"text": "x "}, {kind: {}}]}}
-    read = blocks.read_messages([{"role": "user", "content": [result, {"guardContent": {"image": {}}}]}])
+    read = read_converse(
+        {"messages": [{"role": "user", "content": [result, {"guardContent": {"image": {}}}]}]}
+    ).messages
     seen = f"[{kind} omitted: this model reads text only]"
     assert [message["content"] for message in read] == [f"x {seen}", IMAGE]
     assert [message["omitted"] for message in read] == [{kind: 1}, {"image": 1}]
@@ -57,17 +58,17 @@ def test_converse(kind: str):
 def test_system_tools_of_converse():
     config = {"tools": [{"systemTool": {"name": "nova_grounding"}}]}
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
-    assert blocks.read_converse(body, None).omitted == ("nova_grounding",)
+    assert read_converse(body).omitted == ("nova_grounding",)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search"}])
 def test_a_tool_that_is_left_out_is_not_forced_over_chat_completions(choice: Any):
     asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "web_search"}], "tool_choice": choice}
-    assert openai.read_chat(asked).tool_choice == "auto"
+    assert read_chat(asked).tool_choice == "auto"
 
 
 @pytest.mark.parametrize("choice", [{"any": {}}, {"tool": {"name": "nova_grounding"}}])
 def test_a_tool_that_is_left_out_is_not_forced_over_converse(choice: Any):
     config = {"tools": [{"systemTool": {"name": "nova_grounding"}}], "toolChoice": choice}
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}], "toolConfig": config}
-    assert blocks.read_converse(body, None).tool_choice == "auto"
+    assert read_converse(body).tool_choice == "auto"
