@@ -273,9 +273,9 @@ def traces(runtime: LocalRuntime) -> dict[str, int]:
 
     gc.collect()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    logs = len(os.listdir(runtime.state / "logs"))
-    files = sum(len(names) for _, _, names in os.walk(runtime.state)) - logs
-    groups = len(list(Path("/sys/fs/cgroup").glob(f"**/{runtime._shared.cgroups.name}/*/")))  # type: ignore[union-attr]
+    logs = len(os.listdir(runtime.machine.state / "logs"))
+    files = sum(len(names) for _, _, names in os.walk(runtime.machine.state)) - logs
+    groups = len(list(Path("/sys/fs/cgroup").glob(f"**/{runtime.machine.cgroups.name}/*/")))
     return {
         "processes": len(descendants()),
         "files": files,

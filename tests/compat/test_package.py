@@ -118,12 +118,12 @@ TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/tr
 
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
-WARMUP = "runtime/local/template/sdk_warmup.py"  # imports an SDK only where the agent has done so
+WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
 
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
-        "aiohttp": {f"runtime/local/server/{name}.py" for name in ("aws_wire", "http_log", "local_s3")}
+        "aiohttp": {f"runtime/local/server/{name}.py" for name in ("access", "aws_wire", "local_s3", "status_pages")}
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in ("app", "exports", "http_server", "stream_sender")}
         | {"gateway/gateway.py", "gateway/workers.py"},
@@ -133,7 +133,6 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
         "openai": {WARMUP},
         "anthropic": {WARMUP},
-        "httpx": {WARMUP},
         "strands": {"agent/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},

@@ -135,7 +135,7 @@ def test_a_session_is_told_nothing_of_the_host(hostile: RuntimeUser) -> None:
     code = "result = open('/proc/self/cmdline').read() + str(sys.argv) + str(sorted(os.environ.values()))"
     found = run(hostile, code)
     assert str(hostile.source.parent) not in found
-    assert str(hostile.runtime.state) not in found
+    assert str(hostile.runtime.machine.state) not in found
     assert run(hostile, "result = sys.argv") == ["rl_app.py"]
 
 

@@ -306,11 +306,10 @@ def test_a_caller_that_gives_up_while_its_session_starts_leaves_no_error(
 ) -> None:
     """As Ctrl-C does: asyncio would print the failure of the start, which nobody waits for any more."""
     with local_runtime(tmp_path / "agent", "time.sleep(60)\n") as user:
-        (agent,) = user.runtime.agents.values()
 
         async def give_up() -> None:
             asking = asyncio.create_task(user.runtime.invoke(new_id(), b"{}"))
-            await asyncio.to_thread(eventually, lambda: agent._starting)
+            await asyncio.to_thread(eventually, lambda: user.agent.keeper.templates)
             asking.cancel()
             await asyncio.wait({asking})
 
@@ -338,7 +337,7 @@ def test_an_app_that_never_listens(tmp_path: Path) -> None:
     policy = SessionPolicy(stop_grace=1)
 
     with local_runtime(tmp_path / "agent", source, policy=policy) as user:
-        keeper = user.runtime._only().keeper
+        keeper = user.agent.keeper
         user.threads.run(keeper.template())  # which counts against the same limit
         object.__setattr__(policy, "start_timeout", 1)
         error = user.fault()
@@ -474,9 +473,8 @@ result += [len(list(open_store("{tmp_path}").keys()))]
 
 def traces_of(runtime: LocalRuntime) -> list[str]:
     """Everything on this machine that belongs to a runtime's sessions."""
-    found = [entry.name for entry in os.scandir(runtime.state) if entry.name not in ("logs", "buckets")]
-    assert runtime._shared is not None
-    for tree in Path("/sys/fs/cgroup").glob(f"**/{runtime._shared.cgroups.name}/*"):
+    found = [entry.name for entry in os.scandir(runtime.machine.state) if entry.name not in ("logs", "buckets")]
+    for tree in Path("/sys/fs/cgroup").glob(f"**/{runtime.machine.cgroups.name}/*"):
         found += [str(tree)] if tree.is_dir() else []
     return [name for name in found if not name.startswith(("root-", "template-"))]
 
@@ -497,8 +495,7 @@ def test_nothing_of_a_session_remains(tmp_path: Path) -> None:
         assert traces_of(user.runtime) == []
         assert processes_running(mark) == 0
         assert len(os.listdir("/proc/self/fd")) <= before
-        assert user.runtime._shared is not None
-        state, name = user.runtime.state, user.runtime._shared.cgroups.name
+        state, name = user.runtime.machine.state, user.runtime.machine.cgroups.name
     assert not state.exists()
     assert list(Path("/sys/fs/cgroup").glob(f"**/{name}")) == []
 

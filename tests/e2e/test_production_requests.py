@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime
-from agentcore_rl_toolkit.runtime.local.policy import SessionPolicy
+from agentcore_rl_toolkit.runtime.local.agent_source import SessionPolicy
 from support.example import EXAMPLES
 from support.loop import loop_thread
 from support.runtime import RuntimeUser

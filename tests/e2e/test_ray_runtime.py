@@ -125,9 +125,9 @@ def test_stopping_ends_the_process_its_requests_and_its_rollout(tmp_path: Path) 
         settings = rollout(tmp_path, session_id)
         key = user.ask(session_id, do="sleep", pid_file=str(pid_file), _rollout=settings)["result_key"]
         command = user.runtime.command(session_id, f"echo $$ > {child_file}; exec sleep 60")
-        waiting = user.threads._loop.submit(anext(command))  # type: ignore[call-overload]
+        waiting = user.threads.submit(anext(command))  # type: ignore[call-overload]
         request = json.dumps({"do": "sleep", "pid_file": str(asked_file)}).encode()
-        asked = user.threads._loop.submit(user.runtime.invoke(session_id, request))
+        asked = user.threads.submit(user.runtime.invoke(session_id, request))
         files = (pid_file, asked_file, child_file)
         pids = {int(eventually(lambda f=f: f.exists() and f.read_text().strip())) for f in files}
         user.stop(session_id)
@@ -176,7 +176,7 @@ def test_a_session_that_is_idle_ends_and_one_that_works_does_not(tmp_path: Path)
 
 
 def ended(user: RayUser, session_id: str) -> bool:
-    return session_id not in user.runtime._sessions
+    return session_id not in user.runtime.sessions
 
 
 def test_a_session_that_is_too_old_ends_whatever_it_does(tmp_path: Path) -> None:

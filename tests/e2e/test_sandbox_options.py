@@ -18,7 +18,7 @@ from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.runtime.serve import agent_sources
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.runtime.local import AgentSource, SessionPolicy
-from agentcore_rl_toolkit.runtime.local_agent import local_agent
+from agentcore_rl_toolkit.runtime.local.agent_source import resolve_agent
 from support.process import clean_env
 from support.runtime import needs_sandbox
 
@@ -160,6 +160,6 @@ def test_a_served_agent_gets_the_same(agent: Path) -> None:
 @pytest.mark.parametrize("given", [{"env": {"A": "b"}}, {"allow": ["a:1"]}, {"memory_mb": 512}])
 def test_what_sets_up_a_sandbox_is_refused_for_an_arn(given: dict[str, Any]) -> None:
     arn = "arn:aws:bedrock-agentcore:us-east-1:123456789012:runtime/demo-0123456789"
-    assert local_agent(arn) == arn
+    assert resolve_agent(arn) == arn
     with pytest.raises(ConfigError, match=f"--{next(iter(given)).replace('_', '-')} sets up sandboxes on this machine"):
-        local_agent(arn, **given)
+        resolve_agent(arn, **given)

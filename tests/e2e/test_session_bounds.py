@@ -294,7 +294,7 @@ os.write(1, b"the end\\n")
 """
     assert run(user, code, session) == "OSError"
     live = next(s for s in user.runtime.sessions if s.id == session)
-    eventually(lambda: "the end" in live.log_tail())
+    eventually(lambda: "the end" in live.log.read_text())
     assert live.log.stat().st_blocks * 512 <= 5 << 20
     user.stop(session)
     assert live.log.stat().st_size <= 300_000
@@ -464,7 +464,7 @@ def test_results_beside_the_agent_are_no_change_of_its_code(tmp_path: Path) -> N
             (agent / "outcomes.jsonl").write_text("x" * number)
             (agent / f"report-{number}.json").write_text("{}")
             time.sleep(0.25)  # it looks at most that often
-        assert user.runtime._only().keeper.generation == 1
+        assert user.agent.keeper.generation == 1
 
 
 def test_a_template_that_is_replaced_while_it_loads_keeps_nobody_waiting(tmp_path: Path) -> None:

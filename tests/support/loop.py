@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +21,10 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T], seconds: float = 60) -> T:
         return self._loop.run(asyncio.wait_for(coroutine, seconds))
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine, without waiting for it."""
+        return self._loop.submit(coroutine)
 
     def collect(self, items: AsyncIterator[T], seconds: float = 60) -> list[T]:
         async def all_of_them() -> list[T]:

@@ -11,7 +11,7 @@ from support.process import clean_env
 # In a user namespace of its own, root has another id and no capabilities, and still reads the files that are root's.
 _BECOME_ORDINARY = """
 import os, sys
-from agentcore_rl_toolkit.runtime.local import linux
+from agentcore_rl_toolkit.runtime.local.sandbox import syscalls as linux
 linux.unshare(linux.CLONE_NEWUSER)
 for name, text in (("setgroups", "deny"), ("uid_map", "1000 0 1"), ("gid_map", "1000 0 1")):
     with open(f"/proc/self/{name}", "w") as file:

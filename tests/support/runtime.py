@@ -16,6 +16,7 @@ import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
+from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
 from agentcore_rl_toolkit.runtime.local.sandbox.namespaces import KERNEL_PROTECTIONS
 from agentcore_rl_toolkit.runtime.local.sandbox.probe import probe
 from support.agent import PROLOGUE
@@ -32,6 +33,11 @@ class RuntimeUser:
 
     def __init__(self, runtime: LocalRuntime, threads: LoopThread, source: Path) -> None:
         self.runtime, self.threads, self.source = runtime, threads, source
+
+    @property
+    def agent(self) -> LocalAgent:
+        (agent,) = self.runtime.agents.values()
+        return agent
 
     def ask(self, session_id: str | None = None, **payload: Any) -> Any:
         async def whole() -> Any:

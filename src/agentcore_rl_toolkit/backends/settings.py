@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import ConfigError
-from ..runtime.local_agent import local_agent
+from ..runtime.local.agent_source import resolve_agent
 
 if TYPE_CHECKING:
     from ..client import RolloutClient
@@ -118,7 +118,7 @@ class TrainSettings:
 
     def local_agent(self) -> str | AgentSource:
         """The agent with the environment of its sessions on this machine, `.env` included; an ARN unchanged."""
-        return local_agent(self.agent, env=self.env, allow=self.allow, memory_mb=self.memory_mb)
+        return resolve_agent(self.agent, env=self.env, allow=self.allow, memory_mb=self.memory_mb)
 
     def client(self) -> RolloutClient:
         """The client of this run."""

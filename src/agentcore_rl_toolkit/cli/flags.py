@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..runtime.local_agent import local_agent
+from ..runtime.local.agent_source import resolve_agent
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource
@@ -99,7 +99,7 @@ def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
 
 def sandboxed_agent(args: argparse.Namespace) -> str | AgentSource:
     """The agent of a command line, with what the sandbox flags give its sessions."""
-    return local_agent(args.agent, env=read_variables(args.env), allow=args.allow, memory_mb=args.memory_mb)
+    return resolve_agent(args.agent, env=read_variables(args.env), allow=args.allow, memory_mb=args.memory_mb)
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str]:

@@ -194,7 +194,7 @@ class Deployment:
             else:
                 self._aws.print_call(_CONTROL, *call)
             return None
-        applied = self._control.apply(spec, say=self._say)
+        applied = self._control.apply(spec, role_seconds=0 if self._settings.role else 60, say=self._say)
         if owned:
             self._state.add("runtime", applied.id)
         self._say(f"✓ the runtime is ready, version {applied.version} ({applied.change})")

@@ -1,13 +1,12 @@
-"""The runtime on AWS: Amazon Bedrock AgentCore Runtime, or whatever speaks its wire, through boto3.
+"""The runtime on AWS, through boto3: Amazon Bedrock AgentCore Runtime, or anything that speaks its wire.
 
-The only file of the runtime that imports boto3, and it does so on the first call. boto3 blocks, so every call and every
-read of a stream runs on a private thread. Refuses a malformed ARN at once. Keeps no record of sessions, and leaves
-pacing to the client: boto3's adaptive retries are the last resort when the service throttles or a connection breaks.
-They deliver the same request again, so an app must take a repeated invoke of a session for the same one. A command may
-run twice on AWS if its connection breaks before the first byte of the answer; the local runtime runs it once.
+boto3 is imported on the first call. It blocks, so every call and every read of a stream runs on a private thread. This
+runtime keeps no record of sessions and leaves pacing to the client. boto3's retries may deliver a request twice: an app
+must treat a repeated invoke of a session as the same one, and a command may run twice on AWS if its connection breaks
+before the answer starts.
 
-A caller that paces requests itself asks for a single attempt. boto3's adaptive mode is then off: it would slow down
-every request after a throttle, the stops that free a full runtime's sessions included.
+A caller that paces requests itself asks for a single attempt, which turns boto3's adaptive mode off: it would slow down
+every request after a throttle, including the stops that free a full runtime's sessions.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ T = TypeVar("T")
 _ARN = re.compile(r"arn:[\w-]+:bedrock-agentcore:(?P<region>[\w-]+):\w*:runtime/[\w./-]+")
 _CHUNK = 65536
 _COMMAND_GRACE = 30
-"""Seconds beyond its time limit that a silent command is waited for: the service ends it, we only listen."""
+"""Seconds after its time limit in which the service ends a silent command."""
 
 
 class AgentCoreRuntime:
     """One agent's runtime behind the `bedrock-agentcore` API.
 
-    `endpoint_url` defaults to `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE`, then AWS. On loopback no AWS account is needed.
-    A local runtime (region `local`) is sent the token in `AGENTCORE_RL_RUNTIME_TOKEN`, if there is one.
+    `endpoint_url` defaults to `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE`, then AWS. Loopback needs no AWS account. A local
+    runtime (region `local`) gets the token in `AGENTCORE_RL_RUNTIME_TOKEN`, if that is set.
 
     >>> AgentCoreRuntime("my-agent")
     Traceback (most recent call last):
@@ -67,7 +66,7 @@ class AgentCoreRuntime:
         self._arn = arn
         region = region or match["region"]
         self._is_local = match["region"] == "local"
-        self._region = "us-east-1" if region == "local" else region  # a signature needs some region of AWS
+        self._region = "us-east-1" if region == "local" else region  # a signature needs a region of AWS
         env = os.environ.get
         self._endpoint = endpoint_url or env("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or env("AWS_ENDPOINT_URL")
         self._qualifier = {} if qualifier is None else {"qualifier": qualifier}
@@ -78,7 +77,7 @@ class AgentCoreRuntime:
             "read_timeout": read_timeout,
         }
         self._threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="agentcore")
-        # Stopping a session must not wait for a thread that reads from that very session.
+        # A stop must not wait for a thread that reads from the session it stops.
         self._stop_threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="agentcore-stop")
         self._streams: weakref.WeakSet[_Stream[Any]] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -110,7 +109,7 @@ class AgentCoreRuntime:
         raw, events = answer["stream"]._raw_stream, iter(answer["stream"])
         stream = _Stream(self._threads, raw, lambda: next(events, None))
         self._streams.add(stream)
-        _wait_for(raw, max(self._settings["read_timeout"], timeout + _COMMAND_GRACE))
+        _set_read_timeout(raw, max(self._settings["read_timeout"], timeout + _COMMAND_GRACE))
         try:
             async for event in stream:
                 chunk = event.get("chunk", {})
@@ -120,14 +119,14 @@ class AgentCoreRuntime:
                     return
                 if "contentDelta" in chunk:
                     yield CommandEvent(chunk["contentDelta"].get("stdout"), chunk["contentDelta"].get("stderr"))
-            raise RuntimeFault(f"the events of a command in session {session_id} ended before the command did")
+            raise RuntimeFault(f"the event stream of a command in session {session_id} broke off")
         finally:
             await stream.aclose()
 
     async def aclose(self) -> None:
         """Close the client and every open stream, and cancel the calls that wait for a thread.
 
-        A call that waits for its answer can't be interrupted: it ends on its thread, when the service answers.
+        A call that waits for its answer can't be interrupted; it ends on its thread when the service answers.
         """
         for stream in list(self._streams):
             await stream.aclose()
@@ -137,15 +136,13 @@ class AgentCoreRuntime:
             self._client.close()
 
     async def _call(self, operation: str, session_id: str, **params: Any) -> dict[str, Any]:
-        if not session_id.isprintable():  # boto3 would call it a failed connection, and try again
+        if not session_id.isprintable():  # boto3 would report a failed connection, and retry
             raise RuntimeFault(f"session id {session_id!r} has control characters", code="ValidationException")
         params |= {"agentRuntimeArn": self._arn, "runtimeSessionId": session_id} | self._qualifier
         threads = self._stop_threads if operation == "stop_runtime_session" else self._threads
-        # When the caller is cancelled nobody holds the answer that still comes, and urllib3 then closes its connection.
         return await _result(threads.submit(lambda: getattr(self._connect(), operation)(**params)))
 
     def _connect(self) -> Any:
-        """The client, made by the first call."""
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -157,7 +154,7 @@ class AgentCoreRuntime:
                 settings, credentials = self._settings, self._token()
                 if _is_loopback(self._endpoint):
                     settings = settings | {"proxies": {}}
-                    # A laptop would wait in vain for the metadata service of an EC2 instance.
+                    # A laptop would wait for the metadata service of an EC2 instance until a timeout.
                     session.get_component("credential_provider").remove("iam-role")
                     if not credentials and session.get_credentials() is None:
                         credentials = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
@@ -170,11 +167,11 @@ class AgentCoreRuntime:
                         **credentials,
                     )
                 except (BotoCoreError, ValueError) as error:
-                    raise ConfigError(f"bedrock-agentcore can't be used: {error}") from error
+                    raise ConfigError(f"boto3 can't make a client for bedrock-agentcore: {error}") from error
             return self._client
 
     def _token(self) -> dict[str, str]:
-        """A local runtime's token as credentials; AWS gets the user's own."""
+        """A local runtime's token as credentials. AWS gets the user's own."""
         token = os.environ.get(TOKEN_VARIABLE)
         if not token or not self._is_local:
             return {}
@@ -182,7 +179,7 @@ class AgentCoreRuntime:
 
 
 class _Stream(AsyncIterator[T]):
-    """What a response streams, item by item, each read on a thread. Closing it ends a read in progress."""
+    """The items of a streamed response, each read on a thread. Closing it ends a read in progress."""
 
     def __init__(self, threads: ThreadPoolExecutor, raw: Any, read: Callable[[], T | None]) -> None:
         self._threads = threads
@@ -197,7 +194,7 @@ class _Stream(AsyncIterator[T]):
         self._reading = self._threads.submit(self._read)
         try:
             item = await _result(self._reading)
-        except BaseException:  # a cancelled read still goes on, on its thread: nothing can be read after it
+        except BaseException:  # a cancelled read continues on its thread, so the stream can't be used any more
             await self.aclose()
             raise
         if self._closed:
@@ -214,15 +211,15 @@ class _Stream(AsyncIterator[T]):
         if self._reading is None or self._reading.done():
             _release(self._raw)
         else:
-            # Closing waits for the lock that the reader holds, so the reader has to be woken first. urllib3 has
-            # `shutdown` from 2.3 on; before, the reader's thread ends with the next byte or the read timeout.
+            # Closing needs the lock that the reader holds, so wake the reader first. urllib3 before 2.3 has no
+            # `shutdown`; there the reader's thread ends with the next byte or the read timeout.
             with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
                 self._raw.shutdown()
             self._reading.add_done_callback(lambda _: _release(self._raw))
 
 
 def _read(raw: Any) -> bytes | None:
-    """What has arrived, not waiting for more; None at the end."""
+    """The bytes that have arrived; None at the end."""
     from botocore.exceptions import IncompleteReadError
 
     chunk: bytes = getattr(raw, "read1", raw.read)(_CHUNK)
@@ -231,11 +228,11 @@ def _read(raw: Any) -> bytes | None:
     return chunk or None
 
 
-def _wait_for(raw: Any, seconds: float) -> None:
-    """Read from this response with a timeout of its own."""
+def _set_read_timeout(raw: Any, seconds: float) -> None:
+    """Set the read timeout of this one response."""
     from botocore.compat import set_socket_timeout
 
-    with contextlib.suppress(AttributeError):  # nothing is left to wait for
+    with contextlib.suppress(AttributeError):  # the response is complete
         set_socket_timeout(raw, seconds)
 
 
@@ -245,7 +242,7 @@ def _release(raw: Any) -> None:
 
 
 async def _result(future: Future[T]) -> T:
-    """What the thread's work came to, its failure in our terms."""
+    """The result of a thread's work; a failure of boto3 as a `RuntimeFault`."""
     try:
         return await asyncio.wrap_future(future)
     except Exception as error:
@@ -256,7 +253,7 @@ async def _result(future: Future[T]) -> T:
 
 
 def _fault(error: Exception) -> RuntimeFault | None:
-    """The same failure as ours, if it is the service's or the connection's."""
+    """The fault for an error of the service or the connection; None for other errors."""
     from botocore.eventstream import ParserError
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
     from urllib3.exceptions import HTTPError
@@ -276,29 +273,27 @@ def _client_fault(error: Any) -> RuntimeFault:
     response = error.response
     meta = response.get("ResponseMetadata", {})
     code, message = response["Error"].get("Code", ""), response["Error"].get("Message", "")
-    known = code[:1].upper() + code[1:]  # within a stream, errors are named by its members
-    if known not in RuntimeFault.STATUS:
-        known = _CODE_OF.get(meta.get("HTTPStatusCode", 500), "InternalServerException")
+    code = code[:1].upper() + code[1:]  # an event stream names errors by its members
+    if code not in RuntimeFault.STATUS:
+        code = _CODE_OF.get(meta.get("HTTPStatusCode", 500), "InternalServerException")
         message = str(error)
     headers = meta.get("HTTPHeaders", {})
     reason = headers.get(REASON_HEADER.lower())
-    if known == "RuntimeClientError" and message.startswith("Received error ("):  # AWS's words for an app's own answer
-        reason = "agent"
     return RuntimeFault(
         message or str(error),
-        code=known,
+        code=code,
         reason=reason if reason in ("full", "agent") else None,
         retry_after=_seconds(headers.get("retry-after", "")),
     )
 
 
 def _seconds(text: str) -> float | None:
-    """A `Retry-After` in seconds; the local runtime sends fractions of one."""
+    """A `Retry-After` in seconds; the local runtime sends fractions."""
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else None
 
 
 _CODE_OF = {status: code for code, status in reversed(RuntimeFault.STATUS.items())}
-"""For an error the service model does not name, such as an expired token, the code that goes with its status."""
+"""The code for an error that the service model does not name, such as an expired token, by its status."""
 
 
 def _is_loopback(url: str | None) -> bool:

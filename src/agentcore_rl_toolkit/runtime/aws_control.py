@@ -1,8 +1,8 @@
-"""Runtimes on AWS from a container image: created, or updated where they differ, until they are ready.
+"""Creates runtimes on AWS from a container image, updates those that differ, and waits until they are ready.
 
-Speaks `bedrock-agentcore-control` through boto3, imported by the first call. Images, roles and buckets are not its
-business: it is told their names. What somebody else set on a runtime (an authorizer, mounted files) is kept by an
-update, because the service takes whatever is left out for its default.
+Uses `bedrock-agentcore-control` through boto3, imported by the first call. Images, roles and buckets must exist. An
+update keeps the members that others set on a runtime (an authorizer, mounted files): the service would reset members
+that a request leaves out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SERVICE = "bedrock-agentcore-control"
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSpec:
-    """What a runtime should be.
+    """The wanted runtime.
 
     >>> RuntimeSpec(name="my-agent", container_uri="x", role_arn="y")
     Traceback (most recent call last):
@@ -40,14 +40,14 @@ class RuntimeSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     description: str | None = None
     subnets: tuple[str, ...] = ()
-    """With `security_groups`: the runtime lives in a VPC. Without: it reaches the internet."""
+    """With `security_groups`: the runtime is in a VPC. Without: it reaches the internet."""
     security_groups: tuple[str, ...] = ()
     idle_seconds: int | None = None
     """How long a session may be idle (the service's default: 900)."""
     lifetime_seconds: int | None = None
     """How long a session may live (the service's default: 28800)."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Given to a runtime that is created; later, they are its owner's."""
+    """For a new runtime only; later, they are its owner's."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -84,8 +84,8 @@ class RuntimeSpec:
 
 
 @dataclass(frozen=True)
-class Applied:
-    """A runtime that is ready, and what was done to get there: `created`, `updated` or `unchanged`."""
+class AppliedRuntime:
+    """A runtime that is ready, and the change that made it so: `created`, `updated` or `unchanged`."""
 
     arn: str
     id: str
@@ -94,7 +94,7 @@ class Applied:
 
 
 class RuntimeControl:
-    """The control plane of one region. `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL` leads it elsewhere."""
+    """The control plane of one region, or of the endpoint in `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL`."""
 
     def __init__(self, *, region: str | None = None, pause: float = 3.0, timeout: float = 900.0) -> None:
         self._region = region
@@ -115,7 +115,7 @@ class RuntimeControl:
             token = {"nextToken": page["nextToken"]}
 
     def get(self, runtime_id: str) -> dict[str, Any] | None:
-        """One runtime; None if it is gone."""
+        """One runtime; None if it doesn't exist."""
         try:
             return self._call("get_agent_runtime", agentRuntimeId=runtime_id)
         except RuntimeFault as fault:
@@ -124,12 +124,11 @@ class RuntimeControl:
             raise
 
     def tags(self, arn: str) -> dict[str, str]:
-        """A runtime's tags."""
         found: dict[str, str] = self._call("list_tags_for_resource", resourceArn=arn).get("tags", {})
         return found
 
     def plan(self, spec: RuntimeSpec, known: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]] | None:
-        """The call that makes `known` what `spec` says, and its parameters; None if nothing differs."""
+        """The call, with its parameters, that makes `known` match `spec`; None if it does."""
         wanted = spec.request()
         if known is None:
             tags = {"tags": dict(spec.tags)} if spec.tags else {}
@@ -138,31 +137,35 @@ class RuntimeControl:
         if known["status"] != "UPDATE_FAILED" and same_environment and _same(_without_empty(wanted), known):
             return None
         members = self._connect().meta.service_model.operation_model("UpdateAgentRuntime").input_shape.members
-        kept = {name: known[name] for name in members if known.get(name)}  # what is empty was never set
+        kept = {name: known[name] for name in members if known.get(name)}  # empty members were never set
         return "update_agent_runtime", kept | wanted | {"agentRuntimeId": known["agentRuntimeId"]}
 
-    def apply(self, spec: RuntimeSpec, *, say: Callable[[str], object] = lambda line: None) -> Applied:
-        """Create or update the runtime, and wait until it is ready."""
-        known = self._settled(self.find(spec.name))
-        if known is not None and known["status"] == "CREATE_FAILED":  # it can't be updated, and never served
+    def apply(
+        self, spec: RuntimeSpec, *, role_seconds: float = 0, say: Callable[[str], object] = lambda line: None
+    ) -> AppliedRuntime:
+        """Create or update the runtime, and wait until it is ready; `role_seconds` is how long a new role may take."""
+        known = self._wait_while_changing(self.find(spec.name))
+        if known is not None and known["status"] == "CREATE_FAILED":  # it can't be updated
             say(f"removing {known['agentRuntimeId']}, which could not be created")
             self.delete(known["agentRuntimeId"])
             known = None
         call = self.plan(spec, known)
         if call is None and known is not None:
-            return Applied(known["agentRuntimeArn"], known["agentRuntimeId"], known["agentRuntimeVersion"], "unchanged")
+            return AppliedRuntime(
+                known["agentRuntimeArn"], known["agentRuntimeId"], known["agentRuntimeVersion"], "unchanged"
+            )
         assert call is not None
         change = "updated" if known else "created"
         say(f"{'updating' if known else 'creating'} the runtime {spec.name}")
-        answer = self._change(*call)
+        answer = self._change(*call, role_seconds)
         ready = self.wait_ready(answer["agentRuntimeId"])
-        return Applied(ready["agentRuntimeArn"], ready["agentRuntimeId"], ready["agentRuntimeVersion"], change)
+        return AppliedRuntime(ready["agentRuntimeArn"], ready["agentRuntimeId"], ready["agentRuntimeVersion"], change)
 
     def wait_ready(self, runtime_id: str) -> dict[str, Any]:
-        """Wait for READY; a failure says why."""
-        known = self._settled(self.get(runtime_id))
+        """Wait for READY; a fault has the reason of a failure."""
+        known = self._wait_while_changing(self.get(runtime_id))
         if known is None:
-            raise RuntimeFault(f"the runtime {runtime_id} is gone", code="ResourceNotFoundException")
+            raise RuntimeFault(f"the runtime {runtime_id} does not exist", code="ResourceNotFoundException")
         if known["status"] != "READY":
             reason = known.get("failureReason") or "no reason given"
             hint = "check that the image exists, is built for linux/arm64, and that the role may pull it"
@@ -170,39 +173,41 @@ class RuntimeControl:
         return known
 
     def delete(self, runtime_id: str) -> bool:
-        """Delete a runtime and wait until it is gone; False if it was gone already."""
+        """Delete a runtime and wait until it is; False if it did not exist."""
         try:
             self._call("delete_agent_runtime", agentRuntimeId=runtime_id)
         except RuntimeFault as fault:
             if fault.code == "ResourceNotFoundException":
                 return False
             raise
-        left = self._settled(self.get(runtime_id))
+        left = self._wait_while_changing(self.get(runtime_id))
         if left is not None:
             reason = left.get("failureReason") or "no reason given"
             raise RuntimeFault(f"the runtime {runtime_id} is {left['status']}: {reason}", hint="delete it again")
         return True
 
-    def _settled(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _wait_while_changing(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
         """The runtime once it has stopped changing."""
         deadline = time.monotonic() + self._timeout
         while known is not None and known["status"] in _MOVING:
             if time.monotonic() > deadline:
-                at = f"{known['agentRuntimeId']} is still {known['status']} after {self._timeout:g} s"
-                raise RuntimeFault(f"the runtime {at}", hint="wait longer with --timeout, or look in the AWS console")
+                state = f"{known['agentRuntimeId']} is still {known['status']} after {self._timeout:g} s"
+                raise RuntimeFault(f"the runtime {state}", hint="wait longer with --timeout, or see the AWS console")
             time.sleep(self._pause)
             known = self.get(known["agentRuntimeId"])
         return known
 
-    def _change(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A role made a moment ago is not known everywhere yet: that refusal is waited out."""
-        deadline = time.monotonic() + min(60.0, self._timeout)
+    def _change(self, operation: str, params: dict[str, Any], role_seconds: float) -> dict[str, Any]:
+        """Create or update the runtime. The service refuses a role made seconds ago: retry for `role_seconds`."""
+        from botocore.exceptions import ParamValidationError
+
+        deadline = time.monotonic() + min(role_seconds, self._timeout)
         while True:
             try:
                 return self._call(operation, **params)
             except RuntimeFault as fault:
-                unknown_role = fault.code == "ValidationException" and "role" in str(fault).lower()
-                if not unknown_role or time.monotonic() > deadline:
+                is_local = isinstance(fault.__cause__, ParamValidationError)
+                if fault.code != "ValidationException" or is_local or time.monotonic() >= deadline:
                     raise
             time.sleep(self._pause)
 
@@ -217,7 +222,7 @@ class RuntimeControl:
         except ParamValidationError as error:
             raise RuntimeFault(f"{operation}: {error}", code="ValidationException") from error
         except (BotoCoreError, ResponseParserError) as error:
-            raise RuntimeFault(f"{_SERVICE} could not be used: {error}", hint="check credentials and region") from error
+            raise RuntimeFault(f"{_SERVICE} can't be used: {error}", hint="check credentials and region") from error
         answer.pop("ResponseMetadata", None)
         return answer
 
@@ -229,7 +234,7 @@ class RuntimeControl:
         if self._client is None:
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
             try:
-                session = boto3.session.Session()  # boto3's own keeps the credentials it once found
+                session = boto3.session.Session()  # boto3's default session keeps the credentials it once found
                 region = self._region or os.environ.get("AWS_REGION")  # boto3 reads AWS_DEFAULT_REGION alone
                 self._client = session.client(_SERVICE, region_name=region, config=config)
             except (BotoCoreError, ValueError) as error:
@@ -242,7 +247,7 @@ class RuntimeControl:
 
 
 def ensure_runtime(spec: RuntimeSpec, *, region: str | None = None, timeout: float = 900.0, pause: float = 3.0) -> str:
-    """The ARN of a ready runtime that is what `spec` says."""
+    """The ARN of a ready runtime that matches `spec`."""
     control = RuntimeControl(region=region, pause=pause, timeout=timeout)
     try:
         return control.apply(spec).arn
@@ -251,7 +256,7 @@ def ensure_runtime(spec: RuntimeSpec, *, region: str | None = None, timeout: flo
 
 
 def _same(wanted: Any, known: Any) -> bool:
-    """Whether `known` has all that is wanted: the service fills in members of its own."""
+    """Whether `known` has all wanted members; the service adds members of its own."""
     if isinstance(wanted, dict) and isinstance(known, Mapping):
         return all(_same(value, known.get(name)) for name, value in wanted.items())
     return bool(wanted == known)

@@ -1,7 +1,7 @@
-"""The runtime seam: start a session by invoking it, talk to it, stop it.
+"""The runtime seam: `Runtime` starts a session by invoking it, runs commands in it, and stops it.
 
-A runtime gives each session id its own isolated process and sends every request with that id to it. Failures are
-`RuntimeFault`s with AWS's codes, whichever runtime it is.
+A runtime gives each session id an isolated process of its own and sends it every request with that id. Every runtime
+raises `RuntimeFault` with AWS's codes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 REASON_HEADER = "X-AgentCore-RL-Reason"
-"""Where the local runtime puts a fault's `reason`, which AWS's wire has no place for."""
-
+"""Carries a fault's `reason` from the local runtime; AWS's wire has no field for it."""
+SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 TOKEN_VARIABLE = "AGENTCORE_RL_RUNTIME_TOKEN"
-"""The environment variable with a local runtime's token, for the runtime and for those who talk to it."""
+"""The environment variable with a local runtime's token; servers and clients read it."""
+PLACEHOLDER_AWS = {
+    "AWS_ACCESS_KEY_ID": "local",
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""For sessions without credentials: AWS's clients can't be built without any, even where nothing checks them."""
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """The app's answer to an invoke; read `body` to its end, or `aclose()` it."""
+    """The app's answer to an invoke. Read `body` to its end, or `aclose()` it."""
 
     session_id: str
     status: int
@@ -28,13 +36,12 @@ class Invocation:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> bytes:
-        """The whole body."""
         return b"".join([chunk async for chunk in self.body])
 
 
 @dataclass(frozen=True)
 class CommandEvent:
-    """One event of a command: output as it comes, and at the end how it ended."""
+    """One event of a command: a piece of output or, at the end, the exit code."""
 
     stdout: str | None = None
     stderr: str | None = None
@@ -51,13 +58,13 @@ class Runtime(Protocol):
         """The agent's ARN."""
 
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
-        """Send `payload` to the session's app, starting the session if there is none."""
+        """Send `payload` to the session's app; the first invoke starts the session."""
 
     async def stop(self, session_id: str) -> None:
-        """End the session. `ResourceNotFoundException` if there is none."""
+        """End the session; raises `ResourceNotFoundException` if there is none."""
 
     def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""
 
     async def aclose(self) -> None:
-        """Release what the runtime holds; a local one ends all its sessions."""
+        """Release all resources; a local runtime ends all its sessions."""

@@ -1,9 +1,9 @@
-"""The runtime on a Ray cluster of one's own: each session is an actor, a process on some node, behind the same seam.
+"""The runtime on a Ray cluster: each session is an actor, a process on some node.
 
-The only file that imports ray, and it does so with the first session. The driver keeps the sessions (`RayRuntime`); in
-the actor (`ray_actor.py`) the agent's app is called through ASGI, without a socket, so what the app does for a rollout
-(the model's variables, the result in its store) it does as everywhere else. Isolation is Ray's: a process, and a copy
-of the agent's files, not a sandbox. What a session printed, and its exit code, are in Ray's logs, not in its faults.
+The only file that imports ray, with the first session. The driver keeps the sessions (`RayRuntime`); the actor
+(`ray_actor.py`) calls the agent's app through ASGI, so the app handles rollouts as everywhere else and stores its
+results itself. Isolation is Ray's: a process and a copy of the agent's files, not a sandbox. A session's output and
+exit code are in Ray's logs, not in its faults.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError, RuntimeFault
-from .base import CommandEvent, Invocation
+from .base import SESSION_HEADER, CommandEvent, Invocation
 from .hosting.agent_code import find_agent
 from .hosting.agent_files import Fingerprint, fingerprint, pack_agent_folder
-from .hosting.command_events import read_events
-from .hosting.pending_rollouts import AcceptedRollouts
+from .hosting.commands import COMMAND_PATH, read_events
+from .hosting.pending_rollouts import PendingRollouts
 from .hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
-from .hosting.session_app import COMMAND_PATH, SESSION_HEADER
-from .ray_actor import Plan, SessionActor
+from .ray_actor import ActorSpec, SessionActor
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 4000
-_AT_ONCE = 1000
-"""Requests an actor serves at a time; Ray lets the others wait."""
+_MAX_CONCURRENCY = 1000
+"""Requests that an actor serves at a time."""
 
 
 class RayRuntime:
     """Runs an agent's sessions as actors of the Ray cluster that this process is connected to, or connects to.
 
     `agent` is a path, whose folder is sent to the nodes, or `module:app`, installed on them. `env` is set in each
-    session before the agent is imported. `options` are Ray's for an actor: `num_cpus` (a quarter unless told: sessions
-    mostly wait for their model), `resources`, `runtime_env`, and so on. A session that finds no room on the
-    cluster within `start_timeout` seconds is throttled.
+    session before the agent is imported. `options` are Ray's for an actor: `num_cpus` (0.25 by default, because
+    sessions mostly wait for their model), `resources`, `runtime_env`, and so on. A session that the cluster can't
+    place within `start_timeout` seconds raises a `ThrottlingException`.
 
     >>> RayRuntime("my_agents:app").arn
     'arn:aws:bedrock-agentcore:ray:000000000000:runtime/my_agents'
@@ -60,29 +59,34 @@ class RayRuntime:
         stop_grace: float = 3,
     ) -> None:
         self._name, self._folder, entry = find_agent(agent, name)
-        self._plan = Plan(entry, dict(env or {}), idle_timeout, max_lifetime)
-        self._options = {"num_cpus": 0.25, "max_concurrency": _AT_ONCE} | dict(options or {}) | {"max_restarts": 0}
+        self._spec = ActorSpec(entry, dict(env or {}), idle_timeout, max_lifetime)
+        limit = {"max_concurrency": _MAX_CONCURRENCY}
+        self._options = {"num_cpus": 0.25} | limit | dict(options or {}) | {"max_restarts": 0}
         self._start_timeout, self._stop_grace = start_timeout, stop_grace
-        self._sessions: dict[str, _Session] = {}
-        self._starting: dict[str, asyncio.Task[_Session]] = {}
+        self._sessions: dict[str, RaySession] = {}
+        self._starting: dict[str, asyncio.Task[RaySession]] = {}
         self._actors: Any = None
         self._packed: tuple[Fingerprint | None, Any] = (None, None)
         self._lock = threading.Lock()
 
     @property
     def arn(self) -> str:
-        """The agent's ARN on Ray."""
         return f"arn:aws:bedrock-agentcore:ray:000000000000:runtime/{self._name}"
 
+    @property
+    def sessions(self) -> list[str]:
+        """The ids of all live sessions."""
+        return list(self._sessions)
+
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
-        """Send `payload` to the session's app, starting the session if there is none."""
+        """Send `payload` to the session's app; the first invoke starts the session."""
         check_session_id(session_id)
         check_payload(payload)
         session = await self._session(session_id)
         return await session.invoke(payload, content_type)
 
     async def stop(self, session_id: str) -> None:
-        """End the session; returns when its actor is gone."""
+        """End the session; returns when its actor has ended."""
         check_session_id(session_id)
         session = self._sessions.get(session_id)
         if session is None:
@@ -110,8 +114,8 @@ class RayRuntime:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _session(self, session_id: str) -> _Session:
-        """The session of that id: the live one, or a new one that everybody who asks meanwhile waits for."""
+    async def _session(self, session_id: str) -> RaySession:
+        """The live session of that id, or a new one; requests that come while it starts wait for the same one."""
         session = self._sessions.get(session_id)
         if session is not None and not session.stopping:
             return session
@@ -123,29 +127,29 @@ class RayRuntime:
             task.add_done_callback(lambda _: self._starting.pop(session_id, None))
         return await asyncio.shield(self._starting[session_id])
 
-    async def _start(self, session_id: str) -> _Session:
+    async def _start(self, session_id: str) -> RaySession:
         actors, code = await asyncio.to_thread(self._prepare)
         import ray
 
         actor = actors.remote()
         try:
-            await asyncio.wait_for(_result(actor.arrive.remote()), self._start_timeout)
+            await asyncio.wait_for(_result(actor.wait_for_place.remote()), self._start_timeout)
         except ray.exceptions.RayError as error:
             raise RuntimeFault(f"the cluster did not start a session: {error}") from error
         except asyncio.TimeoutError:
             ray.kill(actor)
             raise RuntimeFault(
-                f"the cluster had no room for a session within {self._start_timeout:g} s",
+                f"the cluster had no place for a session within {self._start_timeout:g} s",
                 code="ThrottlingException",
                 reason="full",
-                hint=f"stop some, add nodes, or ask for less than {self._options}",
+                hint=f"stop sessions, add nodes, or lower options, which are {self._options}",
             ) from None
         problem = await self._load(actor, code)
         if problem is not None:
             ray.kill(actor)
-            said = f"agent {self._name} could not be imported:\n{problem}"
-            raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
-        session = _Session(session_id, actor, self._stop_grace, self._plan.env)
+            message = f"agent {self._name} could not be imported:\n{problem}"
+            raise RuntimeFault(message, code="RuntimeClientError", reason="agent")
+        session = RaySession(session_id, actor, self._stop_grace, self._spec.env)
         self._sessions[session_id] = session
         session.watch(lambda: self._sessions.pop(session_id, None))
         return session
@@ -155,20 +159,20 @@ class RayRuntime:
 
         try:
             loaded: str | None = await asyncio.wait_for(
-                _result(actor.load.remote(self._plan, code)), self._start_timeout
+                _result(actor.load.remote(self._spec, code)), self._start_timeout
             )
         except ray.exceptions.RayError as error:
-            return _reason(error)
+            return _death_reason(error)
         except asyncio.TimeoutError:
-            return f"it took over {self._start_timeout:g} s"
+            return f"the import took over {self._start_timeout:g} s"
         return loaded
 
     def _prepare(self) -> tuple[Any, Any]:
-        """The actors' class, and the agent's folder as an object of the cluster; a new one when a file has changed."""
+        """The actors' class, and the agent's folder as an object of the cluster, put there again when it changes."""
         with self._lock:
             if self._actors is None:
                 self._actors = self._connect()
-            if not self._plan.entry.endswith(".py"):
+            if not self._spec.entry.endswith(".py"):
                 return self._actors, None
             now = fingerprint(self._folder, self._packed[0])
             if self._packed[0] != now:
@@ -184,14 +188,14 @@ class RayRuntime:
         except ImportError:
             raise ConfigError("ray is not installed", hint="pip install 'agentcore-rl-toolkit[ray]'") from None
         if not ray.is_initialized():
-            ray.init()  # what RAY_ADDRESS names, or a cluster of this machine alone
+            ray.init()  # the cluster of RAY_ADDRESS, or one on this machine alone
         if ray.util.client.ray.is_connected():
             hint = "run this on a node of the cluster, or as a Ray job"
             raise ConfigError("Ray Client can't stream answers", hint=hint)
         return ray.remote(SessionActor).options(**self._options)
 
 
-class _Session:
+class RaySession:
     """One session, as the driver sees it."""
 
     def __init__(self, id: str, actor: Any, stop_grace: float, env: Mapping[str, str]) -> None:
@@ -199,13 +203,13 @@ class _Session:
         self.stopping = False
         self._actor, self._stop_grace, self._env = actor, stop_grace, env
         self._reason = ""
-        self._rollouts = AcceptedRollouts()
+        self._rollouts = PendingRollouts()
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._on_ended: Any = None
 
     def watch(self, on_ended: Any) -> None:
-        """Notice when the actor dies or has lived long enough, so that no rollout is waited for in vain."""
+        """End the session when its actor dies, is idle or too old; calls `on_ended` afterwards."""
         self._on_ended = on_ended
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -215,22 +219,22 @@ class _Session:
         try:
             reason = await _result(self._actor.watch.remote())
         except ray.exceptions.RayError as error:
-            reason = _reason(error)
+            reason = _death_reason(error)
         except Exception as error:
-            logger.exception("session %s can no longer be watched, and is ended", self.id)
-            reason = f"the session could no longer be watched: {error!r}"
+            logger.exception("session %s can't be watched any more; ending it", self.id)
+            reason = f"the session could not be watched any more: {error!r}"
         self.end(str(reason))
 
     async def invoke(self, payload: bytes, content_type: str) -> Invocation:
-        """Send a request to the app; a fault if the actor dies meanwhile, or if the app answers with an error."""
-        place = self._rollouts.accept(rollout_request(payload), self.id)
+        """Send a request to the app; raises a fault if the actor dies meanwhile or the app answers with an error."""
+        location = self._rollouts.add(rollout_request(payload), self.id)
         answer = self._request("/invocations", payload, {"content-type": content_type, SESSION_HEADER: self.id})
         status, kind = await answer.__anext__()
         if status >= 300:
-            self._rollouts.refused(place)
-            text = (await _beginning(answer)).decode(errors="replace")[:_LONGEST_TEXT]
-            said = f"Received error ({status}) from runtime: {text}"
-            raise RuntimeFault(said, code="RuntimeClientError", reason="agent")
+            self._rollouts.remove_refused(location)
+            text = (await _read_start(answer)).decode(errors="replace")[:_LONGEST_TEXT]
+            message = f"Received error ({status}) from runtime: {text}"
+            raise RuntimeFault(message, code="RuntimeClientError", reason="agent")
         return Invocation(self.id, status, kind, answer)
 
     async def command(self, command: str, timeout: int) -> AsyncIterator[CommandEvent]:
@@ -243,7 +247,7 @@ class _Session:
                 yield event
 
     async def _request(self, path: str, body: bytes, headers: dict[str, str]) -> Any:
-        """Status and content type, then the body as it comes."""
+        """The app's answer: status and content type, then the chunks of its body."""
         import ray
 
         refs = self._actor.request.options(num_returns="streaming").remote("POST", path, headers, body)
@@ -251,22 +255,22 @@ class _Session:
         try:
             async for ref in refs:
                 part = await _result(ref)
-                if part is None:  # there would have been more
-                    raise RuntimeFault(self._reason or "the app broke off its answer", code="RuntimeClientError")
+                if part is None:  # the answer is incomplete
+                    raise RuntimeFault(self._reason or "the app's answer broke off", code="RuntimeClientError")
                 yield part
             done = True
         except ray.exceptions.RayActorError as error:
             done = True
-            await asyncio.shield(self.end(_reason(error)))
+            await asyncio.shield(self.end(_death_reason(error)))
             raise RuntimeFault(self._reason, code="RuntimeClientError") from None
         except ray.exceptions.RayError as error:
-            raise RuntimeFault(f"the session could not be asked: {error}") from error
+            raise RuntimeFault(f"the session could not be reached: {error}") from error
         finally:
             if not done:
                 ray.cancel(refs)
 
     def end(self, reason: str) -> asyncio.Task[None]:
-        """Stop the session; the task is done when the actor is gone and no rollout of it is unaccounted for."""
+        """Stop the session; the task is done when the actor has ended and every rollout has a result."""
         if self._ending is None:
             self.stopping = True
             self._reason = reason
@@ -278,27 +282,26 @@ class _Session:
             if not await self._shut_down():
                 await self._rollouts.report_lost(self._reason, {**os.environ, **self._env})
         except Exception:
-            logger.exception("session %s could not be ended as it should", self.id)
+            logger.exception("session %s could not be ended cleanly", self.id)
         finally:
             self._on_ended()
 
     async def _shut_down(self) -> bool:
-        """End the actor; gives whether its app had the time to account for its rollouts."""
+        """End the actor; returns whether its app had the time to store results for its rollouts."""
         import ray
 
-        accounted = False
+        stored = False
         with contextlib.suppress(ray.exceptions.RayError, asyncio.TimeoutError):
-            # The app's own way to end: it stores what became of its rollouts.
             await asyncio.wait_for(_result(self._actor.shut_down.remote()), self._stop_grace)
-            accounted = True
+            stored = True
         ray.kill(self._actor)
         with contextlib.suppress(ray.exceptions.RayError):
-            await _result(self._actor.arrive.remote())  # never answered: raises when it is gone
-        return accounted
+            await _result(self._actor.wait_for_place.remote())  # raises once the actor has ended
+        return stored
 
 
-async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
-    """As much of an error's text as anybody is told."""
+async def _read_start(chunks: AsyncIterator[bytes]) -> bytes:
+    """Enough of an answer for an error message."""
     data = b""
     async for chunk in chunks:
         data += chunk
@@ -311,10 +314,10 @@ async def _result(ref: Any) -> Any:
     return await ref
 
 
-def _reason(error: Exception) -> str:
+def _death_reason(error: Exception) -> str:
     """Why an actor died, without Ray's advice.
 
-    >>> _reason(Exception("It died.\\nThe actor is dead because it fell. Some common causes include: …"))
+    >>> _death_reason(Exception("It died.\\nThe actor is dead because it fell. Some common causes include: …"))
     "the session's process ended: The actor is dead because it fell."
     """
     found = re.search(r"The actor is dead because .*?(?=\s*Some common causes|\n|$)", str(error))

@@ -1,6 +1,6 @@
-"""Inside a Ray actor: one session's app, loaded from the agent's code and called through ASGI.
+"""Inside a Ray actor: one session's app, called through ASGI. `ray.py` is the other side.
 
-The other end is `ray.py`. Nothing here imports ray: Ray calls these methods, all of them on one event loop.
+Nothing here imports ray: Ray calls these methods, all of them on one event loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..agent.logs import configure_logging
+from .base import PLACEHOLDER_AWS
 from .hosting.agent_code import load_app
 from .hosting.agent_files import unpack_agent_folder
-from .hosting.session_app import STAND_IN_AWS, SessionApp
+from .hosting.commands import SessionApp
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ _LONGEST_PING = 65_536
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What an actor needs to know."""
+class ActorSpec:
+    """What an actor runs, and for how long."""
 
     entry: str
     env: dict[str, str] = field(repr=False)
@@ -41,26 +42,26 @@ class Plan:
 
 
 class SessionActor:
-    """In the actor's process: the agent's app, and how it is called."""
+    """The agent's app in the actor's process."""
 
     def __init__(self) -> None:
         self._app: Any = None
-        self._plan: Plan | None = None
+        self._spec: ActorSpec | None = None
         self._folder = ""
         self._started_at = self._used_at = time.monotonic()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._shutdown = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
 
-    async def arrive(self) -> int:
-        """Answered as soon as the cluster has found a place for the actor."""
+    async def wait_for_place(self) -> int:
+        """Returns as soon as the cluster has placed the actor."""
         return os.getpid()
 
-    async def load(self, plan: Plan, code: bytes | None) -> str | None:
-        """Import the agent in a folder of its own and start its app; gives what went wrong, if something did."""
-        self._plan = plan
+    async def load(self, spec: ActorSpec, code: bytes | None) -> str | None:
+        """Import the agent in a folder of its own and start its app; returns the traceback if that fails."""
+        self._spec = spec
         try:
-            self._app = SessionApp(await asyncio.to_thread(self._import, plan, code))
+            self._app = SessionApp(await asyncio.to_thread(self._import, spec, code))
             started = asyncio.get_running_loop().create_future()
             self._life = asyncio.create_task(self._live(started))
             await started
@@ -69,16 +70,16 @@ class SessionActor:
             return traceback.format_exc()
         return None
 
-    def _import(self, plan: Plan, code: bytes | None) -> Any:
+    def _import(self, spec: ActorSpec, code: bytes | None) -> Any:
         configure_logging()
-        os.environ.update(plan.env)
+        os.environ.update(spec.env)
         if not _has_credentials():
-            for name, value in STAND_IN_AWS.items():
+            for name, value in PLACEHOLDER_AWS.items():
                 os.environ.setdefault(name, value)
         self._folder = tempfile.mkdtemp(prefix="agentcore-rl-session-")
         if code is not None:
             unpack_agent_folder(code, self._folder)
-        return load_app(self._folder, plan.entry)
+        return load_app(self._folder, spec.entry)
 
     async def _live(self, started: asyncio.Future[None]) -> None:
         """The app's lifespan, from its startup to its shutdown."""
@@ -101,11 +102,11 @@ class SessionActor:
             started.set_exception(error)
 
     async def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> AsyncGenerator[Any, None]:
-        """Call the app: status and content type first, then the body as it is made, and None if its end is missing."""
+        """Call the app: yields status and content type, then the body's chunks, and None if its end is missing."""
         messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         gone = asyncio.Event()
         task = asyncio.create_task(self._call(_scope(method, path, headers), body, gone, messages))
-        if path != _PING:  # asking whether there is work is none
+        if path != _PING:  # a ping is not work
             self._in_flight.add(task)
             task.add_done_callback(self._in_flight.discard)
         whole = False
@@ -121,7 +122,7 @@ class SessionActor:
             if not whole:
                 yield None
         finally:
-            gone.set()  # the caller may have gone first
+            gone.set()  # the caller may have left first
             if path != _PING:
                 self._used_at = time.monotonic()
 
@@ -148,27 +149,28 @@ class SessionActor:
             messages.put_nowait(None)
 
     async def watch(self) -> str:
-        """Why the session should end, as soon as it should: it is idle, or too old."""
-        assert self._plan is not None
+        """Returns once the session should end, with the reason: it is idle, or too old."""
+        assert self._spec is not None
         while True:
-            await asyncio.sleep(min(_TICK_SECONDS, self._plan.idle_timeout))
+            await asyncio.sleep(min(_TICK_SECONDS, self._spec.idle_timeout))
             now = time.monotonic()
-            if now - self._started_at > self._plan.max_lifetime:
-                return f"the session reached its maximum lifetime of {self._plan.max_lifetime:g} s"
-            if not self._in_flight and now - self._used_at > self._plan.idle_timeout:
+            if now - self._started_at > self._spec.max_lifetime:
+                return f"the session reached its maximum lifetime of {self._spec.max_lifetime:g} s"
+            if not self._in_flight and now - self._used_at > self._spec.idle_timeout:
                 used_at = self._used_at
-                if await self._is_busy():
+                if await self.is_busy():
                     self._used_at = now
                 elif self._used_at == used_at and not self._in_flight:
-                    return f"the session was idle for {self._plan.idle_timeout:g} s"
+                    return f"the session was idle for {self._spec.idle_timeout:g} s"
 
-    async def _is_busy(self) -> bool:
+    async def is_busy(self) -> bool:
+        """Whether the app reports work in the background."""
         try:
-            return await asyncio.wait_for(self._says_busy(), _PING_SECONDS)
+            return await asyncio.wait_for(self._reports_busy(), _PING_SECONDS)
         except asyncio.TimeoutError:
             return False
 
-    async def _says_busy(self) -> bool:
+    async def _reports_busy(self) -> bool:
         answer, data = self.request("GET", _PING, {}, b""), b""
         async with contextlib.aclosing(answer):
             async for part in answer:
@@ -207,7 +209,7 @@ def _scope(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 def _has_credentials() -> bool:
-    """Whether this node has any: a stand-in must not take its role away from the store."""
+    """Whether this node has credentials; placeholders must not hide its role from the store."""
     from botocore.session import Session
 
     return Session().get_credentials() is not None

@@ -68,9 +68,9 @@ def test_an_update_keeps_what_others_set(service: FakeAgentCoreControl, control:
     assert known["networkConfiguration"]["networkMode"] == "VPC"
 
 
-def test_a_role_of_a_moment_ago_is_waited_for(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
+def test_a_new_role_is_waited_for(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
     service.refuse["CreateAgentRuntime"] = [("ValidationException", "Role validation failed")] * 2
-    assert control.apply(spec()).change == "created"
+    assert control.apply(spec(), role_seconds=60).change == "created"
     service.refuse["UpdateAgentRuntime"] = [("ValidationException", "Bad image")]
     with pytest.raises(RuntimeFault, match="UpdateAgentRuntime: Bad image"):
         control.apply(spec(environment={"A": "1"}))
@@ -122,7 +122,7 @@ def test_deleting_waits_and_is_repeatable(service: FakeAgentCoreControl, control
     assert control.delete(made.id)
     assert service.runtimes == {}
     assert not control.delete(made.id)
-    with pytest.raises(RuntimeFault, match="is gone"):
+    with pytest.raises(RuntimeFault, match="does not exist"):
         control.wait_ready(made.id)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
-from agentcore_rl_toolkit.runtime.ray import _Session
-from agentcore_rl_toolkit.runtime.ray_actor import Plan, SessionActor
+from agentcore_rl_toolkit.runtime.ray import RaySession
+from agentcore_rl_toolkit.runtime.ray_actor import SessionActor
 
 
 async def fails() -> Any:
@@ -27,7 +27,7 @@ def actor(**methods: Callable[[], Awaitable[Any]]) -> Any:
 def test_a_session_that_can_not_be_watched_or_ended_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> None:
         ended = asyncio.Event()
-        session = _Session("session", actor(watch=fails, shut_down=fails), 3, {})
+        session = RaySession("session", actor(watch=fails, shut_down=fails), 3, {})
         session.watch(ended.set)
         await asyncio.wait_for(ended.wait(), 60)
         assert session.stopping
@@ -35,13 +35,13 @@ def test_a_session_that_can_not_be_watched_or_ended_is_over(caplog: pytest.LogCa
     asyncio.run(use())
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR and record.exc_info]
     assert told == [
-        "session session can no longer be watched, and is ended",
-        "session session could not be ended as it should",
+        "session session can't be watched any more; ending it",
+        "session session could not be ended cleanly",
     ]
 
 
 def test_an_error_of_any_length_is_read_from_its_beginning() -> None:
-    class Endless(_Session):
+    class Endless(RaySession):
         async def _request(self, path: str, body: bytes, headers: dict[str, str]) -> Any:
             yield 500, "text/plain"
             while True:
@@ -66,7 +66,6 @@ def test_a_ping_of_any_length_says_whether_there_is_work(endless: bool) -> None:
 
     async def use() -> bool:
         pinged = Pinged()
-        pinged._plan = Plan("app.py", {}, 1.0, 1.0)
-        return await pinged._is_busy()
+        return await pinged.is_busy()
 
     assert asyncio.run(use()) is True

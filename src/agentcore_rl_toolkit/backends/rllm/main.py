@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import AgentCoreRLError
 from ...runtime.base import TOKEN_VARIABLE
-from ...runtime.local_agent import local_agent
+from ...runtime.local.agent_source import resolve_agent
 from ...store.base import directory_of
 from .data import register
 
@@ -63,7 +63,7 @@ def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
     from ...runtime.local import LocalRuntime
 
     folder = directory_of(args.store)
-    agent = local_agent(args.agent, allow=args.allow, memory_mb=args.memory_mb)
+    agent = resolve_agent(args.agent, allow=args.allow, memory_mb=args.memory_mb)
     with LocalRuntime(agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
         variables = _DUMMY_CREDENTIALS | {"AWS_ACCESS_KEY_ID": runtime.token}
         os.environ.update({name: value for name, value in variables.items() if name not in os.environ})

@@ -15,9 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ...runtime.local.policy import default_max_sessions
     from ...runtime.local.sandbox.namespaces import PROTECTIONS
-    from ...runtime.local.sandbox.probe import probe
+    from ...runtime.local.sandbox.probe import default_max_sessions, probe
 
     found = probe()
     rows = [[name, "no" if found[name] else "yes", text, found[name] or ""] for name, text in PROTECTIONS.items()]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...runtime.base import TOKEN_VARIABLE
-from ...runtime.local_agent import session_env
+from ...runtime.local.agent_source import session_env
 from ..flags import add_listen_flags, add_sandbox_flags, read_variables, say
 from ..settings_file import read_settings_file
 from ..terminal.interrupt import stop_on_signals

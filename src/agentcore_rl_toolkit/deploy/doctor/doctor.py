@@ -14,7 +14,7 @@ from ...engine.checkpoints import resolve_model
 from ...errors import AgentCoreRLError, ConfigError
 from ...runtime.hosting.agent_code import find_agent
 from ...runtime.local import AgentSource
-from ...runtime.local_agent import agent_source
+from ...runtime.local.agent_source import source_at
 from ..aws.calls import Aws
 from ..aws.policies import Place, runtime_policy
 from ..aws.state import State
@@ -69,7 +69,7 @@ def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]
     if "agent" in options.only or "model" in options.only:
         try:
             path, memory = os.path.join(folder, entry), options.memory_mb
-            source = agent_source(path, env=options.env, allow=options.allow, memory_mb=memory)
+            source = source_at(path, env=options.env, allow=options.allow, memory_mb=memory)
         except ConfigError as error:
             yield failed_with("app", error)
             return

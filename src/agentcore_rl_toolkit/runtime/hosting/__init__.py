@@ -1,4 +1,6 @@
-"""What every runtime of our own (local, Ray) needs: the agent's code, its files, its commands, its pending rollouts.
+"""What the local runtime and Ray's share.
 
-Imports: `agent`, `store`, `runtime.base`.
+In: an agent's path, a request's bytes, a session's answers. Out: the agent's app and files, checked requests, command
+events, `session_lost` results. Everything a session sends is untrusted and bounded here. Imports `agent`, `store` and
+`runtime.base`; starts no process but a session's own commands.
 """

@@ -1,4 +1,4 @@
-"""An agent's code: where it is, and how its app is loaded from it. Which files belong to it is `agent_files.py`."""
+"""Finds an agent's code and loads its app. `agent_files.py` decides which files belong to the agent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from ...errors import ConfigError
 
 
 def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple[str, str, str]:
-    """The name, the folder and the entry (`file.py` in it, or `module:app`) of what a user calls an agent.
-
-    A folder means the `rl_app.py` in it.
+    """An agent's name, folder and entry (`file.py` in the folder, or `module:app`); a folder means its `rl_app.py`.
 
     >>> find_agent("my.agents:app")[0]
     'agents'
@@ -37,25 +35,25 @@ def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple
 
 
 def load_app(folder: str, entry: str) -> Any:
-    """Import the agent, with its folder as the working directory, and find its app."""
+    """Import the agent, with its folder as the working directory, and return its app."""
     os.chdir(folder)
     sys.path.insert(0, folder)
     module_name, _, attribute = entry.partition(":")
     if module_name.endswith(".py"):
         name = os.path.basename(module_name).removesuffix(".py")
-        loader = importlib.util.spec_from_file_location(name, os.path.join(folder, module_name))
-        if loader is None or loader.loader is None:
+        spec = importlib.util.spec_from_file_location(name, os.path.join(folder, module_name))
+        if spec is None or spec.loader is None:
             raise ImportError(f"{module_name} can't be imported")
-        module = importlib.util.module_from_spec(loader)
+        module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        loader.loader.exec_module(module)
+        spec.loader.exec_module(module)
     else:
         module = importlib.import_module(module_name)
     return _find_app(module, attribute)
 
 
 def import_traceback(error: BaseException, folder: str) -> str:
-    """Where importing an agent failed, from its own first line on: what loads it is no help to its author."""
+    """The traceback of a failed import, without the toolkit's frames above the agent's own."""
     own = error.__traceback__
     while own is not None and not own.tb_frame.f_code.co_filename.startswith(folder.rstrip("/") + "/"):
         own = own.tb_next
@@ -69,8 +67,9 @@ def _find_app(module: Any, attribute: str) -> Any:
         if not hasattr(module, attribute):
             raise ImportError(f"{module.__name__} has no {attribute!r}")
         return getattr(module, attribute)
-    apps = [(name, value) for name, value in vars(module).items() if isinstance(value, BedrockAgentCoreApp)]
-    for name, value in apps:
-        if name == "app" or len(apps) == 1:
-            return value
-    raise ImportError(f"{module.__name__} has no app: `app = AgentCoreRLApp()` at the top level is what is looked for")
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, BedrockAgentCoreApp)}
+    if "app" in apps:
+        return apps["app"]
+    if len(apps) == 1:
+        return next(iter(apps.values()))
+    raise ImportError(f"{module.__name__} has no app: write `app = AgentCoreRLApp()` at the top level")

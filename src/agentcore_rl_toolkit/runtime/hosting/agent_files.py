@@ -1,6 +1,6 @@
-"""Which files of an agent's folder its sessions get: its code and data, without secrets, results and environments.
+"""Which files of an agent's folder its sessions get: code and data, without secrets, results and environments.
 
-One rule for every runtime and for images. Agents' code is untrusted, and a folder often holds more than the agent:
+Every runtime and every image uses this one rule. Agents' code is hostile, and a folder often holds more than the agent:
 credentials, earlier results (with the answers to the data rows), virtual environments, version control.
 """
 
@@ -22,14 +22,13 @@ _SECRETS = (
     ".netrc", "_netrc", ".npmrc", ".pgpass", ".pypirc", ".ssh", ".*_history", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     "id_rsa*", "*.key", "*.p12", "*.pfx",
 )  # fmt: skip
-_NO_SECRETS = (".env.example", ".env.sample", ".env.template")
-_RESULTS = ("runs",)
-_ENVIRONMENTS = (".venv*", "venv", "node_modules", ".tox", ".nox", ".direnv")
-_HISTORY = (".git", ".hg", ".svn")
-_LEFTOVERS = ("__pycache__", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".DS_Store")
+_UNNEEDED = (
+    "runs", ".venv*", "venv", "node_modules", ".tox", ".nox", ".direnv", ".git", ".hg", ".svn",
+)  # fmt: skip
+_CACHES = ("__pycache__", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".DS_Store")
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
-_STORE_MARKS = (".new", ".announced")  # what a directory store keeps beside its results
-_RUN_MARKS = ("metrics.jsonl", "rollouts")  # what a training run keeps
+_STORE_MARKS = (".new", ".announced")  # folders that a directory store keeps
+_RUN_MARKS = ("metrics.jsonl", "rollouts")  # files that a training run keeps
 _CODE = (
     ".py", ".pyi", ".pyx", ".so", ".sh", ".sql", ".toml", ".yaml", ".yml", ".cfg", ".ini", ".txt", ".md", ".j2",
     ".jinja", ".jinja2", ".prompt",
@@ -37,35 +36,29 @@ _CODE = (
 _MOST_FILES = 5000
 
 
-def _pattern(*groups: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(name) for group in groups for name in group), re.IGNORECASE)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(name) for name in names), re.IGNORECASE)
 
 
-_ALLOWED = _pattern(_NO_SECRETS)
-_KINDS = {
-    "secret": _pattern(_SECRETS),
-    "results": _pattern(_RESULTS),
-    "environment": _pattern(_ENVIRONMENTS),
-    "history": _pattern(_HISTORY),
-    "": _pattern(_LEFTOVERS),
-}
+_ALLOWED = _pattern((".env.example", ".env.sample", ".env.template"))
+_KINDS = {"secret": _pattern(_SECRETS), "unneeded": _pattern(_UNNEEDED), "": _pattern(_CACHES)}
 Fingerprint = dict[str, tuple[int, int]]
 
 
-class Entry(NamedTuple):
+class AgentFile(NamedTuple):
     """One file, folder or link below an agent's folder."""
 
     path: str
     relative: str
-    left_out: str | None
-    """Why sessions don't get it: `secret`, `results`, `environment`, `history`, or empty for what nobody would miss."""
+    excluded: str | None
+    """Why sessions don't get it: `secret`, `unneeded` (results, environments, history), or empty for caches."""
     is_folder: bool
     stat: os.stat_result
 
 
-def entries(folder: str, base: str = "") -> Iterator[Entry]:
-    """Everything below the folder, each folder before what is in it; not what is inside of something left out."""
-    hidden = not base and os.path.realpath(folder) == os.path.realpath(os.path.expanduser("~"))
+def walk_agent_folder(folder: str, base: str = "") -> Iterator[AgentFile]:
+    """Everything below the folder, each folder before its contents; excluded folders are not entered."""
+    is_home = not base and os.path.realpath(folder) == os.path.realpath(os.path.expanduser("~"))
     try:
         names = sorted(os.listdir(os.path.join(folder, base)))
     except OSError:
@@ -78,105 +71,98 @@ def entries(folder: str, base: str = "") -> Iterator[Entry]:
         except OSError:
             continue
         is_folder = stat.S_ISDIR(found.st_mode)
-        why = _why_left_out(path, name, found)
-        if why is None and hidden and name.startswith("."):  # in a home directory, whose programs keep anything there
-            why = "secret"
-        yield Entry(path, relative, why, is_folder, found)
-        if is_folder and why is None:
-            yield from entries(folder, relative)
+        excluded = _reason_to_exclude(path, name, found)
+        if excluded is None and is_home and name.startswith("."):  # programs keep credentials in hidden files there
+            excluded = "secret"
+        yield AgentFile(path, relative, excluded, is_folder, found)
+        if is_folder and excluded is None:
+            yield from walk_agent_folder(folder, relative)
 
 
 def agent_files(folder: str) -> list[str]:
     """The files that sessions get, links included."""
-    return [entry.path for entry in entries(folder) if entry.left_out is None and not entry.is_folder]
+    return [file.path for file in walk_agent_folder(folder) if file.excluded is None and not file.is_folder]
 
 
-def left_out(folder: str) -> list[str]:
-    """What sessions don't get and somebody might miss, as paths below the folder."""
-    return [f"{entry.relative}{'/' * entry.is_folder}" for entry in entries(folder) if entry.left_out]
+def excluded_paths(folder: str) -> list[str]:
+    """What sessions don't get, apart from caches, as paths below the folder."""
+    return [f"{file.relative}{'/' * file.is_folder}" for file in walk_agent_folder(folder) if file.excluded]
 
 
 def copy_agent_folder(source: str, target: str, empty: Container[str] = ()) -> None:
-    """Copy what sessions get. A file that can't be read is not copied, and the agent will say so if it needs it.
-
-    Of files and of folders at the top that are in `empty`, only the name is copied.
-    """
+    """Copy what sessions get, except unreadable files. Files and top-level folders in `empty` become empty ones."""
     os.makedirs(target, exist_ok=True)
-    for entry in entries(source):
-        top, below, _ = entry.relative.partition("/")
-        if entry.left_out is not None or (below and top in empty):
+    for file in walk_agent_folder(source):
+        top, below, _ = file.relative.partition("/")
+        if file.excluded is not None or (below and top in empty):
             continue
-        copy = os.path.join(target, entry.relative)
+        copy = os.path.join(target, file.relative)
         with contextlib.suppress(OSError):
-            if entry.is_folder:
+            if file.is_folder:
                 os.makedirs(copy, exist_ok=True)
-                os.chmod(copy, stat.S_IMODE(entry.stat.st_mode) | 0o700)
-            elif entry.relative in empty:
+                os.chmod(copy, stat.S_IMODE(file.stat.st_mode) | 0o700)
+            elif file.relative in empty:
                 open(copy, "x").close()
             else:
-                shutil.copy2(entry.path, copy, follow_symlinks=False)
+                shutil.copy2(file.path, copy, follow_symlinks=False)
 
 
 def pack_agent_folder(folder: str) -> bytes:
-    """What `copy_agent_folder` would copy, as bytes that another machine can unpack."""
+    """What `copy_agent_folder` would copy, as a tar archive."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for entry in entries(folder):
-            if entry.left_out is None:
-                member = archive.gettarinfo(entry.path, entry.relative)
+        for file in walk_agent_folder(folder):
+            if file.excluded is None:
+                member = archive.gettarinfo(file.path, file.relative)
                 member = member.replace(uid=0, gid=0, uname="", gname="", deep=False)
                 if member.isreg():
-                    with open(entry.path, "rb") as file:
-                        archive.addfile(member, file)
+                    with open(file.path, "rb") as content:
+                        archive.addfile(member, content)
                 else:
                     archive.addfile(member)
     return packed.getvalue()
 
 
 def unpack_agent_folder(packed: bytes, folder: str) -> None:
-    """The inverse of `pack_agent_folder`."""
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="fully_trusted")  # it is from ourselves
+        archive.extractall(folder, filter="fully_trusted")  # `pack_agent_folder` made it
 
 
 def fingerprint(folder: str, known: Fingerprint | None = None) -> Fingerprint:
-    """Changes when the agent's code does: files that programs and people write, prompts and settings included.
+    """Changes when the agent's code does, prompts and settings included.
 
-    Data don't count, so that output written into the folder doesn't load the agent again with every line. A JSON file
-    counts if it is in `known`, the fingerprint of what was loaded: tool schemas are JSON, and so are new results.
+    Data files don't count: output written into the folder would reload the agent with every line. A JSON file counts
+    if it is in `known`, the fingerprint of the loaded code: tool schemas are JSON, and so are new results.
     """
     found: Fingerprint = {}
-    for entry in entries(folder):
-        suffix = os.path.splitext(entry.path)[1].lower()
-        wanted = suffix in _CODE or (suffix == ".json" and (known is None or entry.path in known))
-        room = len(found) < _MOST_FILES or suffix == ".py"
-        if entry.left_out is None and not entry.is_folder and wanted and room:
-            found[entry.path] = (entry.stat.st_mtime_ns, entry.stat.st_size)
-        elif entry.left_out == "secret":  # that there is one: a folder that is shown as it is has to hide it
-            found[entry.path] = (0, 0)
+    for file in walk_agent_folder(folder):
+        suffix = os.path.splitext(file.path)[1].lower()
+        wanted = suffix in _CODE or (suffix == ".json" and (known is None or file.path in known))
+        fits = len(found) < _MOST_FILES or suffix == ".py"
+        if file.excluded is None and not file.is_folder and wanted and fits:
+            found[file.path] = (file.stat.st_mtime_ns, file.stat.st_size)
+        elif file.excluded == "secret":  # a new secret in a mounted folder has to be covered
+            found[file.path] = (0, 0)
     return found
 
 
-def _why_left_out(path: str, name: str, found: os.stat_result) -> str | None:
+def _reason_to_exclude(path: str, name: str, found: os.stat_result) -> str | None:
     if _ALLOWED.fullmatch(name) is None:
         for kind, pattern in _KINDS.items():
             if pattern.fullmatch(name):
                 return kind
     if stat.S_ISDIR(found.st_mode):
-        return _kind_of_folder(path)
+        return "unneeded" if _is_environment_or_results(path) else None
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
         return ""  # sockets, pipes and devices
     return "secret" if name.lower().endswith(".pem") and _is_private_key(path) else None
 
 
-def _kind_of_folder(path: str) -> str | None:
-    if any(os.path.exists(os.path.join(path, mark)) for mark in _ENVIRONMENT_MARKS):
-        return "environment"
-    if any(os.path.isdir(os.path.join(path, mark)) for mark in _STORE_MARKS):
-        return "results"
-    if all(os.path.exists(os.path.join(path, mark)) for mark in _RUN_MARKS):
-        return "results"
-    return None
+def _is_environment_or_results(folder: str) -> bool:
+    def has(name: str) -> bool:
+        return os.path.exists(os.path.join(folder, name))
+
+    return any(map(has, _ENVIRONMENT_MARKS + _STORE_MARKS)) or all(map(has, _RUN_MARKS))
 
 
 def _is_private_key(path: str) -> bool:

@@ -1,5 +1,7 @@
-"""What is checked of a request before any session sees it, for the runtimes that are our own: AWS's rules, and that no
-text in it could break what handles it. Whatever is wrong is the caller's fault, a `ValidationException`."""
+"""Checks a request before any session sees it: AWS's rules, and no text that could break the code that handles it.
+
+Everything refused here is the caller's fault: a `ValidationException`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ _IDS = ("exp_id", "input_id")
 
 
 def check_session_id(session_id: str) -> None:
-    """Whether AWS would take it."""
     if not 33 <= len(session_id) <= 256:
         raise _invalid(f"runtimeSessionId must have 33 to 256 characters, not {len(session_id)}")
     if not (session_id.isascii() and session_id.isprintable()):
@@ -24,13 +25,11 @@ def check_session_id(session_id: str) -> None:
 
 
 def check_payload(payload: bytes) -> None:
-    """Whether it is small enough."""
     if len(payload) > _LARGEST_PAYLOAD:
         raise _invalid(f"the payload is over {_LARGEST_PAYLOAD:,} bytes")
 
 
 def check_command(command: str, timeout: int) -> None:
-    """Whether AWS would run it, and a shell can."""
     if not 1 <= len(command) <= 65536:
         raise _invalid("command must have 1 to 65536 characters")
     if not 1 <= timeout <= 3600:
@@ -39,7 +38,7 @@ def check_command(command: str, timeout: int) -> None:
 
 
 def rollout_request(payload: bytes) -> dict[str, Any]:
-    """The payload as far as a runtime is concerned: itself if it has a `_rollout`, else nothing.
+    """The parsed payload if it has a `_rollout`, else nothing: all that a runtime reads of a request.
 
     >>> rollout_request(b'{"prompt": "hi"}')
     {}
@@ -48,7 +47,7 @@ def rollout_request(payload: bytes) -> dict[str, Any]:
         ...
     agentcore_rl_toolkit.errors.RuntimeFault: _rollout.s3_bucket must be a string, not list
     """
-    # The name may be escaped ("\u005frollout"), or in UTF-16: what the app would read, this has to read too.
+    # The name may be escaped ("\u005frollout") or in UTF-16; the app would read those too.
     if b"_rollout" not in payload and b"\\u" not in payload and b"\0" not in payload:
         return {}
     try:
@@ -56,7 +55,7 @@ def rollout_request(payload: bytes) -> dict[str, Any]:
     except RecursionError:
         raise _invalid("the payload is nested too deeply") from None
     except ValueError:
-        return {}  # the app's to refuse
+        return {}  # the app refuses it
     settings = value.get("_rollout") if isinstance(value, dict) else None
     if settings is None:
         return {}

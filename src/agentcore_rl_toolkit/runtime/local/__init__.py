@@ -1,6 +1,9 @@
 """AgentCore Runtime on this machine: sandboxed sessions, served on AWS's own wire. Needs the extra `local`.
 
-The names are imported only when used: templates and probes are modules of this package, and need no HTTP server.
+In: an agent's path, requests from Python or over HTTP. Out: the app's answers, and a `session_lost` result for every
+rollout that a session leaves behind. An agent's code is hostile: it runs in sessions only, and every byte that it sends
+is bounded. The names are imported on use, because templates and probes are modules of this package and start without
+an HTTP server. Imports `hosting`, `store`, `common`.
 """
 
 from __future__ import annotations
@@ -9,16 +12,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent_templates import AgentSource
-    from .policy import SessionPolicy
+    from .agent_source import AgentSource, SessionPolicy
     from .runtime import LocalRuntime
 
-_HOMES = {"AgentSource": ".agent_templates", "LocalRuntime": ".runtime", "SessionPolicy": ".policy"}
+_MODULES = {"AgentSource": ".agent_source", "LocalRuntime": ".runtime", "SessionPolicy": ".agent_source"}
 
 __all__ = ["AgentSource", "LocalRuntime", "SessionPolicy"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+    return getattr(importlib.import_module(_MODULES[name], __name__), name)

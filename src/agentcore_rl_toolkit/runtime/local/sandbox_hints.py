@@ -1,8 +1,7 @@
 """Which flag would have helped an agent that failed because its sandbox lacks an address, a variable or a file.
 
-A sandbox refuses by having nothing there: no listener, no variable, no file. So the agent's own error is all there is
-to go by, and this module reads it. A guess from a text, never more: it goes into a `hint:`, and decides nothing. Pure
-but for a look at the host's variables and at whether a file exists.
+In a sandbox those just don't exist, so only the agent's own error shows it. This module guesses from that error's text;
+the guess goes into a `hint:` and decides nothing. It reads the host's variables and looks whether files exist.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..hosting.agent_files import left_out
+from ..hosting.agent_files import excluded_paths
 
 if TYPE_CHECKING:
     from . import AgentSource
@@ -43,7 +42,7 @@ _IN_SESSION = "/app"
 
 
 def refusal_hint(text: str, source: AgentSource, protections: Container[str]) -> str | None:
-    """What to do about an agent's error, if its sandbox may be why; `text` is the traceback and the message.
+    """What to do about an agent's error if its sandbox may be the cause; `text` is its traceback and message.
 
     >>> from agentcore_rl_toolkit.runtime.local import AgentSource
     >>> text = "ConnectionRefusedError: [Errno 111] Connect call failed ('10.0.0.5', 5432)"
@@ -66,21 +65,21 @@ def _network_hint(text: str, allow: Container[str]) -> str | None:
 
 
 def addresses_in(text: str) -> Iterator[str]:
-    """The addresses that errors of the usual clients name, as `host:port`.
+    """The addresses in the errors of common clients, as `host:port`.
 
     >>> list(addresses_in("HTTPConnectionPool(host='db.local', port=80): Max retries exceeded with url: /"))
     ['db.local:80']
     """
     for form in _ADDRESSES:
         for match in form.finditer(text):
-            known = match.groupdict()
-            port = int(known["port"] or {"http": 80, "https": 443}[known["scheme"]])
+            parts = match.groupdict()
+            port = int(parts["port"] or {"http": 80, "https": 443}[parts["scheme"]])
             if 0 < port < 65536:
-                yield f"{known['host']}:{port}"
+                yield f"{parts['host']}:{port}"
 
 
 def _variable_hint(text: str, env: Mapping[str, str]) -> str | None:
-    """Of a variable that the error names, the host has, and the session lacks."""
+    """For a variable that the error names, the host has, and the session lacks."""
     for name in _VARIABLE.findall(_last_lines(text)):
         if name in os.environ and name not in env:
             return f"the sandbox lacks this shell's variable {name}: --env {name}, or a line in .env"
@@ -88,11 +87,11 @@ def _variable_hint(text: str, env: Mapping[str, str]) -> str | None:
 
 
 def _file_hint(text: str, folder: str) -> str | None:
-    """Of a file that the error names, the host has, and the session lacks."""
+    """For a file that the error names, the host has, and the session lacks."""
     for name in _FILE.findall(_last_lines(text)):
         inside = os.path.normpath(os.path.relpath(os.path.join(_IN_SESSION, name), _IN_SESSION))
         if not inside.startswith(".."):
-            if any(inside == path or inside.startswith(path) for path in left_out(folder)):
+            if any(inside == path or inside.startswith(path) for path in excluded_paths(folder)):
                 return f"sessions don't get {inside}: rename it, or pass what it holds with --env NAME=VALUE"
         elif os.path.isabs(name) and os.path.exists(name):
             return f"sessions see only the agent's folder, not {name}: copy it into {folder}"
@@ -100,5 +99,5 @@ def _file_hint(text: str, folder: str) -> str | None:
 
 
 def _last_lines(text: str) -> str:
-    """The message of the last exception: names further up are of code that went well."""
+    """The message of the last exception; the code further up did not fail."""
     return "\n".join(text.strip().splitlines()[-3:])

@@ -9,8 +9,8 @@ import pytest
 from agentcore_rl_toolkit.runtime.hosting.agent_files import (
     agent_files,
     copy_agent_folder,
+    excluded_paths,
     fingerprint,
-    left_out,
     pack_agent_folder,
     unpack_agent_folder,
 )
@@ -45,7 +45,7 @@ def test_what_is_packed_and_copied_is_what_belongs_to_the_agent(tmp_path: Path) 
         assert os.readlink(copy / "link") == "data/rows.txt"
         assert (copy / "rl_app.py").stat().st_mode & 0o777 == 0o755
     assert files(agent) == ["data/rows.txt", "link", "rl_app.py"]
-    assert left_out(str(agent)) == [".env", ".git/", "data/.venv/", "runs/"]
+    assert excluded_paths(str(agent)) == [".env", ".git/", "data/.venv/", "runs/"]
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_what_is_packed_and_copied_is_what_belongs_to_the_agent(tmp_path: Path) 
         "store/.new/1", "store/.announced/e/1",
     ],
 )  # fmt: skip
-def test_left_out(tmp_path: Path, path: str) -> None:
+def test_excluded(tmp_path: Path, path: str) -> None:
     agent = make(tmp_path, "rl_app.py", path)
     assert files(agent) == ["rl_app.py"]
-    assert left_out(str(agent)) != []
+    assert excluded_paths(str(agent)) != []
 
 
 @pytest.mark.parametrize(
     "path",
     [".env.example", "environment.py", "keys.py", "ca.pem", "results/x.json", "run.py", "store/new/x", ".agents/a.md"],
 )
-def test_not_left_out(tmp_path: Path, path: str) -> None:
+def test_not_excluded(tmp_path: Path, path: str) -> None:
     agent = make(tmp_path, "rl_app.py", path)
     assert files(agent) == sorted(["rl_app.py", path])
 
@@ -75,12 +75,12 @@ def test_not_left_out(tmp_path: Path, path: str) -> None:
 def test_a_private_key_is_known_by_what_is_in_it(tmp_path: Path) -> None:
     make(tmp_path, "rl_app.py")
     (tmp_path / "server.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN RSA PRIVATE KEY-----\n")
-    assert left_out(str(tmp_path)) == ["server.pem"]
+    assert excluded_paths(str(tmp_path)) == ["server.pem"]
 
 
-def test_a_run_of_training_is_left_out(tmp_path: Path) -> None:
+def test_a_training_run_is_excluded(tmp_path: Path) -> None:
     make(tmp_path, "rl_app.py", "my-run/metrics.jsonl", "my-run/rollouts/step-0.jsonl")
-    assert left_out(str(tmp_path)) == ["my-run/"]
+    assert excluded_paths(str(tmp_path)) == ["my-run/"]
 
 
 def test_in_a_home_directory_nothing_hidden_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from agentcore_rl_toolkit.runtime.hosting.pending_rollouts import AcceptedRollouts
+from agentcore_rl_toolkit.runtime.hosting.pending_rollouts import PendingRollouts
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import LARGEST_RESULT
 from support.agent import rollout
@@ -17,10 +17,10 @@ SESSION = str(uuid.uuid4())
 
 
 def lost(store: Path, *payloads: dict[str, Any], reason: str = "it ended", **environ: str) -> list[dict[str, Any]]:
-    """Accept the requests, lose the session, and give the documents that are there then."""
-    rollouts = AcceptedRollouts()
+    """Add the requests, lose the session, and return the stored documents."""
+    rollouts = PendingRollouts()
     for payload in payloads:
-        assert rollouts.accept(payload, SESSION) is not None
+        assert rollouts.add(payload, SESSION) is not None
     asyncio.run(rollouts.report_lost(reason, environ))
     return [json.loads(path.read_bytes()) for path in sorted(store.rglob("*.json"))]
 
@@ -38,9 +38,9 @@ def test_secrets_that_only_the_app_knows_of_are_not_stored(tmp_path: Path) -> No
 
 
 def test_secret_names_of_the_agents_environment_hold(tmp_path: Path) -> None:
-    payload = {"door": "open-sesame", "said": "open-sesame!", "_rollout": rollout(tmp_path)}
-    (document,) = lost(tmp_path, payload, AGENTCORE_RL_SECRET_KEYS="door, window")
-    assert (document["payload"]["door"], document["payload"]["said"]) == ("***", "***!")
+    payload = {"password": "open-sesame", "said": "open-sesame!", "_rollout": rollout(tmp_path)}
+    (document,) = lost(tmp_path, payload, AGENTCORE_RL_SECRET_KEYS="password, pin")
+    assert (document["payload"]["password"], document["payload"]["said"]) == ("***", "***!")
 
 
 def test_one_that_cannot_be_reported_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_one_that_cannot_be_reported_costs_the_others_nothing(tmp_path: Path) ->
 
 
 def test_one_that_can_not_be_announced_is_stored_all_the_same(tmp_path: Path) -> None:
-    accepted = AcceptedRollouts()
-    accepted.accept({"_rollout": rollout(tmp_path, "a")}, "session")
+    pending = PendingRollouts()
+    pending.add({"_rollout": rollout(tmp_path, "a")}, "session")
     (tmp_path / ".announced").write_text("in the way")
-    assert asyncio.run(accepted.report_lost("it fell over", {})) == 1
+    assert asyncio.run(pending.report_lost("it fell over", {})) == 1
     assert list(open_store(str(tmp_path)).keys()) == ["exp/a/session.json"]

@@ -1,1 +1,6 @@
-"""The sandbox: namespaces, root file system, control groups and system calls of a session. Linux only."""
+"""The sandbox of a session: namespaces, root file system, control groups, seccomp. Linux only.
+
+In: an agent's folder, the wanted protections and limits. Out: a process that has them, or a reason per protection why
+this machine can't provide it. Runs in freshly forked processes, so it imports no HTTP library; it knows neither
+sessions nor requests. Imports `hosting.agent_files`.
+"""

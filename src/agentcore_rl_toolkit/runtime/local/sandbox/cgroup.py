@@ -1,7 +1,7 @@
-"""Limits on a session's memory, CPU and processes by control groups, version 1 or 2, whichever the machine has.
+"""Limits a session's memory, CPU and processes by control groups, version 1 or 2, whichever the machine has.
 
-Every runtime has a group of its own, `agentcore-rl-<pid>-<n>`, with one group per session in it. Groups that a killed
-runtime left behind are removed when the next one starts.
+Every runtime has a group of its own, `agentcore-rl-<pid>-<n>`, with one group per session below it. A starting runtime
+removes the groups that a killed one left behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..policy import SessionPolicy
+from ..agent_source import SessionPolicy
 
 CONTROLLERS = ("memory", "cpu", "pids")
 _PREFIX = "agentcore-rl-"
@@ -25,44 +25,40 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Cgroup:
-    """The group of one session: a folder per hierarchy."""
+    """The group of one session."""
 
     folders: dict[str, Path]
     """Folder by controller; with version 2 they are all the same."""
 
     def open_procs(self) -> list[int]:
-        """Descriptors a process writes `0` to in order to join."""
-        return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self._unique()]
+        """Descriptors that a process writes `0` to in order to join."""
+        return [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in set(self.folders.values())]
 
     def memory_bytes(self) -> int | None:
-        """Memory in use, None if it isn't counted."""
+        """Memory in use; None if the kernel doesn't count it."""
         text = self._read_memory("memory.current", "memory.usage_in_bytes")
         return int(text) if text else None
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel ended a process of this group for want of memory."""
+        """Whether the kernel killed a process of this group because the group reached its memory limit."""
         text = self._read_memory("memory.events", "memory.oom_control") or ""
         counts = dict(line.split(maxsplit=1) for line in text.splitlines())
         return int(counts.get("oom_kill", "0")) > 0
 
-    def kill(self) -> None:
-        """Kill whatever is in the group."""
-        for folder in self._unique():
+    async def clear(self) -> None:
+        """Kill every process in the group, and remove it as soon as the kernel allows."""
+        for folder in set(self.folders.values()):
             with contextlib.suppress(OSError):
                 for pid in (folder / "cgroup.procs").read_text().split():
                     os.kill(int(pid), 9)
-
-    async def clear(self) -> None:
-        """Kill whatever is in the group, and remove it as soon as the kernel lets go."""
-        self.kill()
         for _ in range(100):
             if self.remove():
                 return
             await asyncio.sleep(0.02)
 
     def remove(self) -> bool:
-        """Remove the group; False while something is still in it."""
-        for folder in self._unique():
+        """Remove the group; False while a process is still in it."""
+        for folder in set(self.folders.values()):
             try:
                 folder.rmdir()
             except FileNotFoundError:
@@ -72,54 +68,45 @@ class Cgroup:
         return True
 
     def _read_memory(self, *names: str) -> str | None:
-        """The first of these files of the memory controller that is there."""
+        """The first of these files that the memory controller has."""
         for name in names:
             with contextlib.suppress(OSError, KeyError):
                 return (self.folders["memory"] / name).read_text()
         return None
 
-    def _unique(self) -> list[Path]:
-        return list(dict.fromkeys(self.folders.values()))
-
 
 class CgroupTree:
-    """The runtime's own group; makes one per session."""
+    """The runtime's own group; creates one below it per session."""
 
-    def __init__(self, hierarchies: tuple[dict[str, Path], Path | None] | None = None) -> None:
-        self._hierarchies = hierarchies or _hierarchies()
+    def __init__(
+        self,
+        wanted: Iterable[str] = CONTROLLERS,
+        hierarchies: tuple[dict[str, Path], Path | None] | None = None,
+    ) -> None:
+        self._version1, self._version2 = hierarchies or _hierarchies()
         self.name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
         self.reasons: dict[str, str] = {}
         """Why a controller can't be used, by controller."""
         self._homes: dict[str, Path] = {}
-        self._version2 = False
-        for controller in CONTROLLERS:
+        for controller in wanted:
             try:
-                self._homes[controller] = self._home(controller)
+                self._homes[controller] = self._make_home(controller)
             except OSError as error:
                 self.reasons[controller] = str(error)
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """What can be limited here."""
+        """The controllers that limit sessions."""
         return tuple(self._homes)
-
-    def use_only(self, controllers: Iterable[str]) -> None:
-        """Leave the other controllers alone."""
-        wanted = set(controllers)
-        for controller in [c for c in self._homes if c not in wanted]:
-            home = self._homes.pop(controller)
-            if home not in self._homes.values():
-                _remove_tree(home)
 
     def create(self, name: str, policy: SessionPolicy) -> Cgroup:
         """A group for one session, with its limits set."""
-        folders = {controller: home / name for controller, home in self._homes.items()}
-        group = Cgroup(folders)
+        group = Cgroup({controller: home / name for controller, home in self._homes.items()})
         try:
-            for folder in group._unique():
+            for folder in set(group.folders.values()):
                 folder.mkdir()
-            for controller, folder in folders.items():
-                for file, value in self._limits(controller, policy).items():
+            for controller, folder in group.folders.items():
+                for file, value in self.limits(controller, policy).items():
                     _write(folder / file, value)
         except OSError:
             group.remove()
@@ -128,34 +115,26 @@ class CgroupTree:
 
     def close(self) -> None:
         """Remove the runtime's own group, with everything in it."""
-        for home in dict.fromkeys(self._homes.values()):
+        for home in set(self._homes.values()):
             _remove_tree(home)
 
-    def _limits(self, controller: str, policy: SessionPolicy) -> dict[str, str]:
-        quota = str(int(policy.cpus * _PERIOD))
-        memory = str(policy.memory_mb << 20)
-        if self._version2:
-            tables = {
-                "memory": {"memory.max": memory, "memory.swap.max": "0"},
-                "cpu": {"cpu.max": f"{quota} {_PERIOD}"},
-                "pids": {"pids.max": str(policy.processes)},
-            }
-        else:
-            tables = {
-                "memory": {"memory.limit_in_bytes": memory},
-                "cpu": {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota},
-                "pids": {"pids.max": str(policy.processes)},
-            }
-        return tables[controller]
+    def limits(self, controller: str, policy: SessionPolicy) -> dict[str, str]:
+        """What a policy means for a controller: values by file name."""
+        quota, memory = str(int(policy.cpus * _PERIOD)), str(policy.memory_mb << 20)
+        if controller == "pids":
+            return {"pids.max": str(policy.processes)}
+        if controller in self._version1:
+            cpu = {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
+            return cpu if controller == "cpu" else {"memory.limit_in_bytes": memory}
+        cpu = {"cpu.max": f"{quota} {_PERIOD}"}
+        return cpu if controller == "cpu" else {"memory.max": memory, "memory.swap.max": "0"}
 
-    def _home(self, controller: str) -> Path:
+    def _make_home(self, controller: str) -> Path:
         """Make (or find) the runtime's group in the hierarchy that has `controller`."""
-        version1, version2 = self._hierarchies
-        if controller in version1:
-            home = version1[controller] / self.name
-        elif version2 is not None:
-            parent = _delegated(version2, controller)
-            home, self._version2 = parent / self.name, True
+        if controller in self._version1:
+            home = self._version1[controller] / self.name
+        elif self._version2 is not None:
+            home = _delegated(self._version2, controller) / self.name
         else:
             raise OSError(errno.ENOENT, f"no control group hierarchy has {controller}")
         for stale in home.parent.glob(f"{_PREFIX}*"):
@@ -163,15 +142,13 @@ class CgroupTree:
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 _remove_tree(stale)
         home.mkdir(exist_ok=True)
-        if self._version2:
+        if controller not in self._version1:
             _write(home / "cgroup.subtree_control", f"+{controller}")
         return home
 
 
 def _hierarchies() -> tuple[dict[str, Path], Path | None]:
     """Folder of this process's group by version-1 controller, and in the version-2 hierarchy."""
-    version1: dict[str, Path] = {}
-    version2: Path | None = None
     mounts: dict[str, str] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
@@ -181,22 +158,19 @@ def _hierarchies() -> tuple[dict[str, Path], Path | None]:
             mounts.update(dict.fromkeys(options.split(","), point))
         elif kind == "cgroup2":
             mounts[""] = point
+    found: dict[str, Path] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
-            if name not in mounts:
-                continue
-            folder = Path(mounts[name]) / path.lstrip("/")
-            folder = folder if folder.is_dir() else Path(mounts[name])  # the path may lie outside our view
-            if name == "":
-                version2 = folder
-            else:
-                version1[name] = folder
-    return version1, version2
+            if name in mounts:
+                folder = Path(mounts[name]) / path.lstrip("/")
+                found[name] = folder if folder.is_dir() else Path(mounts[name])  # a container may not see the path
+    version2 = found.pop("", None)
+    return found, version2
 
 
 def _delegated(group: Path, controller: str) -> Path:
-    """The nearest version-2 group, ours or above it, under which groups with `controller` can be made."""
+    """The nearest version-2 group, ours or above it, under which we may create groups with `controller`."""
     reason: OSError = OSError(errno.ENOENT, f"{controller} is not available in {group}")
     for parent in (group, *group.parents):
         if not (parent / "cgroup.controllers").exists():
@@ -220,7 +194,7 @@ def _write(path: Path, value: str) -> None:
     try:
         os.write(descriptor, value.encode())
     except OSError as error:
-        if path.name != "memory.swap.max":  # not there when swap isn't counted
+        if path.name != "memory.swap.max":  # missing where the kernel doesn't count swap
             raise OSError(error.errno, f"{path}: {os.strerror(error.errno or 0)}") from None
     finally:
         os.close(descriptor)

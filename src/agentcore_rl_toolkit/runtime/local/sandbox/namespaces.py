@@ -1,11 +1,11 @@
-"""The sandbox: what a session sees of the machine, built from Linux namespaces.
+"""Turns a process that was forked from a template into a session's: its own namespaces, no rights, no way to get any.
 
-Built in two steps, because the second one is paid for by every session. The template's process enters a root of its
-own once (`root.py`): a small read-only tree with the system's programs, Python, and a copy of the agent's folder at
-`/app`. Each session forked from it then adds what is its own (`enter_session`): writable `/app` and `/tmp`, process,
-network, IPC and host names, no capabilities, and no way to get any. None of the agent's code runs before that.
+The sandbox is built in two steps, because every session pays for the second one. The template enters a root of its own
+once (`root_filesystem.py`): a small read-only tree with the system's programs, Python, and the agent's files. Each
+session then adds its own writable `/app` and `/tmp`, processes, network, IPC and host name (`enter_session`). None of
+the agent's code runs before that.
 
-Each protection has a name, can be missing on a machine (`probe.py`), and is then left out, openly.
+Each protection has a name. A machine may lack one (`probe.py`); sessions then run without it and say so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import os
 import resource
 from pathlib import Path
 
-from ..template.agent_view import show_large
 from . import syscalls as linux
-from .root_filesystem import EMPTY_FILE, Root, RootSpec
+from .agent_mounts import mount_in_session
+from .root_filesystem import EMPTY_FILE, Root, RootSpec, namespace_flags
 from .seccomp import build_filter
 
 PROTECTIONS = {
@@ -36,22 +36,15 @@ PROTECTIONS = {
 KERNEL_PROTECTIONS = tuple(PROTECTIONS)[:8]
 SESSION_UID = 65534
 HOSTS = "/.session/hosts"
-"""What is shown as `/etc/hosts`."""
+"""The file that is mounted at `/etc/hosts`."""
 _FILES_PER_MEGABYTE = 128
 
 
 def enter_session(root: Root, hostname: str) -> None:
-    """Turn this process, freshly forked from a template, into a session's."""
+    """Give this process, freshly forked from a template, the protections of `root.spec`."""
     spec = root.spec
     on = set(spec.protections)
-    flags = 0
-    for name, flag in (
-        ("filesystem", linux.CLONE_NEWNS),
-        ("network", linux.CLONE_NEWNET),
-        ("ipc", linux.CLONE_NEWIPC),
-        ("hostname", linux.CLONE_NEWUTS),
-    ):
-        flags |= flag if name in on else 0
+    flags = namespace_flags(on, ("filesystem", "network", "ipc", "hostname"))
     if flags:
         linux.unshare(flags)
     if "hostname" in on:
@@ -62,10 +55,10 @@ def enter_session(root: Root, hostname: str) -> None:
     if "filesystem" in on:
         _mount_session(root)
     if "network" in on:
-        with contextlib.suppress(OSError):  # without it, only addresses with ports below 1024 fail
+        with contextlib.suppress(OSError):  # without it, ports below 1024 can't be reached
             Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if "memory" not in on:  # better than nothing: a limit on each process
+    if "memory" not in on:  # limit each process instead
         limit = spec.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     if "capabilities" in on:
@@ -89,9 +82,9 @@ def _mount_session(root: Root) -> None:
     linux.mount("tmpfs", "/.session", "tmpfs", safe, options)
     upper, work = _own_folder(spec, "upper"), _own_folder(spec, "work")
     linux.mount("overlay", "/app", "overlay", safe, f"lowerdir=/.agent,upperdir={upper},workdir={work}")
-    for number, item in enumerate(root.large):
+    for number, item in enumerate(root.mounted):
         upper, work = (_own_folder(spec, f"{name}-{number}") for name in ("upper", "work"))
-        show_large(item, upper, work, EMPTY_FILE)
+        mount_in_session(item, upper, work, EMPTY_FILE)
     for name in ("tmp", "shm"):
         _own_folder(spec, name, 0o1777)
     linux.mount("/.session/tmp", "/tmp", None, linux.MS_BIND)
@@ -101,13 +94,13 @@ def _mount_session(root: Root) -> None:
     if os.geteuid() == 0:
         os.chown(HOSTS, spec.uid, spec.gid)
     linux.mount(HOSTS, "/etc/hosts", None, linux.MS_BIND)
-    root.show_moved()
+    root.mount_moved()
     if "processes" in spec.protections:
         linux.mount("proc", "/proc", "proc", safe | linux.MS_NOEXEC)
 
 
 def _own_folder(spec: RootSpec, name: str, mode: int = 0o755) -> str:
-    """A new folder of the session's user, in what is writable."""
+    """A new folder in the session's writable files, owned by its user."""
     path = f"/.session/{name}"
     os.mkdir(path)
     os.chmod(path, mode)

@@ -1,4 +1,4 @@
-"""Which protections hold on this machine, found out by trying each of them in a process that is thrown away."""
+"""Which protections this machine can provide, found by trying each of them in a throwaway process."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import functools
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 
-from ..template.isolated_python import WORKING_DIRECTORY, isolated_command
 from . import syscalls as linux
 from .cgroup import CgroupTree
+from .import_paths import WORKING_DIRECTORY, isolated_command
 from .namespaces import KERNEL_PROTECTIONS, SESSION_UID
-from .root_filesystem import become_owner_of_a_user_namespace
+from .root_filesystem import enter_user_namespace
 from .seccomp import build_filter
 
+_SESSION_MEGABYTES = 32
 
-def probe(cgroups: CgroupTree | None = None) -> dict[str, str | None]:
-    """By protection: None if it holds, else why it doesn't."""
+
+def probe() -> dict[str, str | None]:
+    """By protection: None if it works here, else the reason why not."""
     found = dict(_probe_kernel(os.geteuid()))
-    tree = cgroups or CgroupTree()
-    for controller in ("memory", "cpu", "pids"):
-        found[controller] = None if controller in tree.controllers else tree.reasons[controller]
-    if cgroups is None:
-        tree.close()
-    return found
+    tree = CgroupTree()
+    tree.close()
+    return found | dict.fromkeys(tree.controllers) | tree.reasons
 
 
 @functools.cache
 def _probe_kernel(user: int) -> dict[str, str | None]:
-    """Once per process and user: a kernel takes nothing away while it runs, and the process costs a runtime's start."""
-    if not sys.platform.startswith("linux"):
-        return dict.fromkeys(KERNEL_PROTECTIONS, f"{sys.platform} has no Linux namespaces")
+    """Cached, because the process takes as long as the rest of a runtime's start."""
+    if not linux.is_linux():
+        return dict.fromkeys(KERNEL_PROTECTIONS, "only Linux has namespaces")
     done = subprocess.run(isolated_command(__name__), capture_output=True, text=True, cwd=WORKING_DIRECTORY)
     if done.returncode != 0:
         return dict.fromkeys(KERNEL_PROTECTIONS, f"the probe failed: {done.stderr[-200:]}")
@@ -41,62 +39,62 @@ def _probe_kernel(user: int) -> dict[str, str | None]:
 
 
 def main() -> None:
-    """In the process that is thrown away: try each, print how it went."""
-    is_root = os.geteuid() == 0
-
-    def namespaces(*flags: int) -> Callable[[], None]:
-        def attempt() -> None:
-            if not is_root:
-                become_owner_of_a_user_namespace()
-            for flag in flags:
-                linux.unshare(flag)
-
-        return attempt
-
-    def filesystem() -> None:
-        namespaces(linux.CLONE_NEWNS)()
-        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        linux.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")
-        for name in ("lower", "upper", "work", "merged"):
-            os.mkdir(f"/tmp/{name}")
-        linux.bind_read_only("/usr", "/tmp/lower")
-        linux.mount("overlay", "/tmp/merged", "overlay", 0, "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work")
-
-    def network() -> None:
-        namespaces(linux.CLONE_NEWNET)()
-        linux.loopback_up()
-        linux.make_all_addresses_local()
-
-    def user() -> None:
-        if is_root:
-            os.setresuid(SESSION_UID, SESSION_UID, SESSION_UID)
-
-    def capabilities() -> None:
-        linux.drop_bounding_set()
-        linux.drop_capabilities()
-        linux.no_new_privileges()
-
-    def seccomp() -> None:
-        program = build_filter()
-        if program is None:
-            raise OSError(f"no system call numbers for {os.uname().machine}")
-        linux.no_new_privileges()
-        linux.install_seccomp(program)
-
+    """In the throwaway process: try each protection in a child and print the outcomes."""
     attempts: dict[str, Callable[[], None]] = {
-        "filesystem": filesystem,
-        "processes": namespaces(linux.CLONE_NEWPID),
-        "network": network,
-        "ipc": namespaces(linux.CLONE_NEWIPC),
-        "hostname": namespaces(linux.CLONE_NEWUTS),
-        "user": user,
-        "capabilities": capabilities,
-        "seccomp": seccomp,
+        "filesystem": _try_filesystem,
+        "processes": lambda: _unshare(linux.CLONE_NEWPID),
+        "network": _try_network,
+        "ipc": lambda: _unshare(linux.CLONE_NEWIPC),
+        "hostname": lambda: _unshare(linux.CLONE_NEWUTS),
+        "user": _try_user,
+        "capabilities": _try_capabilities,
+        "seccomp": _try_seccomp,
     }
-    print(json.dumps({name: _in_child(attempt) for name, attempt in attempts.items()}))  # noqa: T201
+    print(json.dumps({name: _try_in_child(attempt) for name, attempt in attempts.items()}))  # noqa: T201
 
 
-def _in_child(attempt: Callable[[], None]) -> str | None:
+def _unshare(flag: int) -> None:
+    if os.geteuid() != 0:
+        enter_user_namespace()
+    linux.unshare(flag)
+
+
+def _try_filesystem() -> None:
+    _unshare(linux.CLONE_NEWNS)
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")
+    for name in ("lower", "upper", "work", "merged"):
+        os.mkdir(f"/tmp/{name}")
+    linux.bind_read_only("/usr", "/tmp/lower")
+    linux.mount("overlay", "/tmp/merged", "overlay", 0, "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work")
+
+
+def _try_network() -> None:
+    _unshare(linux.CLONE_NEWNET)
+    linux.loopback_up()
+    linux.make_all_addresses_local()
+
+
+def _try_user() -> None:
+    if os.geteuid() == 0:
+        os.setresuid(SESSION_UID, SESSION_UID, SESSION_UID)
+
+
+def _try_capabilities() -> None:
+    linux.drop_bounding_set()
+    linux.drop_capabilities()
+    linux.no_new_privileges()
+
+
+def _try_seccomp() -> None:
+    program = build_filter()
+    if program is None:
+        raise OSError(f"no system call numbers for {os.uname().machine}")
+    linux.no_new_privileges()
+    linux.install_seccomp(program)
+
+
+def _try_in_child(attempt: Callable[[], None]) -> str | None:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -112,3 +110,10 @@ def _in_child(attempt: Callable[[], None]) -> str | None:
         answer = file.read().decode()
     os.waitpid(pid, 0)
     return answer or None
+
+
+def default_max_sessions() -> int:
+    """How many sessions this machine carries: by its memory, and at most 512 per core."""
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    by_memory = int(pages * size * 0.8) // (_SESSION_MEGABYTES << 20)
+    return max(1, min(by_memory, 512 * (os.cpu_count() or 1)))

@@ -1,9 +1,9 @@
-"""The system calls a session has no business with, as a seccomp program. Pure.
+"""The seccomp program of a session. Pure.
 
-A short list of refusals, not of permissions: agents run compilers, browsers and JVMs, and must not notice. What is
-refused could undo the sandbox (namespaces, mounts), reach into other processes (ptrace and its relatives), or reach
-the kernel by unusual ways (modules, BPF, keys, io_uring, rare socket families). Refused calls fail with EPERM;
-`clone3` with ENOSYS, so that libc falls back to `clone`, whose flags can be seen.
+It lists refused calls, not allowed ones, because agents run compilers, browsers and JVMs. Refused are the calls that
+could undo the sandbox (namespaces, mounts), reach into other processes (ptrace and its relatives), or widen the attack
+surface of the kernel (modules, BPF, keys, io_uring, rare socket families). They fail with EPERM; `clone3` fails with
+ENOSYS, so that libc falls back to `clone`, whose flags a filter can read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLONE3 = 435
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _NEW_NAMESPACES = 0x7E020000
 _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
-"""The socket families there are in a session; others (vsock, packet, crypto, …) lead around its network."""
+"""The socket families of a session; others (vsock, packet, crypto, …) would bypass its network."""
 
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
@@ -47,14 +47,14 @@ _EPERM, _ENOSYS, _EAFNOSUPPORT = (0x00050000 | number for number in (1, 38, 97))
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """The program for this machine's architecture; None for one we have no numbers for."""
+    """The program for this machine's architecture; None for an architecture without call numbers here."""
     machine = machine or platform.machine()
     if machine not in _NUMBERS:
         return None
     numbers = _NUMBERS[machine] | _EVERYWHERE
     clone, socket = numbers.pop("clone"), numbers.pop("socket")
     program = [
-        (_LOAD, 0, 0, 4),  # the architecture: another one has other numbers
+        (_LOAD, 0, 0, 4),  # the architecture, which determines the numbers
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, 0),  # the call's number

@@ -1,6 +1,6 @@
-"""The few Linux calls a sandbox needs that Python has no names for, each with its errno as an OSError.
+"""The Linux calls that a sandbox needs and Python lacks; each raises an `OSError` with its errno.
 
-No policy here: `sandbox.py` decides what to call. Importable anywhere; the calls work on Linux alone.
+`namespaces.py` and `root_filesystem.py` decide what to call. Importable anywhere; the calls work on Linux only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYS = {
     "aarch64": {"pivot_root": 41, "mount_setattr": 442, "capset": 91},
 }.get(platform.machine(), {})
 
-# PyDLL: the calls are short, and keeping the lock keeps other threads out of half-made namespaces.
+# PyDLL keeps Python's lock during a call, so that no other thread runs in a half-made namespace.
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -48,36 +48,33 @@ def _syscall(name: str, *args: object) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that `flags` names for new ones."""
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Enter the namespace that `descriptor` refers to."""
     _check(_libc.setns(descriptor, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
-    """mount(2)."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     code = _libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3])
     _check(code, f"mount {kind or source} on {target}")
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Show `source` (and what is mounted below it) at `target`, read-only."""
+    """Mount `source`, with the mounts below it, at `target`, read-only."""
     mount(source, target, None, MS_BIND | MS_REC)
     flags = MS_RDONLY | MS_NOSUID
     attributes = struct.pack("=QQQQ", sum(v for k, v in _MOUNT_ATTR.items() if flags & k), 0, 0, 0)
     try:
         _syscall("mount_setattr", -100, os.fsencode(target), 0x8000, attributes, len(attributes))
-    except OSError:  # before Linux 5.12; flags that are locked must be repeated
+    except OSError:  # before Linux 5.12; locked flags must be repeated
         locked = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         mount("none", target, None, MS_REMOUNT | MS_BIND | flags | locked)
 
 
 def pivot_root(new_root: str) -> None:
-    """Make `new_root`, a mount point, the root, and let go of the old one."""
+    """Make `new_root`, a mount point, the root, and unmount the old one."""
     os.chdir(new_root)
     _syscall("pivot_root", b".", b".")  # the old root is now stacked on the new one
     _check(_libc.umount2(b".", _MNT_DETACH), "umount the old root")
@@ -95,25 +92,23 @@ def set_dumpable(on: bool) -> None:
 
 
 def set_hostname(name: str) -> None:
-    """Name this UTS namespace."""
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
 def drop_bounding_set() -> None:
-    """Let no program that is run from here on gain a capability. Comes first: it takes one to do so."""
+    """Keep programs run from now on from gaining capabilities. Call it first: it takes a capability."""
     for capability in range(_LAST_CAP + 1):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails only for those this kernel doesn't have
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails only for capabilities that this kernel lacks
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, empty = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     _syscall("capset", header, empty)
 
 
 def no_new_privileges() -> None:
-    """Make setuid programs powerless for this process and its children."""
+    """Keep setuid programs from gaining rights, in this process and its children."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
 
 
@@ -125,7 +120,6 @@ def install_seccomp(program: bytes) -> None:
 
 
 def loopback_up() -> None:
-    """Bring up `lo` in this network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         request = struct.pack("16sH14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
         fcntl.ioctl(s.fileno(), 0x8914, request)  # SIOCSIFFLAGS
@@ -146,5 +140,4 @@ def make_all_addresses_local() -> None:
 
 
 def is_linux() -> bool:
-    """Whether these calls exist here."""
     return sys.platform.startswith("linux")

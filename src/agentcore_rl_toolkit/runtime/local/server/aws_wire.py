@@ -3,10 +3,10 @@
     POST /runtimes/{arn}/invocations          InvokeAgentRuntime
     POST /runtimes/{arn}/stopruntimesession   StopRuntimeSession
     POST /runtimes/{arn}/commands             InvokeAgentRuntimeCommand
-    GET  /metrics, /sessions, /logs/{session} for people and Prometheus
-    anything else                             S3, over a folder (`s3.py`)
+    GET  /metrics, /sessions, /logs/{session} status pages
+    anything else                             S3, over a folder (`local_s3.py`)
 
-Who may ask is in `access.py`, and is looked at before anything else of a request.
+`access.py` decides who may use it, before anything else of a request is read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -25,36 +24,37 @@ from aiohttp import web
 
 from ....common.eventstream import CONTENT_TYPE
 from ....errors import ConfigError, RuntimeFault
-from ...base import REASON_HEADER
-from ...hosting.session_app import SESSION_HEADER
-from .arns import agent_name
-from .command_runs import CommandRuns
-from .http_log import UNREADABLE, http_logger
-from .local_s3 import LocalS3, access_denied
-from .metrics import Metrics
+from ...base import REASON_HEADER, SESSION_HEADER
+from ..agent_source import ACCOUNT, ARN_PREFIX
+from .access import UNREADABLE, http_logger
+from .command_stream import stream_command
+from .local_s3 import LocalS3, s3_error
+from .status_pages import StatusPages
 
 if TYPE_CHECKING:
-    from ..runtime import LocalAgent, LocalRuntime
+    from ..agent import LocalAgent
+    from ..runtime import LocalRuntime
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _LARGEST_BODY = 100_000_000
-_STOPS_KEPT = 1000
+_REQUESTS_KEPT = 1000
 _PASSED_ON = ("accept", "traceparent", "tracestate", "baggage")
 _PASSED_ON_PREFIXES = ("x-amzn-", "mcp-")
 _TRACE = ("X-Amzn-Trace-Id", "traceparent", "tracestate", "baggage")
 _RETURNED = (*_TRACE, "Mcp-Session-Id", "Mcp-Protocol-Version")
-"""Headers that an answer has: those of the app, or else as they came."""
+"""Headers of an answer: the app's, or else the request's."""
 _LONGEST = {"content-type": 256, "accept": 256, "x-amzn-trace-id": 128, "traceparent": 128, "tracestate": 512}
 _LONGEST_HEADER = 8192
-_MISSING = {
-    "invocations/.well-known/agent-card.json": "GetAgentCard, which is for agents that speak A2A,",
+_DEFAULT_ENDPOINT = "DEFAULT"
+_AWS_ONLY = {
+    "invocations/.well-known/agent-card.json": "GetAgentCard, which is for agents that speak A2A",
     "ws": "the WebSocket of an agent",
     "ws/shells": "InvokeAgentRuntimeCommandShell",
 }
-"""What AWS has under `/runtimes/{arn}/` and this runtime hasn't."""
+"""What AWS has under `/runtimes/{arn}/` and this runtime lacks."""
 
 
 class WireServer:
@@ -63,21 +63,18 @@ class WireServer:
     def __init__(self, runtime: LocalRuntime, s3: LocalS3) -> None:
         self._runtime = runtime
         self._s3 = s3
-        self._metrics = Metrics()
-        self._commands = CommandRuns()
-        self._stopped: dict[tuple[str, str, str], None] = {}
-        """Stops that were done, by agent, session and the caller's token."""
+        self._pages = StatusPages(runtime)
+        self._done: dict[Hashable, None] = {}
+        """Stops and commands that were done, by what identifies the caller's request; boto3 may send one again."""
         self._runner: web.AppRunner | None = None
         self.port = runtime.port
+        self._operations = {"invocations": self._invoke, "stopruntimesession": self._stop, "commands": self._command}
 
     async def start(self) -> None:
-        """Listen."""
-        app = web.Application(client_max_size=_LARGEST_BODY + 1, middlewares=[self._only_who_may])
-        app.router.add_get("/metrics", self._show_metrics)
-        app.router.add_get("/sessions", self._show_sessions)
-        app.router.add_get("/logs/{session}", self._show_log)
+        app = web.Application(client_max_size=_LARGEST_BODY + 1, middlewares=[self._check_access])
+        self._pages.add_routes(app)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._route)
-        # A body that nobody reads must not be opened either: it may be broken, or a thousand times as large.
+        # Bodies stay compressed: one may be broken, or a thousand times as large.
         settings: dict[str, Any] = {"access_log": None, "logger": http_logger(), "auto_decompress": False}
         self._runner = web.AppRunner(app, shutdown_timeout=2, **settings)
         await self._runner.setup()
@@ -85,136 +82,139 @@ class WireServer:
         try:
             await web.TCPSite(self._runner, host, port, backlog=1024).start()
         except OSError as error:
-            await self._runner.cleanup()
-            self._runner = None
+            await self.close()
             if error.errno == errno.EADDRINUSE:
-                raise ConfigError(
-                    f"port {port} is in use", hint="another runtime may be running; choose another --port"
-                ) from None
+                hint = "another runtime may be running; choose another --port"
+                raise ConfigError(f"port {port} is in use", hint=hint) from None
             raise
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
-        """Stop listening, cutting off what is still open."""
-        await self._commands.close()
+        """Stop listening, and break off open requests."""
         if self._runner is not None:
             await self._runner.cleanup()
+            self._runner = None
 
     @web.middleware
-    async def _only_who_may(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = self._runtime.access.refusal(request.headers, request.query, request.transport)
         if refusal is None:
             return await handler(request)
-        self._metrics.observe("refused", 403, 0)
+        self._pages.count_request("refused", 403, 0)
         fault = RuntimeFault(refusal.message, code="AccessDeniedException", hint=refusal.hint)
-        is_ours = request.path.lstrip("/").partition("/")[0] in ("runtimes", "metrics", "sessions", "logs")
-        return _fault(fault) if is_ours else access_denied(str(fault))
+        is_s3 = request.path.lstrip("/").partition("/")[0] not in ("runtimes", "metrics", "sessions", "logs")
+        return s3_error(403, "AccessDenied", fault) if is_s3 else _error_response(fault)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        # boto3 percent-encodes the whole ARN, so the parts can only be told apart in the raw path.
+        # boto3 percent-encodes the whole ARN, so only the raw path separates its parts.
         parts = request.raw_path.partition("?")[0].split("/")
         start = time.monotonic()
         if len(parts) < 2 or parts[1] != "runtimes":
             answer = await self._s3.handle(request)
-            self._metrics.observe("s3", answer.status, time.monotonic() - start)
+            self._pages.count_request("s3", answer.status, time.monotonic() - start)
             return answer
         action = "/".join(parts[3:])
         try:
-            handler = {
-                "invocations": self._invoke,
-                "stopruntimesession": self._stop,
-                "commands": self._command,
-            }.get(action)
-            if handler is None or request.method != "POST":
-                raise _no_operation(request, action)
+            operation = self._operations.get(action)
+            if operation is None or request.method != "POST":
+                raise _unknown_operation(request, action)
             _check_encoding(request)
             agent = self._runtime.agent(agent_name(unquote(parts[2]), request.query))
-            response = await handler(request, agent)
+            response = await operation(request, agent)
         except RuntimeFault as fault:
-            response = _fault(fault)
+            response = _error_response(fault)
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)
-            response = _fault(RuntimeFault(f"{type(error).__name__}: {error}"))
-        known = action if action in ("invocations", "stopruntimesession", "commands") else "other"
-        self._metrics.observe(known, response.status, time.monotonic() - start)
+            response = _error_response(RuntimeFault(f"{type(error).__name__}: {error}"))
+        counted = action if action in self._operations else "other"
+        self._pages.count_request(counted, response.status, time.monotonic() - start)
         return response
 
     async def _invoke(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = request.headers.get(SESSION_HEADER) or str(uuid.uuid4())
         passed = {
-            name: _sound(name, value)
+            name: _checked_header(name, value)
             for name, value in request.headers.items()
             if name.lower() in _PASSED_ON or name.lower().startswith(_PASSED_ON_PREFIXES)
         }
-        kind = _sound("Content-Type", request.headers.get("Content-Type", "application/json"))
-        stores, body = self._runtime.stores, await _body(request)
+        kind = _checked_header("Content-Type", request.headers.get("Content-Type", "application/json"))
+        stores, body = self._runtime.stores, await _read_body(request)
         result = await agent.invoke(session_id, body, content_type=kind, headers=passed, stores=stores)
         headers = _headers(session_id, result.content_type) | _returned(_RETURNED, result.headers, request.headers)
-        response = web.StreamResponse(status=result.status, headers=headers)
-        return await _stream(request, response, result.body)
+        return await _stream(request, web.StreamResponse(status=result.status, headers=headers), result.body)
 
     async def _stop(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = _session_id(request)
-        token = _json_object(await _body(request) or b"{}").get("clientToken", "")
+        token = _parse_object(await _read_body(request) or b"{}").get("clientToken", "")
         if not isinstance(token, str):
             raise RuntimeFault("clientToken must be a string", code="ValidationException")
-        if not token or (agent.arn, session_id, token) not in self._stopped:  # boto3 may have sent it before
+        key = ("stop", agent.arn, session_id, token)
+        if not token or key not in self._done:
             await agent.stop(session_id)
-            self._stopped[agent.arn, session_id, token] = None
-            if len(self._stopped) > _STOPS_KEPT:
-                del self._stopped[next(iter(self._stopped))]
+            self._remember(key)
         return web.json_response({}, headers=_headers(session_id, None))
 
     async def _command(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
         session_id = _session_id(request)
-        body = _json_object(await _body(request))
+        body = _parse_object(await _read_body(request))
         command, timeout = body.get("command"), body.get("timeout", 300)
         if not isinstance(command, str) or type(timeout) is not int:
             raise RuntimeFault("command must be a string and timeout a whole number", code="ValidationException")
-        invocation = request.headers.get("amz-sdk-invocation-id")
-        key = (agent.arn, session_id, command, timeout, invocation) if invocation else None
-        run = self._commands.run(key, lambda: agent.new_command(session_id, command, timeout))
+        key = ("command", agent.arn, session_id, request.headers.get("amz-sdk-invocation-id"))
+        if key in self._done:
+            hint = "run it again in a new request if it may run twice"
+            raise RuntimeFault("this request has started its command already", code="ConflictException", hint=hint)
+        events = agent.new_command(session_id, command, timeout)
+        if key[-1]:
+            self._remember(key)
         headers = _headers(session_id, CONTENT_TYPE) | _returned(_TRACE, {}, request.headers)
         response = web.StreamResponse(status=200, headers=headers)
-        return await _stream(request, response, run.frames(lambda: request.transport is None))
+        return await _stream(request, response, stream_command(events, lambda: request.transport is None))
 
-    async def _show_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=self._metrics.render(self._runtime), content_type="text/plain")
+    def _remember(self, key: Hashable) -> None:
+        self._done[key] = None
+        if len(self._done) > _REQUESTS_KEPT:
+            del self._done[next(iter(self._done))]
 
-    async def _show_sessions(self, request: web.Request) -> web.Response:
-        return web.json_response(
-            {
-                "max_sessions": self._runtime.max_sessions,
-                "counts": self._runtime.counts,
-                "missing": self._runtime.missing,
-                "sessions": [session.describe() for session in self._runtime.sessions],
-            }
-        )
 
-    async def _show_log(self, request: web.Request) -> web.StreamResponse:
-        path = self._runtime.log_of(request.match_info["session"])
-        if path is None:
-            return web.Response(status=404, text="there is no such session")
-        offset = request.query.get("offset", "0")
-        if not re.fullmatch("[0-9]{1,18}", offset):
-            return _fault(RuntimeFault(f"offset {offset[:40]!r} is not a number", code="ValidationException"))
-        start = int(offset)
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(1 << 20)
-        return web.Response(body=data, headers={"X-Next-Offset": str(start + len(data))})
+def agent_name(identifier: str, query: Mapping[str, str]) -> str:
+    """The agent that a path's `{agentRuntimeArn}` and the query mean: by its ARN, its endpoint's, or name and account.
+
+    >>> agent_name(f"{ARN_PREFIX}math/runtime-endpoint/DEFAULT", {})
+    'math'
+    >>> agent_name("math", {"accountId": "000000000000"})
+    'math'
+    >>> agent_name(f"{ARN_PREFIX}math", {"qualifier": "prod"})
+    Traceback (most recent call last):
+        ...
+    agentcore_rl_toolkit.errors.RuntimeFault: agent 'math' has no endpoint 'prod'
+    hint: the local runtime has one for each agent, DEFAULT
+    """
+    is_arn, account = identifier.startswith("arn:"), query.get("accountId")
+    if not identifier.startswith(ARN_PREFIX) and (is_arn or account != ACCOUNT):
+        hint = f"expected {ARN_PREFIX}<name>, or <name> with ?accountId={ACCOUNT}"
+        if not identifier or (is_arn and "runtime/" not in identifier) or not (is_arn or account):
+            raise RuntimeFault(f"{identifier!r} is not a runtime's ARN", code="ValidationException", hint=hint)
+        raise RuntimeFault(f"{identifier} is not on this machine", code="ResourceNotFoundException", hint=hint)
+    name, _, endpoint = identifier.removeprefix(ARN_PREFIX).partition("/runtime-endpoint/")
+    for qualifier in (endpoint or _DEFAULT_ENDPOINT, query.get("qualifier", _DEFAULT_ENDPOINT)):
+        if qualifier != _DEFAULT_ENDPOINT:
+            raise RuntimeFault(
+                f"agent {name!r} has no endpoint {qualifier!r}",
+                code="ResourceNotFoundException",
+                hint=f"the local runtime has one for each agent, {_DEFAULT_ENDPOINT}",
+            )
+    return name
 
 
 def _check_encoding(request: web.Request) -> None:
     encoding = request.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
-        raise RuntimeFault(
-            f"Content-Encoding: {encoding[:40]} is not supported", code="ValidationException", hint="send it as it is"
-        )
+        message = f"Content-Encoding: {encoding[:40]} is not supported"
+        raise RuntimeFault(message, code="ValidationException", hint="send the body uncompressed")
 
 
-async def _body(request: web.Request) -> bytes:
-    """All of a request's body, if it can be read and is not too large."""
+async def _read_body(request: web.Request) -> bytes:
     try:
         if (request.content_length or 0) <= _LARGEST_BODY:
             return await request.read()
@@ -225,7 +225,7 @@ async def _body(request: web.Request) -> bytes:
     raise RuntimeFault(f"the body is over {_LARGEST_BODY:,} bytes", code="ValidationException")
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -236,7 +236,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 async def _stream(request: web.Request, response: web.StreamResponse, body: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Send chunks as they come. When they break off, so does the response: half an answer must not look whole."""
+    """Send chunks as they come. If they break off, abort the connection: half an answer must not look whole."""
     try:
         await response.prepare(request)
         async for chunk in body:
@@ -259,8 +259,8 @@ def _session_id(request: web.Request) -> str:
     return session_id
 
 
-def _sound(name: str, value: str) -> str:
-    """A header's value, if AWS would take it and the app can be sent it."""
+def _checked_header(name: str, value: str) -> str:
+    """A header's value, if AWS would accept it and the app can receive it."""
     most = _LONGEST.get(name.lower(), _LONGEST_HEADER)
     if len(value) > most:
         raise RuntimeFault(f"the header {name} has over {most} characters", code="ValidationException")
@@ -271,20 +271,18 @@ def _sound(name: str, value: str) -> str:
     return value
 
 
-def _returned(names: Sequence[str], said: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Those headers of an answer that are the app's, or as they came; what it says may be anything."""
-    found = {name: said.get(name) or asked.get(name, "") for name in names}
+def _returned(names: Sequence[str], answered: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Those headers of an answer that are the app's, or else the request's. The app's may hold anything."""
+    found = {name: answered.get(name) or asked.get(name, "") for name in names}
     return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}
 
 
-def _no_operation(request: web.Request, action: str) -> RuntimeFault:
-    if action not in _MISSING:
-        return RuntimeFault(f"{request.method} {request.path} is no operation", code="ResourceNotFoundException")
-    return RuntimeFault(
-        f"the local runtime doesn't have {_MISSING[action]}".rstrip(","),
-        code="ResourceNotFoundException",
-        hint="what it has, and what only AWS has, is in the guide to the local runtime",
-    )
+def _unknown_operation(request: web.Request, action: str) -> RuntimeFault:
+    message, hint = f"{request.method} {request.path} is not an operation", None
+    if action in _AWS_ONLY:
+        message = f"the local runtime doesn't have {_AWS_ONLY[action]}"
+        hint = "the guide to the local runtime lists what it has"
+    return RuntimeFault(message, code="ResourceNotFoundException", hint=hint)
 
 
 def _headers(session_id: str, content_type: str | None) -> dict[str, str]:
@@ -292,7 +290,7 @@ def _headers(session_id: str, content_type: str | None) -> dict[str, str]:
     return headers | ({"Content-Type": content_type} if content_type else {})
 
 
-def _fault(fault: RuntimeFault) -> web.Response:
+def _error_response(fault: RuntimeFault) -> web.Response:
     headers = {"x-amzn-ErrorType": fault.code, "x-amzn-RequestId": str(uuid.uuid4())}
     if fault.reason is not None:
         headers[REASON_HEADER] = fault.reason

@@ -2,10 +2,10 @@
 
     <root>/<bucket>/<key>    one file per object; names that start with a dot are drafts, never objects
 
-Who may use it is not its affair: `wire.py` lets in whom `access.py` allows, and signatures are not checked.
-It does the operations in `SUPPORTED`, path-style, and answers `NotImplemented` to anything else, also to what it could
-not keep (metadata, encodings, tags). It refuses keys that `check_key` refuses, and a key that would be a file and a
-folder at once (`a` beside `a/b`). An object's type follows from its name. A bucket is there from its first object on.
+It supports the operations in `SUPPORTED`, path-style, and answers `NotImplemented` to all others and to properties
+that files can't keep (metadata, encodings, tags). It refuses keys that `check_key` refuses, and a key that would be a
+file and a folder at once (`a` beside `a/b`). An object's type follows from its name. A bucket's first object creates
+it. `access.py` decides who may use it; signatures are not checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aiohttp import web
 from ....errors import KeyInvalid, S3Error, StoreError, StoreUnavailable
 from ....store.directory import LocalStore
 from ....types import check_key
-from .http_log import UNREADABLE
+from .access import UNREADABLE
 
 SUPPORTED = (
     "ListBuckets, CreateBucket, HeadBucket, ListObjectsV2, PutObject (with If-None-Match: *), GetObject (with one "
@@ -44,27 +44,20 @@ _UNKEPT = re.compile(r"x-amz-(meta-.*|copy-source.*|tagging)|if-(match|unmodifie
 _CHUNK_HEADER = re.compile(rb"([0-9a-fA-F]{1,16})(;[^\r\n]*)?\r\n")
 _LARGEST_OBJECT = 1 << 30
 _SMALLEST_CHUNK, _SMALL_CHUNKS = 8192, 1000
-"""S3 takes no smaller chunks but the last; here a body may have some."""
+"""S3 refuses smaller chunks, except the last; here a body may have some."""
 _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def s3_routes(root: Path) -> web.Application:
-    """The server as an application of its own. To serve it beside other routes, add `LocalS3.handle` after them."""
-    app = web.Application()
-    app.router.add_route("*", r"/{path:[\s\S]*}", LocalS3(root).handle)
-    return app
-
-
-class Stat(NamedTuple):
-    """What is told about an object besides its bytes."""
+class ObjectStat(NamedTuple):
+    """An object's properties."""
 
     size: int
     modified: float
     etag: str
 
     @classmethod
-    def of(cls, stat: os.stat_result) -> Stat:
-        # With a dash, as the ETags of multipart uploads have: clients know not to compare those with an MD5.
+    def of(cls, stat: os.stat_result) -> ObjectStat:
+        # With a dash, as in the ETags of multipart uploads: clients don't compare those with an MD5.
         return cls(stat.st_size, stat.st_mtime, f'"{stat.st_mtime_ns:x}{stat.st_ino:x}-{stat.st_size:x}"')
 
 
@@ -75,19 +68,19 @@ class LocalS3:
         self._root = Path(root).resolve()
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer any request; for a catch-all route."""
+        """Answer a request; for a catch-all route."""
         try:
             return await self._answer(request)
         except S3Error as error:
-            return s3_refusal(error.status, error.code, error)
+            return s3_error(error.status, error.code, error)
         except KeyInvalid as error:
-            return s3_refusal(400, "InvalidArgument", error)
+            return s3_error(400, "InvalidArgument", error)
         except UNREADABLE as error:
-            return s3_refusal(400, "IncompleteBody", error)
+            return s3_error(400, "IncompleteBody", error)
         except StoreUnavailable as error:
-            return s3_refusal(503, "ServiceUnavailable", error)
+            return s3_error(503, "ServiceUnavailable", error)
         except StoreError as error:
-            return s3_refusal(400, "InvalidRequest", error)
+            return s3_error(400, "InvalidRequest", error)
 
     async def _answer(self, request: web.Request) -> web.Response:
         bucket, key = _names(request.rel_url.raw_path)
@@ -104,7 +97,7 @@ class LocalS3:
             case "bucket", "GET" if request.query.get("list-type") == "2":
                 return _xml("ListBucketResult", await asyncio.to_thread(self._list, bucket, request.query))
             case "object", "PUT":
-                data = decoded_body(await _read(request), request.headers)
+                data = decode_body(await _read(request), request.headers)
                 etag = await self.put(bucket, key, data, only_if_absent=_only_if_absent(request))
                 return web.Response(headers={"ETag": etag})
             case "object", "GET" | "HEAD":
@@ -131,7 +124,7 @@ class LocalS3:
 
     def _put(self, bucket: str, key: str, data: bytes, only_if_absent: bool) -> str:
         folder = self._root / bucket
-        path = folder / key  # which LocalStore checks
+        path = folder / key  # LocalStore checks the key
         if not LocalStore(folder).put_if_absent(key, data):
             if path.is_dir():
                 raise S3Error(f"{key!r} is a folder here, with objects below it", status=400, code="InvalidRequest")
@@ -140,13 +133,13 @@ class LocalS3:
             drafts, draft = folder / ".replacing", uuid.uuid4().hex
             LocalStore(drafts).put_if_absent(draft, data)
             os.replace(drafts / draft, path)
-        return Stat.of(path.stat()).etag
+        return ObjectStat.of(path.stat()).etag
 
     def _get(self, bucket: str, key: str, wanted: str, with_body: bool) -> web.Response:
         path = self._root / bucket / check_key(key)
         try:
             with open(path, "rb") as file:
-                stat = Stat.of(os.fstat(file.fileno()))
+                stat = ObjectStat.of(os.fstat(file.fileno()))
                 start, end = _range(wanted, stat.size)
                 file.seek(start)
                 body = file.read(end - start) if with_body else None
@@ -193,13 +186,16 @@ class LocalS3:
             if stat is None:
                 out.append(_tag("CommonPrefixes", name("Prefix", key)))
             else:
-                told = _tag("LastModified", _time(stat.modified)), _tag("ETag", stat.etag), _tag("Size", str(stat.size))
-                out.append(_tag("Contents", name("Key", key), *told, _tag("StorageClass", "STANDARD")))
+                time, size = _tag("LastModified", _time(stat.modified)), _tag("Size", str(stat.size))
+                parts = time, _tag("ETag", stat.etag), size, _tag("StorageClass", "STANDARD")
+                out.append(_tag("Contents", name("Key", key), *parts))
         return "".join(out)
 
 
-def _entries(folder: Path, prefix: str, delimiter: str, after: str, skipped: str) -> Iterator[tuple[str, Stat | None]]:
-    """Keys after `after` with their stat, and what they have in common up to the delimiter without one; in order."""
+def _entries(
+    folder: Path, prefix: str, delimiter: str, after: str, skipped: str
+) -> Iterator[tuple[str, ObjectStat | None]]:
+    """Keys after `after` with their properties, and common prefixes up to the delimiter with None; in order."""
     common = None
     try:
         for key in LocalStore(folder).keys(prefix):
@@ -208,7 +204,7 @@ def _entries(folder: Path, prefix: str, delimiter: str, after: str, skipped: str
             head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
             if not found:
                 try:
-                    yield key, Stat.of((folder / key).stat())
+                    yield key, ObjectStat.of((folder / key).stat())
                 except _NO_FILE:  # deleted meanwhile
                     continue
             elif prefix + head + found != common:
@@ -218,12 +214,12 @@ def _entries(folder: Path, prefix: str, delimiter: str, after: str, skipped: str
         return
 
 
-def _to_token(name: str, stat: Stat | None) -> str:
+def _to_token(name: str, stat: ObjectStat | None) -> str:
     return base64.urlsafe_b64encode(f"{'p' if stat is None else 'k'}{name}".encode()).decode()
 
 
 def _from_token(token: str) -> tuple[str, str]:
-    """The key to go on after, or the common prefix whose keys are done."""
+    """The key after which a listing continues, and the common prefix whose keys it skips."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
     except ValueError:
@@ -246,7 +242,7 @@ def _names(path: str) -> tuple[str, str]:
 
 
 def _check_extras(request: web.Request, known: frozenset[str]) -> None:
-    """Refuse what asks for more than is done here; presigned requests carry their signature in the query."""
+    """Refuse unsupported parameters and headers; presigned requests carry their signature in the query."""
     for name in request.query:
         if name not in known | _SIGNATURE and not name.lower().startswith("x-amz-"):
             raise _not_implemented(f"{request.method} with ?{name}")
@@ -262,31 +258,29 @@ def _only_if_absent(request: web.Request) -> bool:
     return condition == "*"
 
 
-def decoded_body(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The object in a request's body, which over TLS comes in signed chunks with a checksum behind."""
+def decode_body(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The object in a request's body; over TLS, boto3 sends it in chunks with a checksum at the end."""
     encoding = headers.get("Content-Encoding", "")
     if encoding not in ("", "aws-chunked"):
         raise _not_implemented(f"Content-Encoding: {encoding}")
     if not encoding and not headers.get("X-Amz-Content-SHA256", "").startswith("STREAMING-"):
         return body
     chunks: list[bytes] = []
-    most = len(body) // _SMALLEST_CHUNK + _SMALL_CHUNKS  # millions would take seconds, in which nobody else is served
+    most = len(body) // _SMALLEST_CHUNK + _SMALL_CHUNKS  # decoding millions would block the runtime for seconds
     at = 0
     while header := _CHUNK_HEADER.match(body, at):
         size, at = int(header[1], 16), header.end()
         if size == 0:
             return b"".join(chunks)
         if len(chunks) == most:
-            raise S3Error(
-                f"{most:,} chunks are all that such a body may have", status=403, code="InvalidChunkSizeError"
-            )
+            raise S3Error(f"the body has over {most:,} chunks", status=403, code="InvalidChunkSizeError")
         chunks.append(body[at : at + size])
         at += size + 2
     raise S3Error("the body ends before its last chunk", status=400, code="IncompleteBody")
 
 
 def _range(wanted: str, size: int) -> tuple[int, int]:
-    """Where the wanted bytes start and end; as S3, everything if it isn't one range."""
+    """Where the wanted bytes start and end; like S3, everything if the header isn't one range."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
     if match is None or match[1] == match[2] == "":
         return 0, size
@@ -299,17 +293,12 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
     return start, end
 
 
-def access_denied(message: str) -> web.Response:
-    """What S3 answers to a request that is not allowed."""
-    return s3_refusal(403, "AccessDenied", message)
-
-
 def _not_implemented(what: str) -> S3Error:
-    return S3Error(f"{what} is not supported; this server does {SUPPORTED}", status=501, code="NotImplemented")
+    return S3Error(f"{what} is not supported; this server supports {SUPPORTED}", status=501, code="NotImplemented")
 
 
-def s3_refusal(status: int, code: str, message: object) -> web.Response:
-    """An error in S3's words."""
+def s3_error(status: int, code: str, message: object) -> web.Response:
+    """An error as S3 writes it."""
     return _xml("Error", _tag("Code", code) + _tag("Message", escape(str(message))), status)
 
 
@@ -320,7 +309,7 @@ async def _read(request: web.Request) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > _LARGEST_OBJECT:
-            raise S3Error(f"an object may have {_LARGEST_OBJECT:,} bytes here", status=400, code="EntityTooLarge")
+            raise S3Error(f"the object is over {_LARGEST_OBJECT:,} bytes", status=400, code="EntityTooLarge")
     return b"".join(chunks)
 
 

@@ -1,1 +1,6 @@
-"""One session as the runtime sees it: its app, its output, its results, and the addresses it may reach."""
+"""One session as the runtime sees it: its app, its output, its results, and the addresses that it may reach.
+
+In: requests for the session, and a template to fork it from. Out: the app's answers, and `RuntimeFault` when it fails.
+Whatever the session sends is untrusted and bounded here. Imports `hosting`, `store`, `local.templates`,
+`local.template`.
+"""

@@ -1,8 +1,8 @@
-"""The ways out of a sandbox that a session has: to the addresses that its policy and its rollouts allow.
+"""Connects a session to the addresses that its policy and its rollouts allow.
 
-A session's network has no connection to any other. Where it may reach an address, there is a listening socket in *its*
-network at that very address, which its first process opened (`init.py`) and this process accepts on; what arrives there
-is passed on to the real address from here. So agents use the URLs they were given, and nothing else answers.
+A session's network is not connected to any other. For each allowed address, the session's init listens *inside* that
+network at the same address (`init_process.py`) and hands the socket to this process, which accepts on it and relays
+each connection to the real address. So agents use the URLs they were given, and every other address refuses.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _CONNECTIONS_PER_SECOND = 100
 
 
 class ConnectionLimit:
-    """How many connections all sessions of a runtime have together: each takes two of its descriptors."""
+    """Limits the connections of all sessions together, because each takes two of the runtime's descriptors."""
 
     def __init__(self) -> None:
         self.open = 0
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
 
     def allows(self, own: int) -> bool:
-        """Whether a session that has `own` may have one more; a few it always may."""
+        """Whether a session with `own` connections may open another; the first few are always allowed."""
         return own < _ALWAYS or (own < _MOST_CONNECTIONS and self.open < self._most)
 
 
 class Egress:
-    """What one session reaches, and how much of it at a time."""
+    """The outgoing connections of one session."""
 
     def __init__(self, closed_ports: frozenset[int], limit: ConnectionLimit) -> None:
-        """`closed_ports` are this machine's own that no session may reach, whatever name it has for the machine."""
+        """No session may reach this machine's `closed_ports`, under whatever name."""
         self._closed_ports, self._limit = closed_ports, limit
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -46,7 +46,7 @@ class Egress:
         self._warned: set[str] = set()
 
     async def accept(self, listening: socket.socket, host: str, port: int) -> None:
-        """Pass everything that arrives at a session's socket on to `host:port`."""
+        """Relay every connection to a session's socket to `host:port`."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -57,10 +57,10 @@ class Egress:
             self._connections.add(task)
             self._limit.open += 1
             try:
-                await asyncio.sleep(self._bucket.take(time.monotonic()))
-                await self._pass_on(reader, writer, host, port)
+                await asyncio.sleep(self._bucket.seconds_to_wait(time.monotonic()))
+                await self._relay(reader, writer, host, port)
             except asyncio.CancelledError:
-                pass  # by `close`; asyncio would log it as an error
+                pass  # cancelled by `close`; asyncio would log an error
             finally:
                 self._connections.discard(task)
                 self._limit.open -= 1
@@ -68,22 +68,22 @@ class Egress:
         self._servers.append(await asyncio.start_server(connected, sock=listening))
 
     async def close(self) -> None:
-        """Accept no more, and cut what is open."""
+        """Stop accepting, and close open connections."""
         for server in self._servers:
             server.close()
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
         ends = [writer]
         try:
             far_reader, far_writer = await asyncio.open_connection(host, port)
             ends.append(far_writer)
-            if self._leads_to_us(far_writer):
+            if self._is_closed_port(far_writer):
                 self._warn_once(f"a session tried to reach this runtime's own port through {host}:{port}")
                 return
-            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         except OSError as error:
             if len(ends) == 1:
                 self._warn_once(f"a session could not reach {host}:{port}: {error}")
@@ -95,33 +95,37 @@ class Egress:
                     await end.wait_closed()
 
     def _warn_once(self, message: str) -> None:
-        """A session may try thousands of times."""
+        """Once each, because a session may try thousands of times."""
         if message not in self._warned:
             self._warned.add(message)
             logger.warning(message)
 
-    def _leads_to_us(self, far: asyncio.StreamWriter) -> bool:
+    def _is_closed_port(self, far: asyncio.StreamWriter) -> bool:
         there, here = far.get_extra_info("peername"), far.get_extra_info("sockname")
         local = there[0] == here[0] or ipaddress.ip_address(there[0].partition("%")[0]).is_loopback
         return local and there[1] in self._closed_ports
 
 
 class TokenBucket:
-    """How long each of many requests has to wait so that there are no more than `rate` a second, after a burst."""
+    """Limits requests to `rate` a second, after a burst."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
         self._tokens, self._at = burst, 0.0
 
-    def take(self, now: float) -> float:
-        """Seconds until the request may go."""
+    def seconds_to_wait(self, now: float) -> float:
+        """Count one request; returns how long it has to wait."""
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
         self._tokens -= 1
         return max(0.0, -self._tokens / self._rate)
 
+    def put_back(self) -> None:
+        """Don't count a request that is refused instead of made to wait."""
+        self._tokens += 1
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(_CHUNK):
         writer.write(data)
         await writer.drain()

@@ -1,4 +1,6 @@
-"""Processes below the runtime: the template that is forked, the init of each session, and the agent's app in it.
+"""The processes below the runtime: a template, forked for each session; the session's init; the agent's app in it.
 
-Code here runs in forked children. It imports no HTTP library, so that a template starts fast.
+In: a template's spec as JSON, then messages over a `Channel`. Out: sessions that serve the app on a socket, and a
+message when one ends. Runs in forked children, so it imports no HTTP library but the session's own server. The agent's
+code runs in sessions only. Imports `hosting`, `local.sandbox`.
 """

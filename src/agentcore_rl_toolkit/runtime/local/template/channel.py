@@ -1,4 +1,4 @@
-"""Messages with descriptors attached, over a sequenced-packet socket between two processes of one machine."""
+"""Messages with attached descriptors, over a sequenced-packet socket between two processes of one machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """This process's end, and a socket whose descriptor goes to the other one."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(ours), theirs
+        """This process's end, and the socket for the other process."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(here), there
 
     def fileno(self) -> int:
-        """For `select` and event loops."""
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
@@ -33,7 +32,7 @@ class Channel:
         self._socket.sendmsg([json.dumps(message).encode()], attached)
 
     def receive(self) -> tuple[dict[str, Any] | None, list[int]]:
-        """The next message, and descriptors that are now ours to close; None when the other end is gone."""
+        """The next message, and descriptors that the caller closes; None when the other end is closed."""
         size = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
         try:
             data, attached, _, _ = self._socket.recvmsg(_LARGEST, size, socket.MSG_CMSG_CLOEXEC)
@@ -46,5 +45,4 @@ class Channel:
         return (json.loads(data) if data else None), list(descriptors)
 
     def close(self) -> None:
-        """Close this end."""
         self._socket.close()

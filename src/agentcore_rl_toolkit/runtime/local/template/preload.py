@@ -1,9 +1,10 @@
-"""Which installed packages a template imports before it is forked: those that the agent will import in every session.
+"""Which installed packages a template imports before it is forked: those that the agent imports in every session.
 
-Importing an SDK takes a session a second of work; forking a process that has it costs nothing. But the agent's own code
-must not run in a template, which has the rights to build sandboxes. So a throwaway session imports the agent first and
-reports what it imported (`observe`), and the template imports of that what is installed on this machine (`preload`).
-Packages are trusted as the interpreter is; the agent's folder, editable installs and `PYTHONPATH` are not.
+Importing an SDK takes a session a second of CPU time, and its first model call half a second more; forking a process
+that has done both costs nothing. But the agent's own code must not run in a template, which has the rights to build
+sandboxes. So a throwaway session imports the agent, makes a model call that reaches nothing, and reports what was
+imported (`observe_imports`); the template then imports what of that is installed on this machine (`preload`). Packages
+are as trusted as the interpreter; the agent's folder, editable installs and `PYTHONPATH` are not.
 """
 
 from __future__ import annotations
@@ -15,53 +16,65 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import agentcore_rl_toolkit
 
-from .sdk_warmup import rehearse_sdks
-from .session_server import load_server, rehearse
+from .session_server import import_server, warm_up_server
 
 _MOST_NAMES = 20_000
 _IMPORTLIB = "<frozen importlib"
 _FINDERS = ("BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder")
-"""Python's, and the one of setuptools; others, such as those of editable installs, know folders of their own."""
+"""Python's import finders, and setuptools' one; others, such as those of editable installs, know further folders."""
 _PROGRAMS = frozenset({"antigravity", "ensurepip", "idlelib", "pip", "test", "this", "turtledemo"})
-"""Packages with modules that do something when they are imported."""
+"""Packages with modules that have effects when imported."""
+_NOWHERE = "http://127.0.0.1:9"
+"""The discard port: nothing listens there, and the throwaway session has no network besides."""
 
 
-class _Observer:
-    """An audit hook: which modules come with what the agent imports, and which of them can be imported without it."""
+class _ImportObserver:
+    """An audit hook that notes the modules which the agent's imports load and which can be imported without it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/") + "/"
         self._seen, self._threads = set(sys.modules), threading.active_count()
+        self._stable: set[str] | None = None
+        """Top-level packages loaded when the agent first changed the environment; None while it has not."""
         self.names: list[str] = []
-        """What was imported, in order, without what started threads, while the environment was as it was given."""
-        self.changed: set[str] | None = None
-        """Top-level packages that were there when the agent first changed the environment; None if it never did."""
+        """The noted modules in order, without those that started threads or may depend on a changed environment."""
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.changed is not None:
+        if self._stable is not None:
             return
-        if event == "import" and self._from_agent(through_imports=True):
-            self.take()
-        elif event in ("os.putenv", "os.unsetenv") and self._from_agent():
-            self.take()
-            self.changed = _top_levels(sys.modules)  # what is imported from here on may depend on it
+        if event == "import" and self._is_agents(through_imports=True):
+            self.note_new()
+        elif event in ("os.putenv", "os.unsetenv") and self._is_agents():
+            self.note_new()
+            self._stable = _top_levels(sys.modules)
 
-    def take(self) -> None:
-        """Note what has been imported since the last time; nothing if a thread has been started as well."""
+    def finish_agent(self) -> None:
+        """The agent is imported: after a change of the environment, skip what it loaded since."""
+        if self._stable is None:
+            self.note_new()
+        self._seen.update(sys.modules)
+
+    def finish_warm_up(self) -> None:
+        """The warm-up is over: its event loops' threads have ended with them."""
+        self._threads = threading.active_count()
+        self.note_new()
+
+    def note_new(self) -> None:
+        """Note what was imported since the last time, unless a thread was started as well."""
         new = [name for name in sys.modules if name not in self._seen]
         self._seen.update(new)
         count = threading.active_count()
         if count <= self._threads:
-            self.names += [name for name in new if self.changed is None or name.partition(".")[0] in self.changed]
+            self.names += [name for name in new if self._stable is None or name.partition(".")[0] in self._stable]
         self._threads = count
 
-    def _from_agent(self, *, through_imports: bool = False) -> bool:
+    def _is_agents(self, *, through_imports: bool = False) -> bool:
         """Whether the agent's code does this, not a package that it imports."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
@@ -74,38 +87,89 @@ class _Observer:
         return False
 
 
-def observe(folder: str, python_path: Iterable[str], load: Callable[[], Any]) -> dict[str, Any]:
-    """In a throwaway session: import the agent, rehearse serving and model calls; gives what that imported.
+def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], Any]) -> dict[str, Any]:
+    """In a throwaway session: import the agent, warm up its server and SDKs, and report what that imported.
 
     Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name.
     """
-    observer = _Observer(folder)
+    observer = _ImportObserver(folder)
     sys.addaudithook(observer)
     app = load()
-    if observer.changed is None:
-        observer.take()
-    else:
-        observer._seen.update(sys.modules)
-    for rehearsal in (rehearse(app), rehearse_sdks()):
+    observer.finish_agent()
+    for warm_up in (warm_up_server(app), warm_up_sdks()):
         with contextlib.suppress(Exception):
-            asyncio.run(asyncio.wait_for(rehearsal, 10))
-    observer._threads = threading.active_count()  # those of event loops, which end with them
-    observer.take()
+            asyncio.run(asyncio.wait_for(warm_up, 10))
+    observer.finish_warm_up()
     folders = tuple(place.rstrip("/") + "/" for place in (folder, *python_path))
     own = _top_levels(name for name, module in list(sys.modules.items()) if _is_below(module, folders))
     return {"imported": observer.names, "own": sorted(own)}
 
 
+async def warm_up_sdks() -> None:
+    """Call a model with each SDK that is loaded: SDKs import most of themselves on their first call."""
+    for name, call in _SDK_CALLS.items():
+        if name in sys.modules:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(call(), 5)
+
+
+async def _call_openai() -> None:
+    import openai
+
+    client = openai.AsyncOpenAI(api_key="EMPTY", base_url=_NOWHERE, max_retries=0, timeout=1)
+    with contextlib.suppress(openai.APIError):
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], stream=True)
+    with contextlib.suppress(openai.APIError):
+        await client.responses.create(model="m", input="hi")
+    await client.close()
+
+
+async def _call_anthropic() -> None:
+    import anthropic
+
+    client = anthropic.AsyncAnthropic(api_key="EMPTY", base_url=_NOWHERE, max_retries=0, timeout=1)
+    with contextlib.suppress(anthropic.APIError):
+        await client.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
+    await client.close()
+
+
+async def _call_bedrock() -> None:
+    import boto3
+    from botocore.config import Config
+
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    config = Config(retries={"max_attempts": 0}, connect_timeout=1)
+    client = boto3.client("bedrock-runtime", endpoint_url=_NOWHERE, config=config, **keys)
+    client.converse(modelId="m", messages=[{"role": "user", "content": [{"text": "hi"}]}])
+
+
+async def _call_google() -> None:
+    from google import genai
+
+    client = genai.Client(api_key="EMPTY", vertexai=False, http_options={"base_url": _NOWHERE, "timeout": 1000})
+    with contextlib.suppress(Exception):
+        client.models.generate_content(model="m", contents="hi")  # the async client would retry
+    client.close()
+
+
+_SDK_CALLS: dict[str, Callable[[], Awaitable[None]]] = {
+    "openai": _call_openai,
+    "anthropic": _call_anthropic,
+    "google.genai": _call_google,
+    "strands.models.bedrock": _call_bedrock,
+}
+
+
 def preload(report: dict[str, Any], trusted: Iterable[str]) -> list[str]:
-    """In the template: import what a report names and is installed; gives what forbids forking afterwards."""
-    ours = os.path.dirname(agentcore_rl_toolkit.__file__)  # wherever it is installed from
+    """In the template: import the installed packages that a report names; returns what forbids forking now."""
+    ours = os.path.dirname(agentcore_rl_toolkit.__file__)  # trusted, wherever it is installed
     folders = tuple(os.path.realpath(path).rstrip("/") + "/" for path in (*trusted, ours))
     before = unsafe_to_fork()
     with _importing_only_from(folders):
-        load_server()
-        if not any(_is_installed(name, folders) for name in _texts(report.get("own"))):
-            # Otherwise a file of the agent has a package's name, and takes its place wherever it is imported.
-            for name in _texts(report.get("imported")):
+        import_server()
+        # An agent's module with a package's name takes that package's place in every session: preload nothing then.
+        if not any(_is_installed(name, folders) for name in _strings(report.get("own"))):
+            for name in _strings(report.get("imported")):
                 if _is_installed(name, folders):
                     with contextlib.suppress(Exception, SystemExit):
                         importlib.import_module(name)
@@ -114,10 +178,10 @@ def preload(report: dict[str, Any], trusted: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _importing_only_from(folders: tuple[str, ...]) -> Iterator[None]:
-    """Have imports find nothing elsewhere: packages try optional ones, whose names an editable project may have."""
+    """Restrict imports: packages try optional ones, and an editable project may have the same name."""
     path, finders = sys.path[:], sys.meta_path[:]
     sys.path[:] = [place for place in path if (os.path.realpath(place) + "/").startswith(folders)]
-    sys.meta_path[:] = [finder for finder in finders if _name_of(finder) in _FINDERS]
+    sys.meta_path[:] = [f for f in finders if getattr(f, "__name__", type(f).__name__) in _FINDERS]
     try:
         yield
     finally:
@@ -126,13 +190,13 @@ def _importing_only_from(folders: tuple[str, ...]) -> Iterator[None]:
 
 
 def _with_additions(before: list[Any], now: list[Any]) -> list[Any]:
-    """What was there before, with what packages have put in front of some of it, and behind."""
+    """The items from before, with those that packages have added in front of them and behind."""
     first = next((at for at, item in enumerate(now) if item in before), len(now))
     return [*now[:first], *before, *(item for item in now[first:] if item not in before)]
 
 
 def unsafe_to_fork() -> set[str]:
-    """What a fork would duplicate in a broken state: threads, and descriptors that others talk to."""
+    """What a fork would duplicate in a broken state: threads, and sockets or other connected descriptors."""
     found = set()
     if not os.path.isdir("/proc/self/task"):
         return {f"thread {t.name}" for t in threading.enumerate() if t is not threading.main_thread()}
@@ -148,13 +212,13 @@ def unsafe_to_fork() -> set[str]:
     return found
 
 
-def _texts(value: Any) -> list[str]:
-    """A report comes from the agent's process, and may hold anything."""
+def _strings(value: Any) -> list[str]:
+    """The strings in part of a report, which comes from the agent's process and may hold anything."""
     return [item for item in value if isinstance(item, str)][:_MOST_NAMES] if isinstance(value, list) else []
 
 
 def _is_installed(name: str, folders: tuple[str, ...]) -> bool:
-    """Whether a module's top-level package is the interpreter's or in `site-packages`. Finding it runs none of it."""
+    """Whether a module belongs to the interpreter or to `site-packages`; doesn't import it."""
     top = name.partition(".")[0]
     if top in _PROGRAMS or any(part.startswith("__") for part in name.split(".")):
         return False
@@ -166,10 +230,6 @@ def _is_installed(name: str, folders: tuple[str, ...]) -> bool:
             places = list(spec.submodule_search_locations or []) or [spec.origin or ""]
             return all((os.path.realpath(place) + "/").startswith(folders) for place in places)
     return False
-
-
-def _name_of(finder: Any) -> str:
-    return str(getattr(finder, "__name__", type(finder).__name__))
 
 
 def _top_levels(names: Iterable[str]) -> set[str]:

@@ -1,8 +1,4 @@
-"""Inside a session: the agent's app on the session's socket.
-
-The app is served as `app.run()` would serve it, only on a socket that the runtime made. Shell commands run beside it
-(`session_app.py`), in the same sandbox.
-"""
+"""Inside a session: serves the agent's app on the session's socket, as `app.run()` would on a port."""
 
 from __future__ import annotations
 
@@ -17,17 +13,17 @@ from typing import Any
 import uvicorn
 
 from ....agent.logs import configure_logging
-from ...hosting.session_app import SessionApp
+from ...hosting.commands import SessionApp
 
 
-def load_server() -> None:
-    """Import what serving needs."""
+def import_server() -> None:
+    """Import the modules that serving needs."""
     _config(lambda: None).load()
 
 
-async def rehearse(app: Any) -> None:
-    """Serve a ping and a request that isn't JSON, over a real socket; the agent's own code is not called."""
-    path = os.path.join(tempfile.gettempdir(), f"rehearsal-{os.getpid()}.sock")
+async def warm_up_server(app: Any) -> None:
+    """Serve a ping and a request that isn't JSON over a real socket; the agent's own code is not called."""
+    path = os.path.join(tempfile.gettempdir(), f"warm-up-{os.getpid()}.sock")
     listen = socket.socket(socket.AF_UNIX)
     listen.bind(path)
     listen.listen()
@@ -41,8 +37,20 @@ async def rehearse(app: Any) -> None:
     server.cancel()
 
 
+def serve_session(app: Any, listen: socket.socket) -> None:
+    """Serve until SIGTERM."""
+    configure_logging()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()  # forks would share its state; `random` reseeds itself
+    server = _Server(_config(app, timeout_graceful_shutdown=2))
+    asyncio.run(server.serve(sockets=[listen]))
+    if not server.started:
+        raise SystemExit(3)  # the app's startup failed, and uvicorn has logged why
+
+
 class _Server(uvicorn.Server):
-    """uvicorn, woken by a signal instead of looking for one ten times a second: there may be hundreds of us."""
+    """uvicorn, woken by a signal: its loop polls ten times a second, which adds up over hundreds of sessions."""
 
     async def main_loop(self) -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -55,30 +63,6 @@ class _Server(uvicorn.Server):
         getattr(self, "_wake", lambda: None)()
 
 
-def serve_session(app: Any, listen: socket.socket) -> None:
-    """Serve until SIGTERM."""
-    configure_logging()
-    _reseed()
-    server = _Server(_config(app, timeout_graceful_shutdown=2))
-    asyncio.run(server.serve(sockets=[listen]))
-    if not server.started:
-        raise SystemExit(3)  # the app's startup failed; uvicorn has logged why
-
-
 def _config(app: Any, **settings: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        SessionApp(app),
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        date_header=False,
-        server_header=False,
-        **settings,
-    )
-
-
-def _reseed() -> None:
-    """Random numbers that a fork would otherwise share with every other session (`random` reseeds itself)."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
+    quiet: dict[str, Any] = {"log_config": None, "log_level": "warning", "access_log": False}
+    return uvicorn.Config(SessionApp(app), date_header=False, server_header=False, **quiet, **settings)

@@ -1,16 +1,16 @@
 """The template: a process that has the agent's packages loaded, inside the sandbox's root, and is forked for sessions.
 
-Started by `agent.py`, which writes a `TemplateSpec` to its standard input. It has the rights to build sandboxes, so
-none of the agent's code ever runs in it: a throwaway session finds out which installed packages the agent imports
-(`preload.py`), the template imports those, and each session imports the agent itself, in its sandbox. Talks to the
-runtime over one socket (`channel.py`), which no session holds:
+`template_keeper.py` starts it and writes a `TemplateSpec` to its standard input. It has the rights to build sandboxes,
+so none of the agent's code ever runs in it: a throwaway session finds out which installed packages the agent imports
+(`preload.py`), the template imports those, and each session imports the agent itself, in its sandbox. It talks to the
+runtime over one channel, which no session holds:
 
-    → ready {seconds, left_out}           ← prepare {n, folder} with the session's descriptors
-    → failed {traceback}                  ← signal {n, signal}
-    → unsafe {why}                        → exited {n, status}
+    → ready {excluded}            ← prepare {n, folder} with the session's descriptors
+    → failed {traceback}          ← signal {n, signal}
+    → unsafe {why}                → exited {n, status}
 
-`unsafe` says that a package started threads or opened sockets when it was imported, so that this process must not be
-forked; the runtime then starts a template that preloads nothing.
+`unsafe` means that a package started threads or opened sockets on import, so this process must not be forked; the
+runtime then starts a template that preloads nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ import signal
 import site
 import socket
 import sys
-import time
 import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...hosting.agent_code import import_traceback, load_app
 from ..sandbox import syscalls as linux
+from ..sandbox.import_paths import trusted_folders
 from ..sandbox.namespaces import enter_session
 from ..sandbox.root_filesystem import Root, RootSpec, build_root, enter_namespaces
 from .channel import Channel
-from .import_paths import trusted_folders
-from .init_process import IMPORT_FAILED, Init, close_all_but, exit_code, read_assignment
-from .preload import observe, preload
+from .init_process import IMPORT_FAILED, Body, InitProcess, close_all_but, exit_code, read_assignment
+from .preload import observe_imports, preload
 
 _LARGEST_REPORT = 1 << 20
 _LONGEST_TRACEBACK = 20_000
@@ -44,34 +43,32 @@ _LONGEST_TRACEBACK = 20_000
 
 @dataclass(frozen=True)
 class TemplateSpec:
-    """What a template reads from its standard input, as JSON; its arguments would be those of every session."""
+    """What a template reads from its standard input, as JSON; sessions could read its arguments."""
 
     root: RootSpec
     entry: str
     """`file.py` in the agent's folder, or `module:app`."""
     preload: bool
     user_site: str | None
-    """Where `pip install --user` puts packages, if this Python uses them."""
+    """The folder of `pip install --user`, if this Python uses it."""
     control: int
     """Descriptor of the socket to the runtime."""
     lifeline: int
-    """Descriptor of a pipe that ends when the runtime does."""
+    """Descriptor of a pipe that closes when the runtime ends."""
     cgroups: list[int]
-    """Descriptors of the control groups that limit the import that finds out what to preload."""
+    """Descriptors of the control groups that limit the throwaway session."""
 
     @classmethod
     def from_json(cls, text: str) -> TemplateSpec:
-        """The inverse of `json.dumps`."""
         values = json.loads(text)
         return cls(**(values | {"root": RootSpec(**values["root"])}))
 
     def has(self, protection: str) -> bool:
-        """Whether sessions have a protection."""
         return protection in self.root.protections
 
 
 def main() -> None:
-    """Set up the namespaces, then be the template; with process ids of its own, as a child of this process."""
+    """Enter the namespaces, then be the template, in a child process that has process ids of its own."""
     spec = TemplateSpec.from_json(sys.stdin.buffer.read().decode())
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -81,17 +78,17 @@ def main() -> None:
         site.addsitedir(spec.user_site)
     enter_namespaces(spec.root.protections)
     if not spec.has("processes"):
-        _be_template(spec)
+        _run_template(spec)
     pid = os.fork()
     if pid == 0:
         linux.die_with_parent(signal.SIGKILL)
-        _be_template(spec)
+        _run_template(spec)
     close_all_but({0, 1, 2, spec.lifeline})
     sys.exit(_watch(pid, spec.lifeline))
 
 
 def _watch(pid: int, lifeline: int) -> int:
-    """Wait for the template to end; end it when the runtime is gone."""
+    """Wait for the template to end; kill it when the runtime ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = os.pidfd_open(pid)
     ready, _, _ = select.select([child, lifeline], [], [])
@@ -101,13 +98,13 @@ def _watch(pid: int, lifeline: int) -> int:
     return exit_code(status)
 
 
-def _be_template(spec: TemplateSpec) -> NoReturn:
+def _run_template(spec: TemplateSpec) -> NoReturn:
     channel = Channel(socket.socket(fileno=spec.control))
     code = 0
     try:
         trusted = trusted_folders()
         root = build_root(spec.root) if spec.has("filesystem") else Root(spec.root)
-        Template(spec, root, channel).run(trusted)
+        TemplateProcess(spec, root, channel).run(trusted)
     except BaseException:
         code = 1
         with contextlib.suppress(OSError):
@@ -115,20 +112,20 @@ def _be_template(spec: TemplateSpec) -> NoReturn:
     os._exit(code)
 
 
-class Template:
+class TemplateProcess:
     """Forks a session for every `prepare`, and reports when one ends."""
 
     def __init__(self, spec: TemplateSpec, root: Root, channel: Channel) -> None:
         self._spec, self._root, self._channel = spec, root, channel
         self._sessions: dict[int, int] = {}
+        """Session number by process id."""
         self._own_pids = -1
         if spec.has("processes"):
             self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self, trusted: list[str]) -> None:
-        """Load what sessions will need, then fork them until the runtime is gone."""
-        start = time.monotonic()
-        report = self._observe()
+        """Preload what sessions need, then fork sessions until the runtime ends."""
+        report = self._observe_imports()
         if "failed" in report:
             self._channel.send({"op": "failed", "traceback": str(report["failed"])[-_LONGEST_TRACEBACK:]})
             return
@@ -137,35 +134,34 @@ class Template:
             self._channel.send({"op": "unsafe", "why": unsafe[:20]})
             return
         gc.collect()
-        gc.freeze()  # keeps pages shared
+        gc.freeze()  # keeps memory pages shared
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        left_out = self._root.left_out[:100]
-        self._channel.send({"op": "ready", "seconds": time.monotonic() - start, "left_out": left_out})
+        self._channel.send({"op": "ready", "excluded": self._root.excluded[:100]})
         while True:
             readable, _, _ = select.select([self._channel.fileno(), wake], [], [])
             if wake in readable:
                 os.read(wake, 4096)
                 self._reap()
-            if self._channel.fileno() in readable and not self._obey():
+            if self._channel.fileno() in readable and not self._handle_message():
                 return
 
-    def _observe(self) -> dict[str, Any]:
-        """Import the agent in a throwaway session; gives its report."""
+    def _observe_imports(self) -> dict[str, Any]:
+        """Import the agent in a throwaway session, and return its report."""
         read, write = os.pipe2(os.O_CLOEXEC)
         folder = "/app" if self._spec.has("filesystem") else self._spec.root.agent_folder
 
         def body(_: int) -> None:
             try:
                 own = self._spec.root.python_path
-                report: dict[str, Any] = observe(folder, own, lambda: self._load(folder))
+                report: dict[str, Any] = observe_imports(folder, own, lambda: self._load(folder))
             except BaseException as error:  # an agent may also exit
                 report = {"failed": import_traceback(error, folder)}
             with os.fdopen(write, "wb") as file:
                 file.write(json.dumps(report).encode() + b"\n")
 
-        pid = self._fork(lambda: self._session("import", self._spec.cgroups, -1, {write}, body))
+        pid = self._fork("import", self._spec.cgroups, -1, {write}, body)
         os.close(write)
         for descriptor in self._spec.cgroups:
             os.close(descriptor)
@@ -178,8 +174,8 @@ class Template:
             return {"failed": f"the process that imports it ended with exit code {exit_code(status)}"}
         return report if isinstance(report, dict) else {}
 
-    def _obey(self) -> bool:
-        """Do what the runtime says next; False when it is gone."""
+    def _handle_message(self) -> bool:
+        """Do what the runtime's next message says; False when the runtime has closed the channel."""
         message, descriptors = self._channel.receive()
         if message is None:
             for n in list(self._sessions.values()):
@@ -195,19 +191,14 @@ class Template:
         listen, log, control, *cgroups = descriptors
 
         def body(awaited: int) -> None:
-            self._be_session(folder, listen, awaited)
+            self._run_session(folder, listen, awaited)
 
-        def start() -> NoReturn:
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            self._session(f"session-{n}", cgroups, control, {listen}, body)
-
-        self._sessions[self._fork(start)] = n
+        self._sessions[self._fork(f"session-{n}", cgroups, control, {listen}, body, log)] = n
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _fork(self, start: Any) -> int:
-        """Fork a process, in process ids of its own, that does what `start` says and never returns."""
+    def _fork(self, name: str, cgroups: list[int], control: int, keep: set[int], body: Body, log: int = -1) -> int:
+        """Fork a process that takes on a session's limits, enters its sandbox, and runs `body` in a child."""
         if self._own_pids >= 0:
             linux.unshare(linux.CLONE_NEWPID)
         pid = os.fork()
@@ -215,7 +206,14 @@ class Template:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                start()
+                if log >= 0:
+                    os.dup2(log, 1)
+                    os.dup2(log, 2)
+                os.setsid()
+                for descriptor in cgroups:
+                    os.write(descriptor, b"0")
+                enter_session(self._root, name)
+                os._exit(InitProcess(self._spec.root.protections, control, keep, body).run())
             except BaseException:
                 traceback.print_exc()
             os._exit(1)
@@ -223,16 +221,8 @@ class Template:
             linux.setns(self._own_pids, linux.CLONE_NEWPID)
         return pid
 
-    def _session(self, name: str, cgroups: list[int], control: int, keep: set[int], body: Any) -> NoReturn:
-        """In a fresh fork: take on a session's limits, enter its sandbox, run `body` in a child."""
-        os.setsid()
-        for descriptor in cgroups:
-            os.write(descriptor, b"0")
-        enter_session(self._root, name)
-        os._exit(Init(self._spec.root.protections, control, keep, body).run())
-
-    def _be_session(self, folder: str, listen: int, awaited: int) -> None:
-        """In the app's process: import the agent, wait to be told whose session this is, serve."""
+    def _run_session(self, folder: str, listen: int, awaited: int) -> None:
+        """In the app's process: import the agent, wait to be assigned, serve."""
         from .session_server import serve_session
 
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.runtime.local.policy import SessionPolicy
+from agentcore_rl_toolkit.runtime.local.agent_source import SessionPolicy
 from agentcore_rl_toolkit.runtime.local.sandbox import cgroup
 
 
@@ -21,14 +21,11 @@ def test_version_2_limits(tmp_path: Path) -> None:
     home = make_group(tmp_path / "home", "cpu memory pids", "cpu memory pids")
     tree = cgroup.CgroupTree(hierarchies=({}, home))
     assert tree.controllers == ("memory", "cpu", "pids")
+    policy = SessionPolicy(memory_mb=64, cpus=0.5, processes=9)
+    group = tree.create("s1", policy)
     folder = home / tree.name / "s1"
-    folder.mkdir()
-    for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max"):  # the kernel would make them
-        (folder / name).write_text("")
-    for controller in tree.controllers:
-        for file, value in tree._limits(controller, SessionPolicy(memory_mb=64, cpus=0.5, processes=9)).items():
-            cgroup._write(folder / file, value)
-    read = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max")}
+    assert set(group.folders.values()) == {folder}
+    read = {path.name: path.read_text() for path in folder.iterdir()}
     assert read == {"memory.max": str(64 << 20), "memory.swap.max": "0", "cpu.max": "50000 100000", "pids.max": "9"}
 
 

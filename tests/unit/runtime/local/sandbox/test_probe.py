@@ -1,15 +1,23 @@
-"""Which protections hold: found out once, in a process that is thrown away."""
+"""Which protections this machine can provide."""
 
 from __future__ import annotations
 
-from agentcore_rl_toolkit.runtime.local.sandbox import probe as probing
+import subprocess
+from typing import Any
+
+import pytest
+
 from agentcore_rl_toolkit.runtime.local.sandbox.namespaces import PROTECTIONS
+from agentcore_rl_toolkit.runtime.local.sandbox.probe import probe
 
 
-def test_the_kernel_is_probed_once_for_all_runtimes_of_a_process() -> None:
-    first = probing.probe()
-    processes = probing._probe_kernel.cache_info().misses
+def test_the_kernel_is_probed_once_for_all_runtimes_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe()
     assert set(first) == set(PROTECTIONS)
     first["filesystem"] = "changed by a caller"
-    assert probing.probe()["filesystem"] != "changed by a caller"
-    assert probing._probe_kernel.cache_info().misses == processes
+
+    def start(*args: Any, **more: Any) -> Any:
+        raise AssertionError("another process was started")
+
+    monkeypatch.setattr(subprocess, "run", start)
+    assert probe()["filesystem"] != "changed by a caller"

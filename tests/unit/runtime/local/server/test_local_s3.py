@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import KeyNotFound, S3Error, StoreError
-from agentcore_rl_toolkit.runtime.local.server.local_s3 import decoded_body, s3_routes
+from agentcore_rl_toolkit.runtime.local.server.local_s3 import LocalS3, decode_body
 from agentcore_rl_toolkit.store import Store, open_store
 
 BUCKET = "a-bucket"
@@ -36,7 +36,9 @@ BUCKET = "a-bucket"
 def serving(root: Path, context: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve `root` on a free loopback port, on a thread of its own; gives the URL."""
     loop = asyncio.new_event_loop()
-    runner = web.AppRunner(s3_routes(root))
+    app = web.Application()
+    app.router.add_route("*", r"/{path:[\s\S]*}", LocalS3(root).handle)
+    runner = web.AppRunner(app)
 
     async def start() -> int:
         await runner.setup()
@@ -398,7 +400,7 @@ def test_anything_else_is_not_implemented(s3: Any) -> None:
         (s3.get_object_tagging, {"Key": "k"}),
     ]:
         assert code_of(call, Bucket=BUCKET, **params) == ("NotImplemented", 501)
-    with pytest.raises(ClientError, match=r"this server does ListBuckets.*DeleteObject"):
+    with pytest.raises(ClientError, match=r"this server supports ListBuckets.*DeleteObject"):
         s3.delete_bucket(Bucket=BUCKET)
     assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET)["Contents"]] == ["k"]
     assert s3.get_object(Bucket=BUCKET, Key="k")["Body"].read() == b"x"
@@ -413,7 +415,7 @@ def test_a_presigned_url_works(s3: Any, url: str) -> None:
 # Bodies in chunks: boto3 sends them over TLS, other SDKs over plain HTTP too.
 
 
-def test_what_boto3_sends_over_tls_isdecoded_body(root: Path, tmp_path: Path) -> None:
+def test_what_boto3_sends_over_tls__is_decoded(root: Path, tmp_path: Path) -> None:
     certificate = tmp_path / "certificate.pem"
     certificate.write_bytes(self_signed())
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -463,12 +465,12 @@ def test_chunks_are_put_together(chunks: list[bytes], signed: bool) -> None:
     body = b"".join(b"%x%s\r\n%s\r\n" % (len(chunk), mark, chunk) for chunk in chunks)
     last = b"0" + mark + b"\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"
     headers = {"X-Amz-Content-SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}
-    assert decoded_body(body + last, headers) == b"".join(chunks)
-    assert decoded_body(body + last, {"Content-Encoding": "aws-chunked"}) == b"".join(chunks)
-    assert decoded_body(body, {}) == body
+    assert decode_body(body + last, headers) == b"".join(chunks)
+    assert decode_body(body + last, {"Content-Encoding": "aws-chunked"}) == b"".join(chunks)
+    assert decode_body(body, {}) == body
     for cut in (body, body[:-1], b"-5\r\nx"):
         with pytest.raises(S3Error, match="last chunk"):
-            decoded_body(cut, headers)
+            decode_body(cut, headers)
 
 
 def test_a_body_cut_short_is_refused(s3: Any, url: str) -> None:

@@ -1,9 +1,10 @@
-"""What a template's Python imports from, and what sessions see of it: the interpreter, and installed packages.
+"""Python in a sandbox: how it starts, where it imports from, and what sessions see of those folders.
 
-Called in a template, which is a Python without the caller's script folder and without `PYTHONPATH` (`-I`), so that
-`sys.path` is the installation's own. Packages in `site-packages` are trusted, as the interpreter is: templates preload
-them. Folders that are imported from in another way (editable installs, `.pth` files, `PYTHONPATH`) are often whole
-projects: of those, sessions see the modules and packages, without secrets, results and environments.
+A template starts as `python -I`, without the caller's script folder and `PYTHONPATH`, because it has rights that an
+agent's code must not get: a plain `python -m` would import modules from the working directory, often the agent's
+folder. Packages in `site-packages` are as trusted as the interpreter, and templates preload them. Folders on
+`sys.path` for other reasons (editable installs, `.pth` files, `PYTHONPATH`) are often whole projects: sessions see
+only the modules and packages in them, without secrets, results and environments.
 """
 
 from __future__ import annotations
@@ -16,16 +17,34 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
-from ...hosting.agent_files import entries
+from ...hosting.agent_files import walk_agent_folder
 
+WORKING_DIRECTORY = "/"
+_START = """
+import sys
+home = sys.argv.pop(1)
+if home not in sys.path:
+    sys.path.insert(0, home)
+    import agentcore_rl_toolkit
+    sys.path.append(sys.path.pop(0))
+from {module} import main
+main()
+"""
 _PACKAGES = ("site-packages", "dist-packages")
 _MODULE = (".py", ".so", ".pyd")
 _METADATA = (".dist-info", ".egg-info")
 
 
+def isolated_command(module: str) -> list[str]:
+    """The command that runs `main` of one of the toolkit's modules; run it in `WORKING_DIRECTORY`."""
+    home = str(Path(__file__).resolve().parents[4])
+    return [sys.executable, "-I", "-u", "-B", "-c", _START.format(module=module), home]
+
+
 def trusted_folders() -> list[str]:
-    """The standard library, and where packages are installed."""
+    """The standard library, and the folders of installed packages."""
     paths = sysconfig.get_paths()
     stdlib = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
     stdlib |= {os.path.join(path, "lib-dynload") for path in stdlib}
@@ -33,22 +52,21 @@ def trusted_folders() -> list[str]:
     return [p for p in found if os.path.basename(p) in _PACKAGES or os.path.realpath(p) in stdlib]
 
 
-def shown_paths(python_path: list[str]) -> tuple[list[str], list[str]]:
-    """What sessions see of the host at its own place, and what of that is hidden again."""
-    shown = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
+def visible_paths(python_path: list[str]) -> tuple[list[str], list[str]]:
+    """The host's paths that sessions see for their imports, and the paths below those that are covered."""
+    visible = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     trusted = trusted_folders()
-    shown.update(trusted)
+    visible.update(trusted)
     projects = [path for path in (*sys.path, *python_path) if os.path.isdir(path) and path not in trusted]
     modules = {module for project in projects for module in _modules_in(project)} | set(_editable_modules())
-    modules = {path for path in modules if not _below(path, shown)}
-    hidden = [
-        entry.path for path in sorted(modules) if os.path.isdir(path) for entry in entries(path) if entry.left_out
-    ]
-    return _without_nested(shown | {os.path.realpath(path) for path in shown} | modules), hidden
+    modules = {path for path in modules if not _is_below(path, visible)}
+    folders = sorted(path for path in modules if os.path.isdir(path))
+    covered = [file.path for folder in folders for file in walk_agent_folder(folder) if file.excluded]
+    return _without_nested(visible | {os.path.realpath(path) for path in visible} | modules), covered
 
 
 def _modules_in(folder: str) -> Iterator[str]:
-    """What can be imported from a folder, and the metadata beside it."""
+    """The modules and packages in a folder, and the metadata beside them."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
@@ -58,7 +76,7 @@ def _modules_in(folder: str) -> Iterator[str]:
 
 
 def _is_package(path: str, depth: int = 2) -> bool:
-    """Whether a folder holds modules, if need be further down, as namespace packages do."""
+    """Whether a folder holds modules, directly or, as namespace packages do, a few levels down."""
     with contextlib.suppress(OSError):
         if os.path.exists(os.path.join(path, "pyvenv.cfg")):
             return False
@@ -71,7 +89,7 @@ def _is_package(path: str, depth: int = 2) -> bool:
 
 
 def _editable_modules() -> Iterator[str]:
-    """Packages of editable installs that no entry of `sys.path` leads to: their finders know where they are."""
+    """Packages of editable installs that are not on `sys.path`; their import finders know where they are."""
     for distribution in metadata.distributions():
         with contextlib.suppress(Exception):
             if not json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
@@ -83,13 +101,13 @@ def _editable_modules() -> Iterator[str]:
                     yield from spec.submodule_search_locations or [spec.origin or ""]
 
 
-def _below(path: str, folders: set[str]) -> bool:
+def _is_below(path: str, folders: set[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
 def _without_nested(paths: set[str]) -> list[str]:
     kept: list[str] = []
     for path in sorted(paths, key=len):
-        if os.path.isabs(path) and path != "/" and not _below(path, set(kept)):
+        if os.path.isabs(path) and path != "/" and not _is_below(path, set(kept)):
             kept.append(path)
     return kept

@@ -12,8 +12,8 @@ from support.process import clean_env
 SHOWN = """
 import json, sys
 sys.path += sys.argv[2:]
-from agentcore_rl_toolkit.runtime.local.template.import_paths import shown_paths, trusted_folders
-print(json.dumps([*shown_paths(sys.argv[1:2]), trusted_folders(), sys.prefix]))
+from agentcore_rl_toolkit.runtime.local.sandbox.import_paths import trusted_folders, visible_paths
+print(json.dumps([*visible_paths(sys.argv[1:2]), trusted_folders(), sys.prefix]))
 """
 
 

@@ -1,7 +1,7 @@
-"""What sessions print, from their pipes to files of bounded size.
+"""Copies a process's output from a pipe to a file of bounded size.
 
-A session gets a pipe, not a file: whatever it does to its standard output (write without end, preallocate gigabytes)
-costs itself at most. Output is read at a bounded rate, and of a long log only the end is kept.
+A session gets a pipe, not a file, so it can neither preallocate gigabytes nor fill the disk. Output is read at a
+bounded rate, and only the end of a long log is kept.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class OutputLog:
         self.path.touch(0o600)
 
     def close_write_end(self) -> None:
-        """The process has it now; the log ends when that one's copies are closed."""
+        """Call it once the process has the descriptor; the log ends when the process's copies are closed."""
         if self.write_end >= 0:
             os.close(self.write_end)
             self.write_end = -1
 
     def tail(self, length: int) -> str:
-        """The end of what was printed so far."""
+        """The end of the output so far."""
         self._drain()
         with contextlib.suppress(OSError), self.path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - length))
@@ -45,7 +45,7 @@ class OutputLog:
         return ""
 
     def close(self) -> None:
-        """Read what is left, keep the end of it."""
+        """Read the rest of the output, and keep the end of the log."""
         self.close_write_end()
         if self._read >= 0:
             self._drain()
@@ -55,27 +55,27 @@ class OutputLog:
             self._keep_end(_LARGEST_ENDED)
 
     def _readable(self) -> None:
-        if self._take() == _CHUNK:
+        if self._copy_chunk() == _CHUNK:
             self._loop.remove_reader(self._read)
-            self._loop.call_later(_PAUSE_SECONDS, self._go_on)
+            self._loop.call_later(_PAUSE_SECONDS, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._read >= 0:
             self._loop.add_reader(self._read, self._readable)
 
     def _drain(self) -> None:
-        """Read what is in the pipe now, which holds no more than 16 chunks."""
+        """Read what the pipe holds now, at most 16 chunks."""
         for _ in range(16):
-            if self._read < 0 or not self._take():
+            if self._read < 0 or not self._copy_chunk():
                 return
 
-    def _take(self) -> int:
+    def _copy_chunk(self) -> int:
         try:
             data = os.read(self._read, _CHUNK)
         except BlockingIOError:
             return 0
         if not data:
-            self._loop.remove_reader(self._read)  # every copy of the other end is closed
+            self._loop.remove_reader(self._read)  # the process has ended
             return 0
         with contextlib.suppress(OSError), self.path.open("ab") as file:  # a full disk must not end the runtime
             file.write(data)

@@ -1,4 +1,4 @@
-"""What a model call imports is there before the first session calls."""
+"""Sessions start with the modules that a model call imports."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def invoke_agent(payload):
 """
 
 
-def test_a_loaded_sdk_has_been_rehearsed(tmp_path: Path) -> None:
+def test_a_loaded_sdk_is_warmed_up(tmp_path: Path) -> None:
     with local_runtime(tmp_path / "agent", AGENT) as user:
         answers = [user.ask(new_id()) for _ in range(2)]
-        assert len(user.runtime._only().keeper._all) == 1  # both sessions came from one template
+        assert len(user.agent.keeper.templates) == 1  # both sessions came from one template
     for answer in answers:  # importing the SDK alone doesn't load these
         assert answer["before"] == [
             "openai.resources.chat.completions",
@@ -35,6 +35,6 @@ def test_a_loaded_sdk_has_been_rehearsed(tmp_path: Path) -> None:
         assert answer["there"] == answer["before"]
 
 
-def test_what_the_agent_has_not_imported_is_left_alone(tmp_path: Path) -> None:
+def test_sdks_that_the_agent_does_not_import_stay_unloaded(tmp_path: Path) -> None:
     with local_runtime(tmp_path / "agent", QUIET) as user:
         assert user.ask(new_id()) == []

@@ -1,4 +1,4 @@
-"""What a session's first model call imports, imported before the session."""
+"""What a session's first model call imports is found by a warm-up call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from support.process import clean_env
 
-REHEARSED_FIRST = """
+WARM_UP = """
 import asyncio, json, sys
 import {sdk}
-from agentcore_rl_toolkit.runtime.local.template.sdk_warmup import rehearse_sdks
+from agentcore_rl_toolkit.runtime.local.template.preload import warm_up_sdks
 before = set(sys.modules)
-asyncio.run(rehearse_sdks())
+asyncio.run(warm_up_sdks())
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
@@ -30,8 +30,8 @@ print(json.dumps(sorted(set(sys.modules) - before)))
         ("json", set[str]()),
     ],
 )
-def test_each_sdk_that_was_imported_is_rehearsed(sdk: str, brought: set[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", REHEARSED_FIRST.format(sdk=sdk)]
+def test_each_imported_sdk_is_warmed_up(sdk: str, brought: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WARM_UP.format(sdk=sdk)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_env(), cwd=tmp_path)
     found = set(json.loads(out.stdout))
     assert brought <= found, sorted(found)[:50]

@@ -1,4 +1,4 @@
-"""What a session says of a command: events as it should send them, and whatever else it might."""
+"""A command's events as a session should send them, and anything else it might send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime import CommandEvent
-from agentcore_rl_toolkit.runtime.hosting.command_events import read_events
+from agentcore_rl_toolkit.runtime.hosting.commands import read_events
 
 END = b'{"exit_code": 0, "status": "COMPLETED"}\n'
 
@@ -84,8 +84,8 @@ def fault(*chunks: bytes, **more: bool) -> str:
         b'{"__class__": "x"}',
     ],
 )
-def test_lines_that_are_no_events(line: bytes) -> None:
-    assert "is no event" in fault(line + b"\n", END)
+def test_lines_that_are_not_events(line: bytes) -> None:
+    assert "is not an event" in fault(line + b"\n", END)
 
 
 def test_a_line_without_end_is_not_kept() -> None:

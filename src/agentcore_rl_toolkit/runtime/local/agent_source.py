@@ -1,0 +1,156 @@
+"""An agent on this machine: where its code is, and what its sessions may use and reach. Plain values.
+
+`sandbox/` enforces the limits. Importing this module needs no extra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...common.env_file import read_env
+from ...errors import ConfigError
+from ..hosting.agent_code import find_agent
+
+ACCOUNT = "000000000000"
+ARN_PREFIX = f"arn:aws:bedrock-agentcore:local:{ACCOUNT}:runtime/"
+_LONGEST_SECONDS, _SHORTEST_SECONDS = 1_209_600, 1
+_KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
+# Hundreds of sessions share the cores: thread pools in each would slow all of them down, and can't be forked.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPolicy:
+    """Limits of one session, and the lifecycle of all of an agent's sessions."""
+
+    memory_mb: int = 2048
+    """Memory of all processes of a session together, including files in its /tmp and working directory."""
+    cpus: float = 1.0
+    """CPU time per second of wall-clock time."""
+    processes: int = 512
+    """Processes and threads."""
+    disk_mb: int = 1024
+    """Size of the session's writable files (they live in memory)."""
+    allow: tuple[str, ...] = ()
+    """Further addresses the session may reach, as `host:port`; it may always reach its invoke's own endpoints."""
+    idle_timeout: float = 900
+    """Seconds without a request, and without work in the background, after which a session ends."""
+    max_lifetime: float = 28_800
+    """Seconds after which a session ends whatever it does."""
+    start_timeout: float = 120
+    """Seconds an agent has to import."""
+    stop_grace: float = 3
+    """Seconds between SIGTERM and SIGKILL."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_mb", "cpus", "processes", "disk_mb", "start_timeout", "stop_grace"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+        for name in ("idle_timeout", "max_lifetime"):
+            if not _SHORTEST_SECONDS <= getattr(self, name) <= _LONGEST_SECONDS:
+                raise ConfigError(f"{name} must be {_SHORTEST_SECONDS} to {_LONGEST_SECONDS} seconds")
+        for address in self.allow:
+            parse_address(address)
+
+    @classmethod
+    def load(cls, settings: dict[str, Any]) -> SessionPolicy:
+        """From a config file's table; unknown names are refused."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}")
+        allow = settings.get("allow", ())
+        return cls(**settings | {"allow": tuple(allow.split(",") if isinstance(allow, str) else allow)})
+
+
+@dataclass(frozen=True)
+class AgentSource:
+    """Where an agent's code is, and what its sessions get."""
+
+    name: str
+    folder: str
+    entry: str
+    policy: SessionPolicy = field(default_factory=SessionPolicy)
+    env: dict[str, str] = field(default_factory=dict)
+    tps_limit: float | None = None
+
+    @classmethod
+    def parse(cls, target: str | os.PathLike[str], name: str | None = None, **settings: Any) -> AgentSource:
+        """From `path/to/rl_app.py` or `module:app`. The name defaults to the folder's or module's, fit for an ARN."""
+        return cls(*find_agent(target, name), **settings)
+
+    @property
+    def arn(self) -> str:
+        """The agent's ARN on this machine."""
+        return ARN_PREFIX + self.name
+
+    def environment(self) -> dict[str, str]:
+        """The variables of a session's process: those of the host that hold no secrets, and the agent's own."""
+        kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        return kept | _ONE_THREAD | {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"} | self.env
+
+
+def resolve_agent(
+    agent: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
+    memory_mb: int | None = None,
+) -> str | AgentSource:
+    """The agent at a path, with what its sessions get; an ARN as it is, which takes none of these options."""
+    if not agent.startswith("arn:"):
+        return source_at(agent, env=env, allow=allow, memory_mb=memory_mb)
+    for flag, value in {"--env": env, "--allow": allow, "--memory-mb": memory_mb}.items():
+        if value:
+            hint = "give it to `agentcore-rl deploy` or `agentcore-rl runtime serve`, or name the agent by its path"
+            raise ConfigError(f"{flag} sets up sandboxes on this machine, and {agent} runs elsewhere", hint=hint)
+    return agent
+
+
+def source_at(
+    path: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
+    memory_mb: int | None = None,
+) -> AgentSource:
+    """The agent at a path, with the variables, addresses and memory that its sessions get."""
+    limits: dict[str, Any] = {} if memory_mb is None else {"memory_mb": memory_mb}
+    source = AgentSource.parse(path, policy=SessionPolicy(allow=tuple(allow), **limits))
+    source.env.update(session_env(source.folder, env))
+    return source
+
+
+def session_env(folder: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables for sessions of the agent in `folder`: those of `.env`, overridden by `env`.
+
+    A session gets an `AWS_…` variable only from `env`: in `.env` they say where to deploy, and credentials for AWS
+    should not reach an agent by accident.
+    """
+    for name, value in (env or {}).items():
+        if not isinstance(value, str):
+            raise ConfigError(f"env {name} must be text, not {value!r}", hint="put it in quotes")
+    kept = {name: value for name, value in read_env(Path(folder)).items() if not name.startswith("AWS_")}
+    return kept | dict(env or {})
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`host:port` or a URL, as a pair.
+
+    >>> parse_address("https://bucket.s3.amazonaws.com/x")
+    ('bucket.s3.amazonaws.com', 443)
+    """
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        port = None
+    if not parts.hostname or not port:
+        raise ConfigError(f"{address!r} is not an address", hint="write host:port, or a URL")
+    return parts.hostname, port
