@@ -346,7 +346,7 @@ def test_check_is_a_table() -> None:
         ('{"agents": {"a": {"entry": "rl_app.py", "memory": 1}}}', "unknown setting memory"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory": 1}}}}', "unknown setting 'memory'"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory_mb": -1}}}}', "memory_mb must be greater than 0"),
-        ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"allow": ["x"]}}}}', "'x' is no address"),
+        ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"allow": ["x"]}}}}', "'x' is not an address"),
         ('{"more": 1}', "may have agents"),
     ],
 )
