@@ -5,59 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentcore_rl_toolkit import __version__
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.cli.rollouts import results
 from agentcore_rl_toolkit.store import open_store
 from support.process import clean_env
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    store = open_store(str(tmp_path))
-    times = {"started_at": "2026-01-01T00:00:00+00:00", "finished_at": "2026-01-01T00:00:01.500000+00:00"}
-    documents = {
-        "exp1/a/s.json": {"status_code": 200, "stop_reason": "end_turn", "rewards": 0.5, "_rollout": times},
-        "exp1/b/s.json": {"status_code": 500, "stop_reason": "boom\nlong", "error": {"kind": "agent_error"}},
-        "exp2/a/s.json": {"status_code": 200, "stop_reason": "end_turn", "rewards": [0, 1]},
-    }
-    for key, document in documents.items():
-        store.put_if_absent(key, json.dumps(document).encode())
-    store.put_if_absent("exp2/b/s.json", b"not json")
-    return tmp_path
-
-
-def test_results_are_a_table(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["results", str(filled)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["result", "status", "reward", "seconds", "stop", "reason"]
-    assert lines[2].split() == ["exp1/a/s.json", "completed", "0.5", "1.50", "end_turn"]
-    assert lines[3].split() == ["exp1/b/s.json", "agent_error", "-", "-", "boom"]
-    assert lines[4].split() == ["exp2/a/s.json", "completed", "0", "1", "-", "end_turn"]
-    assert "unreadable" in lines[5]
-
-
-def test_results_of_one_experiment_as_json(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["results", str(filled), "--exp", "exp1", "--json"]) == 0
-    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [document["status_code"] for document in documents] == [200, 500]
-
-
-def test_a_relative_directory_is_fine_on_the_command_line(
-    filled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(filled.parent)
-    assert main(["results", filled.name]) == 0
-
-
-def test_nothing_there_is_said_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["results", str(tmp_path)]) == 1
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", f"no results in {tmp_path}\n")
 
 
 def test_an_error_is_one_line_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,61 +25,6 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"agentcore-rl {__version__}\n"
 
 
-def fill(folder: Path, documents: dict[str, Any]) -> None:
-    store = open_store(str(folder))
-    for key, document in documents.items():
-        store.put_if_absent(key, json.dumps(document).encode())
-
-
-def test_an_experiment_is_a_whole_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(tmp_path, {f"{exp}/a/s.json": {"status_code": 200, "exp": exp} for exp in ("exp1", "exp10", "team/exp1")})
-    assert main(["results", str(tmp_path), "--exp", "exp1", "--json"]) == 0
-    assert [json.loads(line)["exp"] for line in capsys.readouterr().out.splitlines()] == ["exp1"]
-
-
-def test_an_experiment_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(tmp_path, {"exp1/a/s.json": {"status_code": 200}})
-    assert main(["results", str(tmp_path), "--exp", "exp"]) == 1
-    assert capsys.readouterr() == ("", f"no results in {tmp_path} for experiment 'exp'\n")
-
-
-def test_only_results_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    open_store(str(tmp_path)).put_if_absent("exp/a/notes.txt", b"not a result")
-    assert main(["results", str(tmp_path)]) == 1
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("document", "cells"),
-    [
-        ({"rewards": "much"}, ["completed", "?", "-"]),
-        ({"_rollout": {"started_at": "2026-01-01T00:00:00+00:00"}}, ["completed", "-", "-"]),
-        ({"_rollout": {"started_at": "yesterday", "finished_at": "today"}}, ["completed", "-", "-"]),
-        ({"_rollout": {"started_at": 1, "finished_at": 2}}, ["completed", "-", "-"]),
-        ({"_rollout": "mine"}, ["completed", "-", "-"]),
-        ({"stop_reason": "x" * 100}, ["completed", "-", "-", "x" * 60]),
-    ],
-)
-def test_odd_results_are_listed_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], document: dict[str, Any], cells: list[str]
-) -> None:
-    fill(tmp_path, {"exp/a/s.json": document})
-    assert main(["results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[2].split() == ["exp/a/s.json", *cells]
-
-
-def test_an_interrupt_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(results, "open_store", interrupted)
-    try:
-        code = main(["results", str(tmp_path)])
-    except KeyboardInterrupt:  # pytest would stop the whole run
-        pytest.fail("the interrupt came through")
-    assert code == 130
-
-
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["results"]])
 def test_a_command_line_that_says_too_little_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -135,7 +34,9 @@ def test_a_command_line_that_says_too_little_is_refused(argv: list[str], capsys:
 
 @pytest.mark.parametrize("size", [1, 10_000])  # in all less than Python's buffer, and more
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, size: int) -> None:
-    fill(tmp_path, {f"exp/{i}/s.json": {"status_code": 200, "text": "x" * size} for i in range(50)})
+    store = open_store(str(tmp_path))
+    for i in range(50):
+        store.put_if_absent(f"exp/{i}/s.json", json.dumps({"status_code": 200, "text": "x" * size}).encode())
     done = run_unread("results", str(tmp_path), "--json")
     assert (done.returncode, done.stderr) == (0, b"")
 
