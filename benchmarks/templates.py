@@ -30,7 +30,7 @@ from agentcore_rl_toolkit.gateway.call.unbridged import MEANINGS
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, abilities
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.render.template_reply import spoken
+from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
 
 _ASKED: Message = {"role": "user", "content": "When?"}
@@ -109,7 +109,7 @@ class Model:
             return self._renderer.render(ChatCall(messages, tools)).tolist()
 
         tools = TOOLS if self.tools else []
-        return spoken(self.tokenizer, prompt, self._renderer.stops, [_ASKED], message, tools)
+        return template_reply_ids(self.tokenizer, prompt, self._renderer.stops, [_ASKED], message, tools)
 
 
 @dataclass

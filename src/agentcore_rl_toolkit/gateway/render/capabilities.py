@@ -21,7 +21,7 @@ from ..record.turn import LOGPROBS, Turn
 from .chat_template import ChatTemplate
 from .probes import SYSTEM, TEXT, THOUGHT, TOOL, USER, calling
 from .renderer import ChatRenderer
-from .template_reply import following, spoken
+from .template_reply import next_message, template_reply_ids
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _problem(
     renderer: ChatRenderer, said: Message, tools: list[dict[str, Any]], template: ChatTemplate | None
 ) -> str | None:
     """Why a reply can't be gone on from exactly, if it can't."""
-    messages = [USER, said, following(said, _NEXT)]
+    messages = [USER, said, next_message(said, _NEXT)]
     try:
         prompt = renderer.render(ChatCall([USER], tools))
         if renderer.family.name == "default":  # whatever was sampled, the first time and the second
@@ -115,7 +115,7 @@ def _problem(
             for asked in (messages, [*messages, *messages[1:]]):
                 if isinstance(reason := renderer.bridge(plain, ChatCall(asked, tools), len(asked) - 1), str):
                     return MEANINGS[reason]
-        ids = spoken(renderer.tokenizer, _prompt(renderer), renderer.stops, [USER], said, tools)
+        ids = template_reply_ids(renderer.tokenizer, _prompt(renderer), renderer.stops, [USER], said, tools)
         reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "probe")
         if not _said(reply, said):
             return f"replies like {renderer.tokenizer.decode(ids)[:100]!r} are not read as what they are"

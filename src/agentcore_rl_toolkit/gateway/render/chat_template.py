@@ -25,7 +25,7 @@ _THOUGHT: list[Message] = [USER, {"role": "assistant", "content": "Yes.", "reaso
 
 
 @dataclass(frozen=True)
-class Forms:
+class TemplateForms:
     """How a template takes messages, where templates differ."""
 
     arguments_as_text: bool = False
@@ -73,7 +73,7 @@ class TurnEnd:
 class ChatTemplate:
     """A tokenizer's chat template as text, with what probes show of it."""
 
-    def __init__(self, tokenizer: Any, settings: dict[str, Any], forms: Forms | None = None) -> None:
+    def __init__(self, tokenizer: Any, settings: dict[str, Any], forms: TemplateForms | None = None) -> None:
         self._tokenizer = tokenizer
         self._settings = settings
         self.forms = forms or self._find_forms()
@@ -81,7 +81,7 @@ class ChatTemplate:
     def text(self, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
         return self._text(self.forms, messages, tools, reply_follows)
 
-    def _text(self, forms: Forms, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
+    def _text(self, forms: TemplateForms, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
         settings = self._settings | ({"tools": tools} if tools else {})
         formed = forms.apply(messages)
         text: str = self._tokenizer.apply_chat_template(
@@ -89,25 +89,27 @@ class ChatTemplate:
         )
         return text
 
-    def _find_forms(self) -> Forms:
+    def _find_forms(self) -> TemplateForms:
         """The first that shows calls, and then the first that shows reasoning; the plainest if none does."""
         asked = str(USER["content"])
-        in_parts = not self._shows(Forms(), [USER], asked) and self._shows(Forms(text_in_parts=True), [USER], asked)
-        forms = Forms(text_in_parts=in_parts)
+        in_parts = not self._shows(TemplateForms(), [USER], asked) and self._shows(
+            TemplateForms(text_in_parts=True), [USER], asked
+        )
+        forms = TemplateForms(text_in_parts=in_parts)
         for as_text, no_content in ((False, ""), (False, None), (True, ""), (True, None)):
             tried = replace(forms, arguments_as_text=as_text, no_content=no_content)
             if self._shows(tried, _CALLED, _MARK):
                 return self._with_thoughts(tried)
         return self._with_thoughts(forms)
 
-    def _with_thoughts(self, forms: Forms) -> Forms:
+    def _with_thoughts(self, forms: TemplateForms) -> TemplateForms:
         for key in ("reasoning_content", "thinking", "reasoning"):
             tried = replace(forms, thought_key=key)
             if self._shows(tried, _THOUGHT, _MARK):
                 return tried
         return forms
 
-    def _shows(self, forms: Forms, messages: list[Message], mark: str) -> bool:
+    def _shows(self, forms: TemplateForms, messages: list[Message], mark: str) -> bool:
         try:
             return mark in self._text(forms, messages, [TOOL], False)
         except Exception:  # a Jinja template may raise anything it likes

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from ...errors import ConfigError
 from ..call.chat import ChatCall, Message, ToolCall, parse_arguments
 from .chat_template import ChatTemplate, TemplateRenderer
-from .probes import TEXT, THOUGHT, TOOL, USER, Comparison, Difference, Render, calling, compare
+from .probes import TEXT, THOUGHT, TOOL, USER, Difference, ProbeComparison, Render, calling, compare
 from .reply_parser import ReplyParser
-from .template_reply import spoken
+from .template_reply import template_reply_ids
 from .tokenizer import Tokenizer
 from .tool_formats import READERS, TextReader
 
@@ -146,7 +146,7 @@ def _unknown_settings(config: Any, template: str) -> int:
 
 def _compared(
     tokenizer: Tokenizer, configs: Iterator[Any], settings: dict[str, Any], template: ChatTemplate
-) -> Iterator[tuple[Any, Comparison]]:
+) -> Iterator[tuple[Any, ProbeComparison]]:
     """The renderers that can be made for this vocabulary, beside the template."""
     from renderers import create_renderer, merge_chat_template_kwargs
 
@@ -239,7 +239,7 @@ def _said(tokenizer: Tokenizer, renderer: TemplateRenderer) -> Iterator[tuple[li
     thoughtful = calling(arguments=_SPOKEN, reasoning_content="Hm.")
     for message in (TEXT, calling(arguments=_SPOKEN), calling(2, _SPOKEN), THOUGHT, thoughtful):
         try:
-            ids = spoken(tokenizer, prompt, renderer.stops(), [USER], message, [TOOL])
+            ids = template_reply_ids(tokenizer, prompt, renderer.stops(), [USER], message, [TOOL])
             yield ids, prompt([USER], [TOOL]), message
         except Exception:  # a template that doesn't take it, or writes no end
             continue

@@ -100,7 +100,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ProbeComparison:
     """How a renderer does beside a template."""
 
     agreed: int
@@ -112,7 +112,7 @@ class Comparison:
 
 def compare(
     render: Render, template: Render, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
-) -> Comparison:
+) -> ProbeComparison:
     """Compare `render`, which gives ids, with `template`, which gives text, up to the first difference.
 
     Conversations that the template refuses are left out. After a reply, text that is the same in other tokens will do:
@@ -129,13 +129,13 @@ def compare(
             got: list[int] = render(probe.messages, probe.tools, True)
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            return Comparison(agreed, thoughts, Difference(probe.about, said, text[-60:], probe.first))
+            return ProbeComparison(agreed, thoughts, Difference(probe.about, said, text[-60:], probe.first))
         ours, theirs = decode(got), decode(wanted)
         if got != wanted and (probe.first or without_thoughts(ours) != without_thoughts(theirs)):
-            return Comparison(agreed, thoughts, Difference(probe.about, *parted(ours, theirs), probe.first))
+            return ProbeComparison(agreed, thoughts, Difference(probe.about, *parted(ours, theirs), probe.first))
         agreed += 1
         thoughts += ours != theirs
-    return Comparison(agreed, thoughts, None)
+    return ProbeComparison(agreed, thoughts, None)
 
 
 def without_thoughts(text: str) -> str:

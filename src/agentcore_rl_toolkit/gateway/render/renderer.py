@@ -25,7 +25,7 @@ from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .families import History, choose
 from .reply_parser import ReplyParser
-from .roles import Settled, settle, unsettled
+from .roles import RoleOrderAdapter, adapt_roles, unwrap
 from .tokenizer import Tokenizer
 
 _TAIL = 256  # how much of a prompt a bridge looks back on: how it begins the reply is what matters
@@ -76,13 +76,13 @@ class ChatRenderer:
     @property
     def stops(self) -> dict[str, int]:
         """The marks that end a reply, and the tokens that the model samples there."""
-        if isinstance(plain := unsettled(self._plain), TemplateRenderer):
+        if isinstance(plain := unwrap(self._plain), TemplateRenderer):
             return plain.stops()
         return {self.tokenizer.decode([stop]): stop for stop in self.stop_ids}
 
     def template(self) -> ChatTemplate | None:
         """The tokenizer's chat template, if it has one."""
-        if isinstance(plain := unsettled(self._plain), TemplateRenderer):
+        if isinstance(plain := unwrap(self._plain), TemplateRenderer):
             return plain.template
         return ChatTemplate(self.tokenizer, self._template) if self.tokenizer.chat_template else None
 
@@ -133,7 +133,7 @@ class ChatRenderer:
         sampled = turn.sampled.tolist()
         renderer = self._renderer(call.template)
         try:
-            if isinstance(unsettled(renderer), TemplateRenderer):
+            if isinstance(unwrap(renderer), TemplateRenderer):
                 added = self._template_bridge(renderer, call, used, known, sampled)
                 return added if isinstance(added, str) else (turn.length, array(IDS, added))
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
@@ -163,7 +163,7 @@ class ChatRenderer:
         if self.history != "exact" or not family.checked or family.later or not self.tokenizer.chat_template:
             return None
         messages = list(call.messages)
-        if isinstance(renderer, Settled):
+        if isinstance(renderer, RoleOrderAdapter):
             messages, used = renderer.around_reply(messages, used)
         try:
             if renderer not in self._bridges:
@@ -228,9 +228,9 @@ class ChatRenderer:
         messages, thought = list(call.messages), None
         if self.history == "template":  # what it does to the reasoning of this turn decides
             thought = bool(self.parse(sampled, known[-_PROMPT_END:], call, "").reasoning)
-        if isinstance(renderer, Settled):
+        if isinstance(renderer, RoleOrderAdapter):
             messages, used = renderer.around_reply(messages, used)
-        inner: TemplateRenderer = unsettled(renderer)
+        inner: TemplateRenderer = unwrap(renderer)
         return inner.bridge.bridge(messages, used, call.tools or None, sampled, self.stop_ids, thought=thought)
 
     def forced(self, call: ChatCall) -> list[int]:
@@ -282,7 +282,7 @@ class ChatRenderer:
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"{', '.join(refused)} can't be set")
-            created = self._renderers[key] = settle(self._create(settings), self.tokenizer.decode)
+            created = self._renderers[key] = adapt_roles(self._create(settings), self.tokenizer.decode)
         except ConfigError:
             raise
         except Exception as error:

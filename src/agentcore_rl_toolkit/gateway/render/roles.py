@@ -1,8 +1,8 @@
-"""Orders of roles that agents use and some chat templates don't know: several system messages, or two users in a row.
+"""Adapts orders of roles that some chat templates refuse: several system messages, or two user messages in a row.
 
-Many templates refuse a system message that is not the first, drop it, or move it to the start. What a template makes
-of each order is tried once. Where it fails, leading system messages are joined, later ones become the user's, and
-messages of the user that follow each other are joined. Where a template takes all orders, nothing is changed.
+Many templates refuse a system message that is not the first, drop it, or move it to the start. Each order is tried once
+per template. Where one fails, leading system messages are joined, later ones become the user's, and consecutive user
+messages are joined. A template that takes all orders gets every message as it is.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _USER: Message = {"role": "user", "content": "Yuserprobe"}
 _REPLY: Message = {"role": "assistant", "content": "Xreplyprobe"}
 
 
-def settle(renderer: Any, decode: Callable[[list[int]], str]) -> Any:
-    """The renderer itself if it takes every order of roles, or one that reorders messages before they get there."""
+def adapt_roles(renderer: Any, decode: Callable[[list[int]], str]) -> Any:
+    """The renderer itself if it takes every order of roles; otherwise one that adapts messages first."""
     if not _shows(renderer, decode, [_SYSTEM, _USER]):
-        return renderer  # without any place for a system message, none is made up
+        return renderer  # the template has no place for a system message
     later: Message = {"role": "system", "content": _LATER}
     leading = _shows(renderer, decode, [_SYSTEM, later, _USER])
     midway = all(
@@ -30,11 +30,11 @@ def settle(renderer: Any, decode: Callable[[list[int]], str]) -> Any:
         for messages in ([_SYSTEM, _USER, later], [_SYSTEM, _USER, _REPLY, _USER, later])
     )
     users = _shows(renderer, decode, [_SYSTEM, _USER, {"role": "user", "content": _LATER}])
-    return renderer if leading and midway and users else Settled(renderer, leading, midway, users)
+    return renderer if leading and midway and users else RoleOrderAdapter(renderer, leading, midway, users)
 
 
 def _shows(renderer: Any, decode: Callable[[list[int]], str], messages: list[Message]) -> bool:
-    """Whether the prompt has what these messages say, in their order."""
+    """Whether the prompt contains these messages' texts, in their order."""
     try:
         text = decode(list(renderer.render_ids(messages, add_generation_prompt=True)))
     except Exception:  # a Jinja template may raise anything it likes
@@ -47,8 +47,8 @@ def _shows(renderer: Any, decode: Callable[[list[int]], str], messages: list[Mes
     return True
 
 
-class Settled:
-    """A renderer whose messages come in an order that its template takes."""
+class RoleOrderAdapter:
+    """A renderer that changes the roles and order of messages to ones that its template takes."""
 
     def __init__(self, renderer: Any, leading: bool, midway: bool, users: bool) -> None:
         """`leading`, `midway` and `users` say what the template takes: several system messages at the start, some
@@ -60,29 +60,29 @@ class Settled:
         return getattr(self.inner, name)
 
     def render_ids(self, messages: Sequence[Message], **more: Any) -> Any:
-        return self.inner.render_ids(self._settled(messages), **more)
+        return self.inner.render_ids(self._adapted(messages), **more)
 
     def around_reply(self, messages: Sequence[Message], used: int) -> tuple[list[Message], int]:
-        """The messages with those before and after a reply settled, and where the reply, number `used`, is then."""
-        before = self._settled(messages[: used - 1])
-        return [*before, messages[used - 1], *self._settled(messages[used:], start=False)], len(before) + 1
+        """The messages, adapted before and after reply number `used`, and the reply's new number."""
+        before = self._adapted(messages[: used - 1])
+        return [*before, messages[used - 1], *self._adapted(messages[used:], start=False)], len(before) + 1
 
     def bridge_to_next_turn(self, known: list[int], sampled: list[int], new: Sequence[Message], **more: Any) -> Any:
-        return self.inner.bridge_to_next_turn(known, sampled, self._settled(new, start=False), **more)
+        return self.inner.bridge_to_next_turn(known, sampled, self._adapted(new, start=False), **more)
 
-    def _settled(self, messages: Sequence[Message], *, start: bool = True) -> list[Message]:
-        settled: list[Message] = []
+    def _adapted(self, messages: Sequence[Message], *, start: bool = True) -> list[Message]:
+        adapted: list[Message] = []
         leading = start
         for message in messages:
             leading = leading and message["role"] == "system"
             if message["role"] == "system" and not leading and not self._midway:
                 message = message | {"role": "user"}
-            if settled and self._joins(settled[-1], message):
-                joined = settled[-1]["content"] + _BETWEEN + message["content"]
-                settled[-1] = settled[-1] | {"content": joined}
+            if adapted and self._joins(adapted[-1], message):
+                joined = adapted[-1]["content"] + _BETWEEN + message["content"]
+                adapted[-1] = adapted[-1] | {"content": joined}
             else:
-                settled.append(message)
-        return settled
+                adapted.append(message)
+        return adapted
 
     def _joins(self, before: Message, message: Message) -> bool:
         role = message["role"]
@@ -91,6 +91,6 @@ class Settled:
         return (role == "system" and not self._leading) or (role == "user" and not self._users)
 
 
-def unsettled(renderer: Any) -> Any:
-    """The renderer itself, without what reorders its messages."""
-    return renderer.inner if isinstance(renderer, Settled) else renderer
+def unwrap(renderer: Any) -> Any:
+    """The renderer itself, without the adapter."""
+    return renderer.inner if isinstance(renderer, RoleOrderAdapter) else renderer

@@ -1,4 +1,4 @@
-"""What a model samples to say something: what its template makes of a reply, to the end of the turn."""
+"""The ids that a model samples for a given reply: its text in the chat template, up to the end of the turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Prompt = Callable[[list[Message], list[dict[str, Any]]], Sequence[int]]
 """Renders the prompt for a reply to a conversation with these tools."""
 
 
-def spoken(
+def template_reply_ids(
     tokenizer: Any,
     prompt: Prompt,
     stops: Mapping[str, int],
@@ -20,13 +20,13 @@ def spoken(
     said: Message,
     tools: list[dict[str, Any]],
 ) -> list[int]:
-    """The ids that a model samples to say `said` after `before`; `stops` are the marks that end a turn, and their ids.
+    """The ids that a model samples for the reply `said` after `before`; `stops` maps the marks that end a turn to ids.
 
-    In some formats a turn ends where the next one begins, so there has to be one.
+    In some formats a turn ends where the next one begins, so the template renders a next message too.
     """
     decode = tokenizer.decode
     start = list(prompt(list(before), tools))
-    whole = list(prompt([*before, said, following(said)], tools))
+    whole = list(prompt([*before, said, next_message(said)], tools))
     begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
     opened = "<think>" in begun and "</think>" not in begun
     sampled = [text for text, stop in stops.items() if text in rest and decode([stop]) == text]
@@ -38,8 +38,8 @@ def spoken(
     return [*tokenizer.encode(thought + rest[:place]), stops[end]]
 
 
-def following(said: Message, content: str | None = None) -> Message:
-    """What may come after a reply: the first tool's result, or more from the user."""
+def next_message(said: Message, content: str | None = None) -> Message:
+    """A message that may follow a reply: the first tool's result, or a user's message."""
     calls = said.get("tool_calls")
     if not calls:
         return {"role": "user", "content": content or "Go on."}

@@ -31,7 +31,7 @@ class CallAttempt:
 
 
 @dataclass
-class Reading:
+class ParsedText:
     """What a reply says, in the shape that `renderers` gives."""
 
     content: str = ""
@@ -42,10 +42,10 @@ class Reading:
 class TextReader:
     """Reads replies by their text."""
 
-    def __init__(self, tokenizer: Any, read: Callable[[str], Reading]) -> None:
+    def __init__(self, tokenizer: Any, read: Callable[[str], ParsedText]) -> None:
         self._tokenizer, self._read = tokenizer, read
 
-    def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> Reading:
+    def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> ParsedText:
         text = self._tokenizer.decode(token_ids)
         opened = self._tokenizer.decode(list(prompt_ids or ())[-4:]).rstrip().endswith("<think>")
         thought, closed, rest = text.partition("</think>")
@@ -56,13 +56,13 @@ class TextReader:
         return reading
 
 
-def read_pythonic(text: str) -> Reading:
+def read_pythonic(text: str) -> ParsedText:
     """`<|tool_call_start|>[look(at='Paris', days=2)]<|tool_call_end|>`, as LFM2 writes calls.
 
     >>> read_pythonic("So: <|tool_call_start|>[look(at='Paris', days=2)]<|tool_call_end|>").tool_calls[0].arguments
     {'at': 'Paris', 'days': 2}
     """
-    reading = Reading(_PYTHONIC.sub("", text))
+    reading = ParsedText(_PYTHONIC.sub("", text))
     for found in _PYTHONIC.finditer(text):
         try:
             listed = ast.parse(found[1].strip(), mode="eval").body
@@ -96,14 +96,14 @@ def _python_value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def read_harmony(text: str) -> Reading:
+def read_harmony(text: str) -> ParsedText:
     """Messages on channels, as gpt-oss writes them.
 
     >>> thought = "<|channel|>analysis<|message|>Hm.<|end|>"
     >>> read_harmony(thought + "<|start|>assistant<|channel|>final<|message|>Yes.").content
     'Yes.'
     """
-    reading = Reading()
+    reading = ParsedText()
     for block in text.split("<|start|>assistant"):
         head, _, body = block.partition("<|message|>")
         body = re.split(r"<\|(?:end|call|return)\|>", body, maxsplit=1)[0]
@@ -119,9 +119,9 @@ def read_harmony(text: str) -> Reading:
     return reading
 
 
-def read_atem(text: str) -> Reading:
+def read_atem(text: str) -> ParsedText:
     """Blocks with a recipient, and calls as elements, as Muse writes them."""
-    reading = Reading()
+    reading = ParsedText()
     for block in re.split(r"<\|(?:eom|eot)\|>(?:<\|start\|>assistant)?", text):
         head, marked, body = block.partition("<|message|>")
         recipient = re.search(r"to=(\S+)", head)
@@ -151,7 +151,7 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def read_mistral(text: str) -> Reading:
+def read_mistral(text: str) -> ParsedText:
     """`[TOOL_CALLS]` and JSON: a list of calls, or a name and `[ARGS]` for each, as Mistral's models write them.
 
     >>> read_mistral('[TOOL_CALLS] [{"name": "look", "arguments": {"at": "Paris"}}]').tool_calls[0].name
@@ -160,7 +160,7 @@ def read_mistral(text: str) -> Reading:
     {'at': 'Paris'}
     """
     content, *calls = text.split("[TOOL_CALLS]")
-    reading = Reading(content)
+    reading = ParsedText(content)
     for written in calls:
         name, marked, arguments = written.partition("[ARGS]")
         found = _json_or_text(arguments if marked else written.strip())
@@ -175,7 +175,7 @@ def _json_call(found: Any, raw: str) -> CallAttempt:
     return CallAttempt(raw, found.get("name"), found["arguments"])
 
 
-READERS: dict[str, tuple[str, Callable[[str], Reading]]] = {
+READERS: dict[str, tuple[str, Callable[[str], ParsedText]]] = {
     "pythonic": ("<|tool_call_start|>", read_pythonic),
     "harmony": ("<|channel|>", read_harmony),
     "atem": ("<atem:", read_atem),

@@ -8,7 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.render.roles import Settled
+from agentcore_rl_toolkit.gateway.render.roles import RoleOrderAdapter
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
@@ -62,13 +62,13 @@ LATER = [turn("user", "CCC"), turn("user", "DDD"), turn("user", "EEE")]
 )
 def test_messages_are_put_into_an_order_that_the_template_takes(template: str, said: list[str]):
     renderer, text = rendered(template)
-    assert isinstance(renderer, Settled)
+    assert isinstance(renderer, RoleOrderAdapter)
     assert text == "".join(said) + "<|im_start|>assistant\n"
 
 
 def test_a_template_that_takes_them_all_is_left_alone():
     renderer, text = rendered(PLAIN_TEMPLATE)
-    assert not isinstance(renderer, Settled)
+    assert not isinstance(renderer, RoleOrderAdapter)
     assert text.startswith(turn("system", "AAA") + turn("system", "BBB"))
 
 

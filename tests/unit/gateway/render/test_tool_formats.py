@@ -8,7 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from agentcore_rl_toolkit.gateway.render.tool_formats import (
-    Reading,
+    ParsedText,
     TextReader,
     read_atem,
     read_harmony,
@@ -18,7 +18,7 @@ from agentcore_rl_toolkit.gateway.render.tool_formats import (
 from support.tokenizers import make_tokenizer
 
 
-def calls(reading: Reading) -> list[tuple[str | None, Any]]:
+def calls(reading: ParsedText) -> list[tuple[str | None, Any]]:
     return [(call.name, call.arguments) for call in reading.tool_calls if call.status == "ok"]
 
 
