@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench tiny-model clean
+.PHONY: help demo check test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -14,6 +14,12 @@ SEED   ?= 0
 
 demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
+
+check: $(VENV)/.check  ## lint, types, unit and contract tests, in two minutes and without torch, TRL or Ray
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+	$(BIN)/python -m pytest -n 2 --dist loadfile --light tests/unit tests/contract tests/compat/test_package.py
 
 # In the order of the folders the long files come first, so that both workers end together.
 test: lint .venv-verl/.verl  ## lint, type-check and test
@@ -54,7 +60,7 @@ test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agen
 # Each harness is installed in a place of its own (3 GB in all), where sandboxed sessions can see it.
 test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)
 	$(BIN)/python tests/real_harnesses/install.py $(VENV)/harnesses
-	AGENTCORE_RL_TEST_HARNESSES=$(VENV)/harnesses $(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py tests/real_harnesses/real_sessions.py -v -s
+	AGENTCORE_RL_TEST_HARNESSES=$(VENV)/harnesses $(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py tests/real_harnesses/real_sessions.py tests/real_harnesses/real_training.py -v -s
 
 # The images' recipes are tested without an engine, too; what an engine makes of them only shows where there is one.
 test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)
@@ -103,6 +109,11 @@ $(VENV)/.demo: $(VENV)/.base
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing the package into $(VENV) …"
 	@$(PIP) -e '.[local]'
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.base
+	@echo "installing what the quick checks need into $(VENV) (a minute or two the first time) …"
+	@$(PIP) -e '.[check]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

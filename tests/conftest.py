@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import signal
 import ssl
@@ -23,6 +24,14 @@ from support.seaweedfs import ACCESS_KEY, SECRET_KEY, seaweedfs
 BIN = Path(sys.executable).parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-west-2"}
 
+HEAVY = ("accelerate", "datasets", "peft", "ray", "torch", "trl", "vllm")
+NEEDS = {
+    "ray": ("unit/runtime/test_ray_actor.py",),
+    "torch": ("unit/backends/trl", "unit/backends/verl/test_data.py", "unit/engine/transformers"),
+    "trl": ("unit/gateway/render/test_families.py",),
+}
+"""Tests that are left out where a package is missing. Single tests use `pytest.importorskip`."""
+
 # Models here are so small that a second thread of PyTorch mostly waits, and it waits busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -38,11 +47,24 @@ with contextlib.suppress(ImportError):  # environments made for one real trainer
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--light", action="store_true", help="as if torch, TRL and Ray were not installed (`make check`)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C reaches the tests and what they start, also where a shell has turned it off, as for background jobs."""
+    if config.getoption("--light"):  # tests that need one of them skip themselves with `pytest.importorskip`
+        sys.modules.update(dict.fromkeys(HEAVY))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _share_models()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Whether to leave out a file or folder: what it needs is not installed, or hidden by `--light`."""
+    here = Path(__file__).parent
+    missing = [places for name, places in NEEDS.items() if importlib.util.find_spec(name) is None]
+    return True if any(collection_path == here / place for places in missing for place in places) else None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -120,6 +142,7 @@ def aws_env(aws_servers: AwsServers, monkeypatch: pytest.MonkeyPatch) -> AwsServ
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A Ray cluster of this machine alone, as small as they come."""
+    pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own

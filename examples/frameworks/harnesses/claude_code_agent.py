@@ -18,7 +18,10 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         todo = Path(folder) / "todo.txt"
         todo.write_text(payload["before"])
-        command = ["claude", "--print", payload["prompt"], "--dangerously-skip-permissions"]
+        flags = ["--dangerously-skip-permissions", *payload.get("flags", [])]
+        if "instructions" in payload:  # in place of the tool's own prompt
+            flags += ["--system-prompt", payload["instructions"]]
+        command = ["claude", "--print", payload["prompt"], *flags]
         env = os.environ | SETTINGS | {"HOME": folder}
         done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         return {"response": done.stdout or done.stderr, "rewards": float(todo.read_text() == payload["after"])}

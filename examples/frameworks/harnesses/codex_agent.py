@@ -16,12 +16,16 @@ PROVIDER = '{{name="gateway", base_url="{}", env_key="OPENAI_API_KEY", wire_api=
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     provider = PROVIDER.format(os.environ["OPENAI_BASE_URL"])
     settings = ['model="policy"', 'model_provider="gateway"', f"model_providers.gateway={provider}"]
-    flags = [flag for setting in settings for flag in ("-c", setting)]
     with tempfile.TemporaryDirectory() as folder:
         todo = Path(folder) / "todo.txt"
         todo.write_text(payload["before"])
+        if "instructions" in payload:  # in place of the tool's own prompt
+            instructions = Path(folder) / ".instructions.md"
+            instructions.write_text(payload["instructions"])
+            settings.append(f'model_instructions_file="{instructions}"')
+        flags = [flag for setting in settings for flag in ("-c", setting)]
         allowed = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        command = ["codex", "exec", *allowed, *flags, payload["prompt"]]
+        command = ["codex", "exec", *allowed, *flags, *payload.get("flags", []), payload["prompt"]]
         env = os.environ | {"HOME": folder}
         done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         return {"response": done.stdout or done.stderr, "rewards": float(todo.read_text() == payload["after"])}

@@ -41,7 +41,7 @@ def adapters() -> list[str]:
     found = []
     for name, module in TRAINERS.items():
         there = importlib.util.find_spec(f"support.backends.{name}") is not None
-        if there and (name not in ELSEWHERE or importlib.util.find_spec(module or name) is not None):
+        if there and (module is None or importlib.util.find_spec(module) is not None):
             found.append(name)
     return found
 

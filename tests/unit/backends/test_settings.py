@@ -171,6 +171,7 @@ def test_a_value_of_another_kind_is_refused(name: str, value: Any, problem: str)
 
 
 def test_trls_own_settings_are_passed_on() -> None:
+    pytest.importorskip("trl")
     from agentcore_rl_toolkit.backends.trl.config import trl_config
 
     config = trl_config(TrlSettings(device="cpu", options={"lr_scheduler_type": "linear", "warmup_steps": 3}))

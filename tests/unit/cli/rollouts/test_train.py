@@ -149,6 +149,7 @@ def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("trl")
     (tmp_path / "rl_app.py").write_text("raise SystemExit('started')")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
     args = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--dry-run"]
