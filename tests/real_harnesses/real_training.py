@@ -1,7 +1,7 @@
 """Claude Code and Codex, trained for a few steps: GRPO on rollouts of the real tools in sandboxed sessions.
 
-The policy is the built-in one with a longer context. It first learns from two recorded rollouts, one that edits the file
-and one that only says so, until it does either about as often. Training then has to make the edit more likely.
+The policy is the built-in one with a longer context. It first learns from two recorded rollouts, one that edits the
+file and one that only says so, until it does either about as often. Training then has to make the edit more likely.
 """
 
 from __future__ import annotations
