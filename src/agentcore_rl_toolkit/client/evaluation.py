@@ -1,8 +1,8 @@
-"""What a set of rollouts amounts to: rewards with their uncertainty, `pass@k`, latency, and a comparison of two sets.
+"""Figures of a set of rollouts: rewards with their uncertainty, `pass@k`, latency, and a comparison of two sets.
 
-Works on stored results, whoever ran them; `agentcore-rl eval` prints it. Pure: it reads no store, and its only dice are
-an argument. Inputs, not rollouts, are the unit of every interval: samples of one input are alike, and counting them as
-independent would claim more certainty than there is.
+`agentcore-rl eval` prints them from stored results. Pure: it reads no store, and its random numbers are an argument.
+Inputs, not rollouts, are the unit of every interval: samples of one input resemble each other, so counting them as
+independent would overstate the certainty.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from ..types import RolloutId, Status
 LEVEL = 0.95
 """The confidence of every interval."""
 RESAMPLES = 4000
-"""How often a comparison draws its inputs anew."""
+"""Bootstrap samples of a comparison."""
 FEWEST_PAIRS = 6
-"""Inputs a comparison needs: with fewer, chance alone puts all differences on one side more than one time in twenty."""
+"""Inputs a comparison needs: with fewer, chance puts all differences on one side more than one time in twenty."""
 TIE = 1e-12
-"""Rewards closer than this are the same but for rounding."""
+"""Rewards closer than this differ only by rounding."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an evaluation needs of one rollout."""
+    """The part of one rollout that an evaluation reads."""
 
     input_id: str
     session_id: str
     status: Status
     reward: float | None
-    """The rollout's reward; with one per turn, the last, which is what rLLM trains on."""
+    """The rollout's reward; with one per turn the last, as in rLLM."""
     seconds: float | None
     """From the start of the function to its end."""
 
     @classmethod
     def from_result(cls, result: Result) -> Outcome:
-        """Read a stored result. Whatever it lacks is None or empty; a reward that is no number is a `reward_error`.
+        """Read a stored result. Missing parts are None or empty; a reward that isn't a number is a `reward_error`.
 
         >>> Outcome.from_result(Result({"input_id": "row-17", "status_code": 200, "rewards": [0, 0.5]})).reward
         0.5
         """
-        about = result.document.get("_rollout")
-        about = about if isinstance(about, Mapping) else {}
+        settings = result.document.get("_rollout")
+        settings = settings if isinstance(settings, Mapping) else {}
         status, reward = result.status, None
         try:
             rewards = result.rewards
@@ -64,7 +64,7 @@ class Outcome:
         except KeyInvalid:
             key = None
         input_id = result.document.get("input_id") or (key.input_id if key else "")
-        session_id = about.get("session_id") or (key.session_id if key else "")
+        session_id = settings.get("session_id") or (key.session_id if key else "")
         return cls(str(input_id), str(session_id), status, reward, result.seconds)
 
     def passed(self, threshold: float) -> bool:
@@ -81,7 +81,7 @@ class PassAtK:
     """Averaged over inputs; None if no input has `k` samples."""
     inputs: int
     excluded: int
-    """Inputs with fewer than `k` samples, which say nothing about it."""
+    """Inputs with fewer than `k` samples."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Summary:
     interval: Interval | None
     """95 % confidence interval of `reward` (Student's t over inputs); None with fewer than two inputs."""
     threshold: float
-    """The reward from which on a rollout passed."""
+    """The least reward of a rollout that passed."""
     pass_at: list[PassAtK]
     latency: Latency | None
 
@@ -129,7 +129,7 @@ class Summary:
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All figures as JSON values."""
         return dataclasses.asdict(self) | {"failed": {status.value: count for status, count in self.failed.items()}}
 
 
@@ -178,7 +178,7 @@ class Comparison:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All figures as JSON values."""
         return dataclasses.asdict(self) | {"verdict": self.verdict}
 
 
@@ -220,13 +220,13 @@ def compare(
     The interval is a paired bootstrap over inputs, its tails widened for small samples as in Hesterberg, "What Teachers
     Should Know About the Bootstrap" (2015). Without `dice` they are seeded: the same sets give the same interval.
     """
-    ours, theirs = _scores(a), _scores(b)
-    differences = [theirs[key] - ours[key] for key in ours if key in theirs]
+    of_a, of_b = _scores(a), _scores(b)
+    differences = [of_b[key] - of_a[key] for key in of_a if key in of_b]
     wins, losses = (sum(sign * d > TIE for d in differences) for sign in (1, -1))
     return Comparison(
         both=len(differences),
-        only_a=len(ours.keys() - theirs.keys()),
-        only_b=len(theirs.keys() - ours.keys()),
+        only_a=len(of_a.keys() - of_b.keys()),
+        only_b=len(of_b.keys() - of_a.keys()),
         wins=wins,
         losses=losses,
         ties=len(differences) - wins - losses,

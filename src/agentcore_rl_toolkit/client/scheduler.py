@@ -161,7 +161,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
         self._closed = False
 
     def hand_out(self, result: T) -> None:
-        """Give a result to whoever calls `next()`."""
+        """Give a result to the caller of `next()`."""
         self._ready.append(result)
 
     async def next(self) -> T | None:

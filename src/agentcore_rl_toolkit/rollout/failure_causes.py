@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .rollout import NOT_NEEDED, Group, Rollout
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*|\d+")
-"""What differs between two reports of one cause: addresses, ids, numbers."""
+"""The parts of a message that vary between two reports of one cause: addresses, ids, numbers."""
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 300, 4000
 _HINTS = {
     "truncated": "raise max_tokens or context_limit, or set failures: truncated=train",
@@ -19,7 +19,7 @@ _HINTS = {
 
 
 class Causes:
-    """Counts causes, and keeps one message and one traceback of each."""
+    """Counts causes, with one message and one traceback of each."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -27,7 +27,7 @@ class Causes:
         self._tracebacks: dict[str, str] = {}
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Count what was not trained on in these groups."""
+        """Count the rollouts of these groups that were not trained on."""
         for group in groups:
             for rollout in (*group.rollouts, *group.others):
                 if rollout.why not in (None, NOT_NEEDED):
@@ -59,7 +59,7 @@ class Causes:
 
     @property
     def hint(self) -> str | None:
-        """What to do about the commonest cause, where it is known."""
+        """What to do about the commonest cause, if known."""
         commonest = next((self._messages[key] for key, _ in self.counts.most_common(1)), "")
         return _HINTS.get(commonest.partition(":")[0])
 

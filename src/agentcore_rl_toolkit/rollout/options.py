@@ -1,4 +1,4 @@
-"""`RolloutOptions`: how rollouts are run. Values, nothing else."""
+"""`RolloutOptions`: how rollouts run. Values only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNALTERED: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Sampling settings that leave the policy as it is, as its logprobs have it: for a trainer's `enforced`. Agents ask for
-others, and servers take their defaults from a model's `generation_config.json`."""
+"""Sampling settings that leave the policy's distribution unchanged, for a trainer's `enforced`: agents ask for others,
+and servers take their defaults from a model's `generation_config.json`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOptions:
-    """How rollouts are run."""
+    """How rollouts run."""
 
     n: int = 8
     """Samples of each row: the size of a group."""
@@ -31,20 +31,20 @@ class RolloutOptions:
     timeout: float | None = 900.0
     """Seconds a rollout may take."""
     oversample: int = 0
-    """How many more samples of each row are started; once there are enough, the slowest are stopped."""
+    """Extra samples of each row; once `n` can be trained on, the others are cancelled."""
     max_refills: int = 4
-    """How many samples of a group may be run again, an outage counted once; what is missing then drops the group."""
+    """How many samples of a group may run again, an outage counted once; an incomplete group is dropped."""
     max_failures: int = 16
-    """So many rollouts in a row that can't be trained on end the run; lost sessions and failed engines don't count."""
+    """This many rollouts in a row that can't be trained on end the run; lost sessions and engines don't count."""
     outage_seconds: float = 300.0
-    """After so many seconds in which every rollout has lost its session or its engine, the run ends. Until then they
-    are tried again, less and less often."""
+    """The run ends after this many seconds in which every rollout lost its session or its engine. Until then they run
+    again, less and less often."""
     max_batch_tokens: int | None = None
-    """The first group beyond so many tokens is dropped, and no further ones are started."""
+    """The first group beyond this many tokens is dropped, and no further one starts."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling settings for model calls that don't say; the agent gets them as `sampling_params`."""
+    """Default sampling settings of model calls; the agent gets them as `sampling_params`."""
     enforced: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling settings whatever the agent asks for."""
+    """Sampling settings that override the agent's."""
     context_limit: int | None = None
     """Most tokens of prompt and reply of one model call."""
     model: str | None = None
@@ -53,7 +53,7 @@ class RolloutOptions:
     """Which model calls are not trained on (titles, commit messages, memory), e.g. `{"model": "*haiku*"}`."""
     judge: Judge = field(default_factory=Judge)
     keep_dropped: bool = False
-    """Hand out dropped groups too."""
+    """Yield dropped groups too."""
 
     def __post_init__(self) -> None:
         least = {"n": 1, "max_concurrent_sessions": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}

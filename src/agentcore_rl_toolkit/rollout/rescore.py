@@ -1,4 +1,4 @@
-"""Another reward for rollouts that were run already: no agent, no model, only the reward function again."""
+"""Score stored rollouts with another reward function, without running the agent or the model again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Score = Callable[..., Any]
 
 
 def load_reward(spec: str) -> Score:
-    """The reward function that `file.py:name` or `module:name` names; a class is made an object of.
+    """Load the reward function `file.py:name` or `module:name`; a class is instantiated.
 
     >>> load_reward("nowhere")
     Traceback (most recent call last):
@@ -38,9 +38,9 @@ def load_reward(spec: str) -> Score:
     try:
         score: Any = found() if inspect.isclass(found) else found
     except TypeError as error:
-        raise ConfigError(f"an object of {spec} can't be made: {error}", hint="name one that is made") from error
+        raise ConfigError(f"{spec} can't be made without arguments: {error}", hint="name an instance") from error
     if not callable(score):
-        raise ConfigError(f"{spec} is no function", hint="write file.py:name or module:name")
+        raise ConfigError(f"{spec} can't be called", hint="name a function or a RewardFunction class")
     return score  # type: ignore[no-any-return]
 
 
@@ -62,7 +62,7 @@ def rescore(rollout: Rollout, score: Score) -> Rollout:
 
     `score` is called with the keyword arguments it names: `payload` (the data row), `result` (what the agent returned),
     `rollout`, `ground_truth` (the row's `answer`), `response_text` (the result's `response`), or any key of the result
-    or the row. One with `**kwargs` gets all of these. What was left out for its reward is judged again.
+    or the row. One with `**kwargs` gets all of these. A rollout that was left out for its reward is judged again.
     """
     if rollout.result is None or rollout.status not in (Status.COMPLETED, Status.REWARD_ERROR):
         return rollout
@@ -91,7 +91,7 @@ def _wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
     missing = [p.name for p in parameters if _required(p) and p.name not in known]
     if missing:
         raise ConfigError(
-            f"the reward function needs {', '.join(missing)}", hint=f"there is: {', '.join(sorted(known))}"
+            f"the reward function needs {', '.join(missing)}", hint=f"available: {', '.join(sorted(known))}"
         )
     return {name: known[name] for name in names if name in known}
 

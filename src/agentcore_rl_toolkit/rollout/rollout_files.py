@@ -1,8 +1,7 @@
 """Rollouts on disk: written as they finish, one line each, and read back whole.
 
-`.jsonl` is JSON lines, and may be added to; `.parquet` is a Parquet file of the same columns (with pyarrow, and only
-readable once closed). A line that was cut off by a kill is no rollout and is left out; every other broken line is an
-error.
+`.jsonl` is JSON lines and can be appended to; `.parquet` has the same columns, needs pyarrow and is readable only after
+`close()`. Readers skip a last line that a kill cut off; every other broken line is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BATCH = 64  # rollouts in a row group of a Parquet file
 
 
 def rollout_fields(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as JSON can hold it."""
+    """A rollout as JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
         "input_id": rollout.input_id,
@@ -53,7 +52,7 @@ def read_fields(fields: dict[str, Any]) -> Rollout:
     """The inverse of `rollout_fields`."""
     version = fields.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise ConfigError(f"a rollout of schema version {version}, and this package reads {SCHEMA_VERSION}")
+        raise ConfigError(f"a rollout has schema version {version}; this package reads {SCHEMA_VERSION}")
     return Rollout(
         input_id=fields["input_id"],
         session_id=fields["session_id"],
@@ -135,7 +134,7 @@ class RolloutWriter:
             self._parquet, self._schema, self._table = _open_parquet(self.path)
 
     def write(self, rollout: Rollout) -> None:
-        """Add one; a line is on its way to the disk when this returns."""
+        """Append a rollout; a line is flushed before this returns."""
         fields = rollout_fields(rollout)
         fields["payload"] = _writable(fields["payload"])
         with self._lock:
@@ -180,12 +179,12 @@ def read_rollouts(path: str | Path) -> Iterator[Rollout]:
             try:
                 rollout = read_fields(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise ConfigError(f"{path}, line {number} is no rollout: {error!r}") from None
+                raise ConfigError(f"{path}, line {number} is not a rollout: {error!r}") from None
             yield rollout
 
 
 def _writable(payload: Any) -> Any:
-    """A row as it is; where it can't be JSON, and so was never sent, something that says so."""
+    """The row, or a note that it can't be JSON and so was never sent."""
     try:
         json.dumps(payload)
     except Exception as error:
@@ -194,7 +193,7 @@ def _writable(payload: Any) -> Any:
 
 
 def _end_with_a_line(path: Path) -> None:
-    """Take away a line that was cut off, so that the next one begins on its own."""
+    """Remove a line that a kill cut off, so that the next one starts on its own."""
     with path.open("rb+") as file:
         end = whole = file.seek(0, os.SEEK_END)
         while whole:
@@ -212,7 +211,7 @@ def _open_parquet(path: Path) -> tuple[Any, Any, Any]:
     """A file to write, its schema, and what makes tables."""
     pyarrow, parquet = _pyarrow()
     if path.exists():
-        raise ConfigError(f"{path} exists, and nothing can be added to a Parquet file", hint="choose another name")
+        raise ConfigError(f"{path} exists, and a Parquet file can't be appended to", hint="choose another name")
     schema = _schema(pyarrow)
     return parquet.ParquetWriter(path, schema), schema, pyarrow.Table
 
@@ -222,7 +221,7 @@ def _read_parquet(path: Path) -> Iterator[Rollout]:
     try:
         file = parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
-        raise ConfigError(f"{path} is no whole Parquet file: {error}") from None
+        raise ConfigError(f"{path} is not a complete Parquet file: {error}") from None
     with file:
         for batch in file.iter_batches(_BATCH):
             for fields in batch.to_pylist():
@@ -234,7 +233,7 @@ _JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds")
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """What has no fixed shape is a column of JSON; a message with half a character in it is stored without that."""
+    """Fields without a fixed shape become JSON columns; Parquet takes no half characters, so they are replaced."""
     flat = {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
     for name in ("error", "input_id"):
         if fields[name] is not None:

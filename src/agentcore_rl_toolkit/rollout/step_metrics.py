@@ -1,4 +1,4 @@
-"""A step in figures. Pure."""
+"""The metrics of a training step. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rollout import Group, Rollout
 
 
 def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
-    """What the groups of one step come to; names are the same in every backend, and stable."""
+    """The metrics of one step's groups; names are stable and the same in every backend."""
     groups = list(groups)
     kept = [group for group in groups if group.dropped is None]
     trained = [rollout for group in kept for rollout in group.trained]
@@ -43,7 +43,7 @@ _COUNTS = (
 
 
 def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One step's figures of several processes: counts and speeds are added up, of all else the mean is taken."""
+    """Merge one step's metrics of several processes: sum counts and speeds, average the rest."""
     merged: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         values = [part[name] for part in parts if name in part]

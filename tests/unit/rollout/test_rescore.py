@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_with_what_there_is() -> None:
 
     with pytest.raises(ConfigError, match="the reward function needs weather, mood") as caught:
         rescore(make_rollout(0.0), score)
-    assert "hint: there is: answer, ground_truth, payload, prompt, response, " in str(caught.value)
+    assert "hint: available: answer, ground_truth, payload, prompt, response, " in str(caught.value)
 
 
 def test_a_reward_that_is_none_is_refused() -> None:
@@ -191,7 +191,11 @@ def test_what_names_none(spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("absent", "can't be loaded"), ("nothing", "is no function"), ("Needy", "can't be made: .*value")],
+    [
+        ("absent", "can't be loaded"),
+        ("nothing", "can't be called"),
+        ("Needy", "without arguments: .*value"),
+    ],
 )
 def test_what_is_none(file: Path, name: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):

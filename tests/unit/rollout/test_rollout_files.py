@@ -177,7 +177,7 @@ def test_any_other_broken_line_is_an_error_with_its_number(tmp_path: Path, broke
     path.write_text(path.read_text() + broken + "\n" + path.read_text())
     reading = read_rollouts(path)
     assert next(reading).sample == 0
-    with pytest.raises(ConfigError, match=r"rollouts\.jsonl, line 2 is no rollout"):
+    with pytest.raises(ConfigError, match=r"rollouts\.jsonl, line 2 is not a rollout"):
         next(reading)
 
 
@@ -185,7 +185,7 @@ def test_any_other_broken_line_is_an_error_with_its_number(tmp_path: Path, broke
 def test_values_that_are_none_are_an_error_too(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text(json.dumps(rollout_fields(make_rollout()) | {name: value}) + "\n")
-    with pytest.raises(ConfigError, match="line 1 is no rollout"):
+    with pytest.raises(ConfigError, match="line 1 is not a rollout"):
         list(read_rollouts(path))
 
 
@@ -200,14 +200,14 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     assert SCHEMA_VERSION == 1
     path = write(tmp_path / "rollouts.jsonl", make_rollout())
     path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
-    with pytest.raises(ConfigError, match="schema version 2, and this package reads 1"):
+    with pytest.raises(ConfigError, match="schema version 2; this package reads 1"):
         list(read_rollouts(path))
     parquet = write(tmp_path / "rollouts.parquet", make_rollout())
     table = pyarrow.parquet.read_table(parquet)
     place = table.column_names.index("schema_version")
     newer = pyarrow.array([2], pyarrow.int32())
     pyarrow.parquet.write_table(table.set_column(place, "schema_version", newer), parquet)
-    with pytest.raises(ConfigError, match="schema version 2, and this package reads 1"):
+    with pytest.raises(ConfigError, match="schema version 2; this package reads 1"):
         list(read_rollouts(parquet))
 
 
@@ -218,7 +218,7 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
 
 def test_parquet_can_not_be_added_to(tmp_path: Path) -> None:
     path = write(tmp_path / "rollouts.parquet", make_rollout())
-    with pytest.raises(ConfigError, match="nothing can be added to a Parquet file"):
+    with pytest.raises(ConfigError, match="a Parquet file can't be appended to"):
         RolloutWriter(path)
     assert len(list(read_rollouts(path))) == 1
 
@@ -226,7 +226,7 @@ def test_parquet_can_not_be_added_to(tmp_path: Path) -> None:
 def test_parquet_that_was_not_closed_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.parquet"
     path.write_bytes(b"PAR1 and then the process was killed")
-    with pytest.raises(ConfigError, match="no whole Parquet file"):
+    with pytest.raises(ConfigError, match="not a complete Parquet file"):
         list(read_rollouts(path))
 
 
