@@ -26,8 +26,8 @@ from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import RenderFault
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
-from agentcore_rl_toolkit.gateway.call.unbridged import MEANINGS
 from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.record.reasons import MEANINGS
 from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, abilities
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids

@@ -12,7 +12,7 @@ from typing import Any
 from agentcore_rl_toolkit.engine.base import IDS, Routes
 from agentcore_rl_toolkit.gateway.call.chat import Reply
 from agentcore_rl_toolkit.gateway.record.log import Log
-from agentcore_rl_toolkit.gateway.record.session import Answer, Session, read_settings
+from agentcore_rl_toolkit.gateway.record.session import CallAnswer, Session, read_settings
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 
 
@@ -51,7 +51,7 @@ def add_turn(log: Log, session: Session, **known: Any) -> Turn:
     )
     end, asked = b"end%d" % number, b"asked"
     session.tree.add(turn, end, asked, Reply("x"))
-    answer = Answer(0, "u", "m", b"request%d" % number)
+    answer = CallAnswer(0, "u", "m", b"request%d" % number)
     log.write_turn(session, turn, Reply("x"), answer, end=end, asked=asked, text=None, messages=[])
     return turn
 
@@ -77,13 +77,3 @@ def turns_of(log: Log, session_id: str) -> int:
 def contents(folder: Path) -> dict[str, bytes]:
     """The segments of a log, by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.turns"))}
-
-
-def put(folder: Path, files: dict[str, bytes]) -> Path:
-    """A folder as a kill would have left it."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.glob("*.turns"):
-        path.unlink()
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder

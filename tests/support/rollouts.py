@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agentcore_rl_toolkit.engine.base import IDS
-from agentcore_rl_toolkit.gateway.record.trajectory import Fidelity, RouteTable, Row, Span
+from agentcore_rl_toolkit.gateway.record.trajectory import Fidelity, RouteTable, Row, TurnSpan
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
 from agentcore_rl_toolkit.types import Status
 
@@ -35,7 +35,7 @@ def make_row(
         logprobs=np.array([np.nan] * len(prompt) + list(logprobs), np.float32),
         weight=weight,
         prompt_length=len(prompt),
-        spans=(Span(0, len(prompt), length, True, "stop"),),
+        spans=(TurnSpan(0, len(prompt), length, True, "stop"),),
         versions=versions,
         routes=routes,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.call.chat import Reply
-from agentcore_rl_toolkit.gateway.record.session import Answer, Outcome, Session, SessionSettings
+from agentcore_rl_toolkit.gateway.record.session import CallAnswer, ChoiceOutcome, Session, SessionSettings
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Tokens, Turn
 from agentcore_rl_toolkit.gateway.wire.base import Exchange, WireRequest
 from agentcore_rl_toolkit.gateway.wire.bedrock import converse
@@ -37,9 +37,9 @@ def read_converse(body: dict[str, Any]) -> Any:
     return converse.CONVERSE.read(asked(body, "model/m/converse")).call
 
 
-def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int = 2) -> Answer:
+def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int = 2) -> CallAnswer:
     """An answer with one choice for each reply."""
-    answered = Answer(1, "u", "m", b"", len(replies), prompt)
+    answered = CallAnswer(1, "u", "m", b"", len(replies), prompt)
     for reply in replies:
         turn = Turn(
             index=0,
@@ -50,11 +50,11 @@ def answer(*replies: Reply, finish: str = "stop", prompt: int = 3, sampled: int 
             logprobs=array(LOGPROBS, [-0.5] * sampled),
             finish=finish,
         )
-        answered.outcomes.append(Outcome(turn, reply, []))
+        answered.outcomes.append(ChoiceOutcome(turn, reply, []))
     return answered
 
 
-def streamed(exchange: Exchange, answered: Answer, *pieces: tuple[str, str]) -> bytes:
+def streamed(exchange: Exchange, answered: CallAnswer, *pieces: tuple[str, str]) -> bytes:
     """All of a stream: `pieces` of reasoning and text of the first choice, or else each reply in one piece."""
     exchange.begin(answered)
     data = b"".join(exchange.piece(0, *said, NOTHING) for said in pieces)

@@ -27,7 +27,7 @@ from ..common.private_loop import PrivateLoop
 from ..engine import open_engine
 from ..engine.base import Engine
 from ..errors import ConfigError, EngineError, GatewayFault
-from .call.core import Core, Limits
+from .call.core import Core, GatewayLimits
 from .http.app import App, error_response
 from .http.http_server import http_server
 from .record.log import Log
@@ -73,7 +73,7 @@ class Server:
         urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
         shards = Shards(
-            self.app.handle, worker, urls, mark=mark, paused=lambda: core.paused, admit=self.app.check_admin
+            self.app.handle, worker, urls, mark=mark, paused=lambda: core.gate.paused, admit=self.app.check_admin
         )
         self._shards = shards if workers > 1 else None
         self._announces = not worker
@@ -91,8 +91,8 @@ class Server:
             self.core.abilities.say()
         before = await self._shards.ask_first() if self._shards is not None else None
         if before is not None:
-            self.core.begin_with(before)
-        told = self.core.told
+            self.core.gate.begin_with(before)
+        told = self.core.gate.changes
         await self.core.start()
         limits = self.core.limits
         self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
@@ -110,9 +110,9 @@ class Server:
     async def _catch_up(self, told: int) -> None:
         """Now that it listens, nothing is missed any more: do what was said since it asked, unless told already."""
         now = await self._shards.ask_first() if self._shards is not None else None
-        if now is not None and self.core.told == told:
+        if now is not None and self.core.gate.changes == told:
             with contextlib.suppress(EngineError):
-                await self.core.catch_up(now)
+                await self.core.gate.catch_up(now)
 
     async def close(self, *, seconds: float = 5.0) -> None:
         """Take no new connections, give calls in flight `seconds` to end, and end the rest."""
@@ -122,7 +122,7 @@ class Server:
             self._sweeper.cancel()
         if self._server is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.core.ended(), seconds)
+                await asyncio.wait_for(self.core.wait_idle(), seconds)
             await self._server.shutdown(0.1)
         if self._shards is not None:
             await self._shards.close()
@@ -163,7 +163,7 @@ class Gateway:
         allow_hosts: Sequence[str] = (),
         admin_key: str | None = None,
         log: str | os.PathLike[str] | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         routes: bool = False,
         side_calls: Mapping[str, Any] | None = None,
     ) -> None:
@@ -224,17 +224,17 @@ class Gateway:
 
     def pause(self) -> None:
         """Let no new call sample; agents wait."""
-        self._loop.run(self.core.pause())
+        self._loop.run(self.core.gate.pause())
 
     def drain(self) -> None:
         """Wait until nothing is being sampled; `pause` first."""
-        self._loop.run(self.core.drain())
+        self._loop.run(self.core.gate.drain())
 
     def resume(self, weight_version: str | None = None) -> None:
         """Go on, with a new weight version where one is given."""
         if weight_version is not None:
-            self.core.name_weights(weight_version)
-        self._loop.run(self.core.resume())
+            self.core.gate.name_weights(weight_version)
+        self._loop.run(self.core.gate.resume())
 
     def __enter__(self) -> Gateway:
         try:

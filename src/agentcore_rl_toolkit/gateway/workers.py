@@ -31,7 +31,7 @@ from yarl import URL
 from ..errors import GatewayFault
 from .http.app import error_response
 from .http.http_server import read_body
-from .record.log_folder import Weights
+from .record.log import WeightState
 from .wire.json_body import dump, read_json
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Shards:
         self._admit(request)
         return await read_body(request)
 
-    async def ask_first(self) -> Weights | None:
+    async def ask_first(self) -> WeightState | None:
         """Which weights the first worker samples, and whether it is paused; None if it doesn't say, or this is it."""
         if self._index == 0:
             return None
@@ -133,7 +133,7 @@ class Shards:
                 self._connected().get(f"{self._urls[0]}/health", headers=headers) as answer,
             ):
                 said = orjson.loads(await answer.read())
-                return Weights(said["weight_version"], said["status"] == "paused")
+                return WeightState(said["weight_version"], said["status"] == "paused")
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             logger.warning("worker 0 does not say which weights are sampled: %s", error)
             return None

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..engine.base import IDS
 from ..errors import ConfigError
-from ..gateway.record.trajectory import Fidelity, RouteTable, Row, Span
+from ..gateway.record.trajectory import Fidelity, RouteTable, Row, TurnSpan
 from ..types import Status
 from .rollout import Action, Rollout
 
@@ -91,7 +91,7 @@ def _read_row(fields: dict[str, Any]) -> Row:
         logprobs=np.array([np.nan if value is None else value for value in fields["logprobs"]], dtype=np.float32),
         weight=fields["weight"],
         prompt_length=fields["prompt_length"],
-        spans=tuple(Span(**span) for span in fields["spans"]),
+        spans=tuple(TurnSpan(**span) for span in fields["spans"]),
         versions=tuple((str(name), int(start), int(end)) for name, start, end in fields["versions"]),
         routes=_read_routes(fields["routes"]) if fields.get("routes") else None,
     )

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
-from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -372,9 +372,9 @@ def test_counting_is_refused_in_the_same_shape():
 
 
 def test_errors_are_the_sdks_classes():
-    with gateway([ids("four")], limits=Limits(max_body_bytes=5000)) as running:
+    with gateway([ids("four")], limits=GatewayLimits(max_body_bytes=5000)) as running:
         session = running.open_session()
-        with pytest.raises(anthropic.NotFoundError, match="there is: scripted") as unknown:
+        with pytest.raises(anthropic.NotFoundError, match="use one of: scripted") as unknown:
             ask(session, model="claude-9")
         assert (unknown.value.type, unknown.value.error_code) == ("not_found_error", "model_not_found")
         assert unknown.value.request_id == unknown.value.body["request_id"]
@@ -422,7 +422,7 @@ def test_an_engines_error_keeps_its_status(status: int, error: Any, kind: str, h
 
 def test_too_many_calls_are_told_to_come_back():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine, limits=Limits(max_in_flight=1)) as running:
+    with gateway(engine, limits=GatewayLimits(max_in_flight=1)) as running:
         session = running.open_session()
         first = in_thread(lambda: ask(session))
         engine.wait(engine.asked)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, gateway, ids
 
@@ -54,7 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 @contextlib.contextmanager
 def serving(**limits: Any) -> Iterator[tuple[Gateway, str]]:
     """A gateway, and where a session of it takes calls."""
-    with gateway(ScriptedEngine(lambda request: ids("four")), limits=Limits(**limits)) as running:
+    with gateway(ScriptedEngine(lambda request: ids("four")), limits=GatewayLimits(**limits)) as running:
         yield running, running.open_session()["base_url"] + "/chat/completions"
 
 

@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.scripted import ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY
-from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, Index
+from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, SegmentIndex, pack_record
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer
@@ -250,9 +250,9 @@ def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture,
             session = new_session(log, name)
             for _ in range(3):
                 add_turn(log, session)
-        log._append("two", b"\x81\xa4kind")
     segment = tmp_path / "00000001.turns"
-    place = Index(tmp_path).places["one"][0]
+    segment.write_bytes(segment.read_bytes() + pack_record("two", b"\x81\xa4kind"))
+    place = SegmentIndex(tmp_path).places["one"][0]
     data = bytearray(segment.read_bytes())
     data[(place & (1 << PLACE_BITS) - 1) + 60] ^= 1
     segment.write_bytes(data + bytes(4096))
@@ -262,7 +262,7 @@ def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture,
     assert [line.split("  ")[0] for line in shown.out.splitlines()[-2:]] == ["two", "three"]
     assert "open, damaged" in shown.out
     assert "can't be read from byte" in caplog.text
-    assert "is no file" in caplog.text
+    assert "is not a file" in caplog.text
     assert main(["gateway", "show", "two", "--log", str(tmp_path)]) == 0
     assert "later turns could not be read" in capsys.readouterr().err
     assert main(["gateway", "show", "one", "--log", str(tmp_path)]) != 0

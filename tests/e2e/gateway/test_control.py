@@ -67,7 +67,7 @@ def test_control_needs_the_admin_key(shared: Gateway, method: str, path: str, he
     refused = httpx.request(method, shared.url + path, headers=headers, content=b"{}")
     assert code(refused) == (401, "invalid_admin_key")
     assert shared.admin_key not in refused.text
-    assert not shared.core.paused
+    assert not shared.core.gate.paused
 
 
 @pytest.mark.parametrize("scheme", ["bearer ", "BEARER  "])
@@ -423,7 +423,7 @@ def test_an_engine_that_can_not_pause():
         refused = Control(running)("POST", "/pause")
         assert code(refused) == (503, "engine_unavailable")
         assert refused.headers["Retry-After"] == "3"
-        assert not running.core.paused  # and nobody is held back for an update that does not come
+        assert not running.core.gate.paused  # and nobody is held back for an update that does not come
         chat(running.open_session())
 
 

@@ -16,7 +16,7 @@ from strands.types.exceptions import ContextWindowOverflowException, MaxTokensRe
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
-from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.bedrock import ARN, CLAUDE, STAND_INS, bedrock
 from support.fault_proxy import FaultProxy
@@ -217,7 +217,7 @@ def test_exceptions_as_aws_raises_them(stream: bool):
         with raises("AccessDeniedException", "the key in the URL"):
             url = session["bedrock_endpoint_url"].rpartition(".")[0] + ".wrong"
             ask({"bedrock_endpoint_url": url}, stream=stream)
-        with raises("ResourceNotFoundException", "there is no session"):
+        with raises("ResourceNotFoundException", "does not exist"):
             ask({"bedrock_endpoint_url": f"{running.url}/sessions/nobody.key"}, stream=stream)
         Control(running)("POST", f"/sessions/{session['session_id']}/close")
         with raises("ResourceNotFoundException", "is closed"):
@@ -225,7 +225,7 @@ def test_exceptions_as_aws_raises_them(stream: bool):
 
 
 def test_too_many_calls():
-    full = Limits(max_in_flight=0)
+    full = GatewayLimits(max_in_flight=0)
     with gateway([ids("four")], limits=full) as running, raises("ThrottlingException", "in flight"):
         ask(running.open_session())
 

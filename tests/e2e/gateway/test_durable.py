@@ -18,12 +18,13 @@ import pytest
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY, Gateway
-from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, Index
+from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, SegmentIndex
 from agentcore_rl_toolkit.gateway.record.session import Session
 from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, Control, call_text, client, gateway, ids, tokenizer, until
+from support.log import files_of_at_most
 from support.process import clean_env, free_port, without_torch
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -142,7 +143,7 @@ def test_an_answer_that_was_never_received_outlives_a_restart(tmp_path: Path):
 
 async def undelivered(running: Gateway, session: Session) -> None:
     (answer,) = session.answers.values()
-    running.core.undelivered(session, answer)
+    running.core.recorder.mark_undelivered(session, answer)
 
 
 def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):
@@ -199,7 +200,7 @@ def test_a_damaged_turn_is_told_and_later_ones_are_kept(tmp_path: Path):
             client(session).chat.completions.create(model=MODEL, messages=HELLO)
         client(other).chat.completions.create(model=MODEL, messages=HELLO)
         assert rows(first, session)[1]["damaged"] is False
-    place = Index(tmp_path).places[session["session_id"]][2] & (1 << PLACE_BITS) - 1
+    place = SegmentIndex(tmp_path).places[session["session_id"]][2] & (1 << PLACE_BITS) - 1
     segment = max(tmp_path.glob("*.turns"))
     data = bytearray(segment.read_bytes())
     data[place] ^= 1
@@ -217,23 +218,20 @@ def test_a_damaged_turn_is_told_and_later_ones_are_kept(tmp_path: Path):
     assert segment.read_bytes()[: len(data)] == data
 
 
-def test_a_disk_that_fails_harms_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_disk_that_fails_fails_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     with gateway(ScriptedEngine(lambda request: ids("four")), log=tmp_path) as running:
         control, log = Control(running), running.core.log
         assert log is not None
         session = running.open_session()
         assert control("GET", "/health").json()["status"] == "ok"
-        descriptor = log._file
-        log._file = os.open(tmp_path / "00000001.turns", os.O_RDONLY)  # which takes no writes
-        answer = client(session).chat.completions.create(model=MODEL, messages=HELLO)
-        assert answer.choices[0].message.content == "four"
-        health = control("GET", "/health").json()
-        assert health["status"] == "degraded"
-        assert health["log_failures"] >= 1
-        assert "agentcore_rl_gateway_log_failures_total" in httpx.get(f"{running.url}/metrics").text
-        assert len(control.turns(session)) == 1
-        os.close(log._file)
-        log._file = descriptor
+        with files_of_at_most(log.size):
+            answer = client(session).chat.completions.create(model=MODEL, messages=HELLO)
+            assert answer.choices[0].message.content == "four"
+            health = control("GET", "/health").json()
+            assert health["status"] == "degraded"
+            assert health["log_failures"] >= 1
+            assert "agentcore_rl_gateway_log_failures_total" in httpx.get(f"{running.url}/metrics").text
+            assert len(control.turns(session)) == 1
     with gateway([], log=tmp_path) as second:  # the disk came back: nothing is missing
         assert len(Control(second).turns(session)) == 1
     assert "could not be logged" in caplog.text

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from agentcore_rl_toolkit.engine.base import Sampled, SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
-from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.http.stream_sender import Progress
-from agentcore_rl_toolkit.gateway.record.segments import Index
+from agentcore_rl_toolkit.gateway.record.segments import SegmentIndex
 from support.fault_proxy import FaultProxy
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, text_of, until
 
@@ -316,7 +316,7 @@ class Endless(ScriptedEngine):
 @pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
 def test_a_client_that_stops_reading_holds_up_no_weight_update(keep_alive: float, caplog: pytest.LogCaptureFixture):
     engine = Endless([])
-    with gateway(engine, limits=Limits(stalled_seconds=0.3)) as running:
+    with gateway(engine, limits=GatewayLimits(stalled_seconds=0.3)) as running:
         running._running.app.keep_alive_seconds = keep_alive
         session = running.open_session()
         body = json.dumps({"model": MODEL, "messages": HELLO, "stream": True}).encode()
@@ -450,7 +450,7 @@ def test_what_is_no_token_id_is_the_engines_fault(wrong: Any, stream: bool):
 
     with gateway(Odd([])) as running:
         session = running.open_session()
-        with pytest.raises(openai.APIError, match="what is no token id"):
+        with pytest.raises(openai.APIError, match="an invalid token id"):
             text(chat(session, stream=stream))
         (turn,) = Control(running).turns(session)
         assert turn["sampled_ids"] == ids("four", end=False)
@@ -547,7 +547,7 @@ def test_a_session_deleted_during_a_call_is_not_resurrected(tmp_path: Any, strea
         assert asking() == "four"  # it ends as it would
         gone = control("GET", "/sessions/one/turns")
         assert (gone.status_code, gone.json()["error"]["code"]) == (410, "session_closed")
-        assert Index(tmp_path).places == {}
+        assert SegmentIndex(tmp_path).places == {}
         running.open_session(session_id="one")
         assert control("GET", "/sessions/one/turns").json()["turns"] == []
 
@@ -564,7 +564,7 @@ def test_a_result_that_comes_after_the_end_is_refused(tmp_path: Any):
 
         response = httpx.put(session["result_url"], content=slowly(), timeout=30)
         assert response.status_code == 410
-        assert Index(tmp_path).places == {}
+        assert SegmentIndex(tmp_path).places == {}
 
 
 def test_a_session_read_during_a_call_says_so_and_has_it_afterwards(tmp_path: Any):
@@ -599,7 +599,7 @@ def test_asking_for_models_and_refused_requests_are_no_turns():
 
 
 def test_a_body_that_is_too_large():
-    with gateway([ids("four")], limits=Limits(max_body_bytes=1000)) as running:
+    with gateway([ids("four")], limits=GatewayLimits(max_body_bytes=1000)) as running:
         session = running.open_session()
         with pytest.raises(openai.APIStatusError) as raised:
             chat(session, messages=[{"role": "user", "content": "x" * 2000}])
@@ -624,7 +624,7 @@ def test_a_body_that_is_not_packed_as_it_says(body: bytes, caplog: pytest.LogCap
 
 
 def test_too_many_sessions():
-    with gateway([], limits=Limits(max_sessions=2)) as running:
+    with gateway([], limits=GatewayLimits(max_sessions=2)) as running:
         control = Control(running)
         first = control("POST", "/sessions").json()
         control("POST", "/sessions").raise_for_status()

@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, l
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call import choice as sampling
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
-from agentcore_rl_toolkit.gateway.call.core import Limits
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, tokenizer
 from support.tokenizers import make_tokenizer
@@ -181,7 +181,7 @@ def test_text_that_was_thought_is_not_said_again():
         session, call = running.core.sessions.get(running.open_session()["session_id"]), ChatCall(HELLO)
         plan = running.core.planner.plan(session, call, None)
         sampled = array("i", ids("<think>\nhm\n</think>\n\nfour"))
-        reply = running.core.planner.parse(plan, sampled, "u", stopped=False, told="five")
+        reply = running.core.reader.parse(plan, sampled, "u", stopped=False, passed_on="five")
         assert (reply.content, reply.reasoning) == ("four", "hm")
 
 
@@ -190,7 +190,7 @@ def test_a_call_stays_a_call_whatever_was_passed_on():
         session, call = running.core.sessions.get(running.open_session()["session_id"]), ChatCall(HELLO, [WEATHER])
         plan = running.core.planner.plan(session, call, None)
         sampled = array("i", ids(call_text("get_weather", city="Paris")))
-        reply = running.core.planner.parse(plan, sampled, "u", stopped=False, told="<tool_call>")
+        reply = running.core.reader.parse(plan, sampled, "u", stopped=False, passed_on="<tool_call>")
         assert ([call.name for call in reply.tool_calls], reply.content) == (["get_weather"], "")
 
 
@@ -226,7 +226,7 @@ def test_completions_of_token_ids():
         client(session).completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=3)
         assert engine.requests[0].prompt.tolist() == [5, 6, 7]
         assert engine.requests[0].sampling.max_tokens == 3
-        with pytest.raises(openai.BadRequestError, match="doesn't know"):
+        with pytest.raises(openai.BadRequestError, match="beyond the tokenizer"):
             client(session).completions.create(model=MODEL, prompt=[5, 10**6])
 
 
@@ -489,7 +489,7 @@ def test_the_limit_leaves_room_for_what_it_leaves_room_for():
 def test_errors_are_the_sdks_classes():
     with gateway([ids("four")]) as running:
         session = running.open_session()
-        with pytest.raises(openai.NotFoundError, match="there is: scripted") as unknown:
+        with pytest.raises(openai.NotFoundError, match="use one of: scripted") as unknown:
             chat(session, model="gpt-9")
         assert unknown.value.code == "model_not_found"
         with pytest.raises(openai.AuthenticationError) as wrong:
@@ -558,7 +558,7 @@ def test_an_engine_that_dies_while_nobody_streams():
 
 def test_too_many_calls_are_told_to_come_back():
     engine = Gated(ScriptedEngine([ids("four"), ids("five")]))
-    with gateway(engine, limits=Limits(max_in_flight=1)) as running:
+    with gateway(engine, limits=GatewayLimits(max_in_flight=1)) as running:
         session = running.open_session()
         first = in_thread(lambda: chat(session))
         engine.wait(engine.asked)

@@ -49,7 +49,7 @@ def test_the_description_is_served(running: Gateway):
 def check(case: Any, running: Gateway) -> None:
     headers = {"Authorization": f"Bearer {running.admin_key}"}
     case.call_and_validate(base_url=running.url, headers=headers, checks=CHECKS, timeout=30)
-    if running.core.paused:
+    if running.core.gate.paused:
         Control(running)("POST", "/resume").raise_for_status()
 
 

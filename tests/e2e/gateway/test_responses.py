@@ -310,7 +310,7 @@ def test_by_id_after_a_restart(tmp_path: Path, mixed: bool):
         else:
             before = {"previous_response_id": response.id, "instructions": "be short"}
             response = asker.responses.create(model=MODEL, input=history[-1:], tools=[FLAT], **before)
-        assert len(first.core.sessions.get(session["session_id"]).kept) == 2 - mixed
+        assert len(first.core.sessions.get(session["session_id"]).conversations) == 2 - mixed
     with gateway(SCRIPT[2:], log=tmp_path) as second:
         moved = session | {"base_url": session["base_url"].replace(first.url, second.url)}
         before = {"previous_response_id": response.id, "instructions": "be short"}
@@ -320,7 +320,7 @@ def test_by_id_after_a_restart(tmp_path: Path, mixed: bool):
 
 
 def size(session: Any) -> int:
-    return sum(len(kept.messages) for kept in session.kept.values())
+    return sum(len(kept.messages) for kept in session.conversations.values())
 
 
 @pytest.mark.parametrize("history", ["exact", "template"])
@@ -339,8 +339,8 @@ def test_what_is_kept_is_linear_in_what_was_said(by_id: bool, history: Any):
             items += [question, *everything(response, [])]
             before = {"previous_response_id": response.id} if by_id else {}
         known = running.core.sessions.get(session["session_id"])
-        assert (len(known.kept), size(known)) == (turns, turns)
-        conversation = known.kept[response.id.removeprefix("resp_")].conversation()
+        assert (len(known.conversations), size(known)) == (turns, turns)
+        conversation = known.conversations[response.id.removeprefix("resp_")].conversation()
         assert [message["content"] for message in conversation] == [
             f"{kind} {n}" for n in range(turns) for kind in ("question", "answer")
         ]

@@ -74,6 +74,6 @@ def test_a_side_call_that_never_arrived_stays_one_and_so_does_its_second_try():
         core = running.core
         known = core.sessions.get(session["session_id"])
         (answer,) = (answer for answer in known.answers.values() if answer.outcomes[0].reply.content == "weather")
-        for told in (core.undelivered, core.delivered):
+        for told in (core.recorder.mark_undelivered, core.recorder.mark_delivered):
             told(known, answer)
             assert core.trajectories(known).fidelity.masked == {"side_call": len(ids("weather"))}

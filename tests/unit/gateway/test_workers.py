@@ -202,7 +202,7 @@ class Workers:
                 await core.start()
                 stack.push_async_callback(core.close)
                 app = App(core, admin_key="admin", url=lambda number=number: self.urls[number])
-                admit, paused = app.check_admin, lambda core=core: core.paused
+                admit, paused = app.check_admin, lambda core=core: core.gate.paused
                 shards = Shards(app.handle, number, self.urls, mark="m", paused=paused, admit=admit)
                 stack.push_async_callback(shards.close)
                 handled = http_server(shards.handle, max_body_bytes=10_000, body_seconds=self.body_seconds)
@@ -216,11 +216,11 @@ class Workers:
 
     @property
     def paused(self) -> list[bool]:
-        return [core.paused for core in self.cores]
+        return [core.gate.paused for core in self.cores]
 
     @property
     def versions(self) -> list[str | None]:
-        return [core.weight_version for core in self.cores]
+        return [core.gate.version for core in self.cores]
 
 
 async def tell(client: aiohttp.ClientSession, url: str, method: str, **more: Any) -> tuple[int, str]:

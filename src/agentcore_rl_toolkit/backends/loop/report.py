@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...client.evaluation import Summary
-from ...gateway.call.unbridged import MEANINGS, UNAVOIDABLE
+from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
 from ..settings import TrainSettings
 
 _COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left")

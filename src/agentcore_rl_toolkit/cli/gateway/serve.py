@@ -169,13 +169,13 @@ async def _wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
 def _announce(server: Any) -> None:
     print(server.url, flush=True)
     say(f"serving {', '.join(server.core.info.models) or 'an engine that does not answer yet'}; Ctrl-C ends it")
-    if server.core.paused:
+    if server.core.gate.paused:
         say("paused, as before the restart: POST /resume resumes calls")
 
 
 def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     from ...engine import open_engine
-    from ...gateway.call.core import Core, Limits
+    from ...gateway.call.core import Core, GatewayLimits
     from ...gateway.gateway import Server
     from ...gateway.render.renderer import ChatRenderer
     from ...gateway.render.tokenizer import load_tokenizer
@@ -183,10 +183,10 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     tokenizer = load_tokenizer(args.tokenizer)
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _open_log(args)
-    limits = Limits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
+    limits = GatewayLimits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
     core = Core(engine, renderer, log=log, limits=limits, routes=args.routes, side_calls=args.side_calls)
-    core.recall_weights()
+    core.gate.recall()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
 

@@ -18,7 +18,7 @@ from ..flags import say
 from ..terminal.table import format_table
 
 if TYPE_CHECKING:
-    from ...gateway.record.segments import Index
+    from ...gateway.record.segments import SegmentIndex
     from ...gateway.record.session import Session
     from ...gateway.record.trajectory import Trajectories
 
@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ...gateway.record.replay import build_session
-    from ...gateway.record.segments import Index
+    from ...gateway.record.segments import SegmentIndex
 
     folder = Path(args.log)
     if not folder.is_dir():
         raise ConfigError(f"{args.log} is not a folder", hint="name the folder given to `gateway serve --log`")
     try:
-        indexes = [Index(part) for part in sorted(folder.glob("worker-*")) or [folder]]
+        indexes = [SegmentIndex(part) for part in sorted(folder.glob("worker-*")) or [folder]]
     except OSError as error:
         raise ConfigError(f"the log in {args.log} can't be read: {error}") from error
     if args.session is None:
@@ -54,10 +54,8 @@ def run(args: argparse.Namespace) -> int:
     records = list(index.records(args.session))
     session = build_session(iter(records))
     if session is None:
-        damaged = args.session in index.cut
-        reason = "its first record is damaged" if damaged else "another version of the gateway logged it"
-        raise ConfigError(f"session {args.session!r} can't be read: {reason}")
-    session.damaged = args.session in index.cut
+        raise ConfigError(f"session {args.session!r} can't be read: another version of the gateway logged it")
+    session.damaged = args.session in index.damaged_sessions
     folded = _fold(session)
     if args.tokens:
         _print_tokens(folded, args.tokenizer)
@@ -73,7 +71,7 @@ def _fold(session: Session) -> Trajectories:
     return fold(session.tree.turns, mask_truncated=session.settings.mask_truncated)
 
 
-def _list_sessions(indexes: list[Index]) -> int:
+def _list_sessions(indexes: list[SegmentIndex]) -> int:
     from ...gateway.record.replay import build_session
 
     rows = []
@@ -82,7 +80,7 @@ def _list_sessions(indexes: list[Index]) -> int:
         if session is None:
             continue
         known = _fold(session).fidelity
-        state = ("closed" if session.closed else "open") + (", damaged" if session_id in index.cut else "")
+        state = ("closed" if session.closed else "open") + (", damaged" if session_id in index.damaged_sessions else "")
         counts = (known.turns, known.rows, known.sampled, known.trained, sum(known.split.values()))
         rows.append([session_id, state, *map(str, counts)])
     if rows:

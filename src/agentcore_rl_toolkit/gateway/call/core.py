@@ -2,19 +2,18 @@
 
     match the call to a turn → bridge or render its prompt → sample → parse → record → reply
 
-Nothing is sampled before the call is known to be in order, and nothing is answered before it is recorded.
+The core samples only calls that it can answer, and answers only what it has recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,38 +22,37 @@ from ...engine.base import Engine, EngineInfo
 from ...engine.replicas import Replicas
 from ...errors import EngineError, GatewayFault
 from ..record.log import Log
-from ..record.log_folder import Weights
-from ..record.session import Answer, Outcome, Session
-from ..record.sessions import Sessions
+from ..record.reasons import ABORTED, ENGINE_ERROR, UNDELIVERED
+from ..record.session import CallAnswer, ChoiceOutcome, Session
+from ..record.session_table import SessionTable
 from ..record.trajectory import Trajectories, fold
-from ..record.turn import SIDE_CALL, UNDELIVERED, Turn
 from ..render.capabilities import Abilities, abilities, warn_of_rows
 from ..render.renderer import ChatRenderer
-from .chat import ChatCall, TextCall
-from .choice import Choice, Piece, engine_fault
-from .plan import Plan, Planner
+from .chat import ChatCall, Reply, TextCall
+from .choice import Choice, ChoiceRequest, Piece, engine_fault
+from .prompt_plan import PromptPlan, PromptPlanner
+from .recorder import TurnRecorder
+from .reply import ReplyReader
 from .side_calls import read_rules
+from .weight_gate import WeightGate
 
-logger = logging.getLogger(__name__)
-
-_LARGE = 200_000  # bytes
-_ASK_EVERY, _ASK_SECONDS = 5.0, 2.0  # how often an engine is asked how it is, and how long it has to answer
-_PAUSE_SECONDS = 10.0  # given to an engine at the start; calls are held back anyway
+_LARGE = 200_000  # bytes of a request that is tokenized on a thread
+_ASK_EVERY, _ASK_SECONDS = 5.0, 2.0  # how often an engine is asked how it is, and how long it may take to answer
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When to say no instead of queueing."""
+class GatewayLimits:
+    """When the gateway refuses instead of queueing."""
 
     max_in_flight: int = 4096
     max_sessions: int = 100_000
     max_body_bytes: int = 64 << 20
     """Of a request's body, as it arrives and decompressed."""
     body_seconds: float = 60.0
-    """After so long without a byte of its body, a request is refused."""
+    """The gateway refuses a request after this time without a byte of its body."""
     sweep_seconds: float = 30.0
     stalled_seconds: float = 60.0
-    """After so long, a client that reads nothing of its stream counts as one that has left."""
+    """A client that reads nothing of its stream for this time counts as gone."""
 
 
 class Core:
@@ -66,37 +64,31 @@ class Core:
         renderer: ChatRenderer,
         *,
         log: Log | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         routes: bool = False,
         side_calls: Mapping[str, Any] | None = None,
     ) -> None:
-        """`routes` asks the engine for expert routes, where it doesn't tell them anyway; `side_calls` are the rules of
-        sessions that have none of their own."""
+        """`routes` asks the engine for expert routes, where it doesn't give them anyway; `side_calls` are the rules of
+        sessions without their own."""
         self.engine = engine
         self.renderer = renderer
         self.log = log
-        self.routes = routes
-        self.side_calls = read_rules(side_calls or {})
-        self.limits = limits or Limits()
-        self.planner = Planner(renderer, forms=lambda: getattr(engine, "forms", False))
-        self.sessions = Sessions(log, most=self.limits.max_sessions)
+        self.limits = limits or GatewayLimits()
+        self.gate = WeightGate(engine, log)
+        self.planner = PromptPlanner(renderer, forms=lambda: getattr(engine, "forms", False))
+        self.reader = ReplyReader(renderer)
+        self.sessions = SessionTable(log, most=self.limits.max_sessions)
         self.info = EngineInfo(models=())
-        self.weight_version: str | None = None
-        self.told = 0
-        """How often it was told to pause, to resume, or what the weights are."""
         self.in_flight = 0
         self.totals: Counter[str] = Counter()
-        self._warned_of_rows = False
         self.faults: Counter[str] = Counter()
+        self.recorder = TurnRecorder(log, self.totals)
+        self._routes = routes
+        self._side_calls = read_rules(side_calls or {})
+        self._warned_of_rows = False
         self._well, self._asked = True, -math.inf
-        self._going = asyncio.Event()
-        self._going.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.sampled_now = 0
-        """How many choices are being sampled."""
-        self._still = asyncio.Event()
-        self._still.set()
 
     @cached_property
     def abilities(self) -> Abilities:
@@ -104,12 +96,9 @@ class Core:
         return abilities(self.renderer)
 
     async def start(self) -> None:
-        """Get the engine ready. One that can't be reached yet is asked again with the first call."""
+        """Get the engine ready. An engine that can't be reached yet is asked again with the first call."""
         await self.engine.start()
-        if self.paused:  # as it was when it ended
-            with contextlib.suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_PAUSE_SECONDS):
-                    await self.engine.pause()
+        await self.gate.start()
         with contextlib.suppress(EngineError):
             self.info = await self.engine.info()
 
@@ -118,28 +107,31 @@ class Core:
         if self.log is not None:
             self.log.close()
 
+    async def wait_idle(self) -> None:
+        """Wait until no call is in flight."""
+        await self._idle.wait()
+
     async def health(self) -> dict[str, Any]:
-        """How it is, as `/health` tells it."""
+        """The state that `/health` gives."""
         log = self.log
-        log_failures, log_damaged = (log.failures, log.damaged) if log is not None else (0, 0)
-        well, replicas = await self._replicas()
-        log_error = log.error if log is not None else ""
+        well, replicas = await self._count_replicas()
+        log_error, log_damaged = (log.error, log.damaged) if log is not None else ("", 0)
         degraded = not well or log_error or log_damaged or (log is not None and log.crowded)
         return {
-            "status": "paused" if self.paused else "degraded" if degraded else "ok",
+            "status": "paused" if self.gate.paused else "degraded" if degraded else "ok",
             "sessions": len(self.sessions),
             "in_flight": self.in_flight,
-            "weight_version": self.weight_version,
+            "weight_version": self.gate.version,
             "models": self.info.models,
             "replicas": replicas,
             "replicas_well": well,
             "log_error": log_error or None,
-            "log_failures": log_failures,
+            "log_failures": log.failures if log is not None else 0,
             "log_damaged": log_damaged,
         }
 
-    async def _replicas(self) -> tuple[int, int]:
-        """How many of the engine's replicas are well, of how many. One alone is asked, and not by everyone."""
+    async def _count_replicas(self) -> tuple[int, int]:
+        """How many of the engine's replicas are well, of how many. A single one is asked, every few seconds."""
         if isinstance(self.engine, Replicas):
             return self.engine.healthy, len(self.engine.replicas)
         now = time.monotonic()
@@ -154,106 +146,15 @@ class Core:
         return int(self._well), 1
 
     def trajectories(self, session: Session) -> Trajectories:
-        """The session's turns so far, folded."""
+        """The session's turns so far, folded into rows."""
         truncated = session.settings.mask_truncated
         folded = fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
         if not self._warned_of_rows:
             self._warned_of_rows = warn_of_rows(session.id, folded.fidelity)
         return folded
 
-    # Weight updates
-
-    async def pause(self) -> None:
-        """Let no new call sample until `resume`; agents wait, and notice nothing but the time."""
-        before = self.paused
-        self.told += 1
-        self._going.clear()
-        try:
-            await self.engine.pause()
-        except BaseException:  # cancelled, too: whoever asked has gone away, and would never resume
-            if not before:
-                self._going.set()
-                await asyncio.shield(self._undo_engine_pause())
-            raise
-        self._note_weights()
-
-    async def _undo_engine_pause(self) -> None:
-        """The engine may have paused all the same."""
-        try:
-            await self.engine.resume()
-        except EngineError as error:
-            logger.warning("the engine may be paused still: %s", error)
-
-    async def resume(self) -> None:
-        self.told += 1
-        await self.engine.resume()
-        self._going.set()
-        self._note_weights()
-
-    def name_weights(self, version: str) -> None:
-        """What is sampled from now on is of this version, unless the engine says another."""
-        self.told += 1
-        self.weight_version = version
-        self._note_weights()
-
-    def recall_weights(self) -> None:
-        """Go on with the version that was named last, and paused if it was: whoever paused it knows when to resume."""
-        if self.log is not None:
-            self.begin_with(self.log.read_weights())
-
-    def begin_with(self, weights: Weights) -> None:
-        """Take over which weights are sampled, and whether they are being changed; before `start`."""
-        if weights.version is not None:
-            self.weight_version = weights.version
-        if weights.paused:
-            self._going.clear()
-        else:
-            self._going.set()
-
-    async def catch_up(self, weights: Weights) -> None:
-        """Do what the others were told meanwhile."""
-        if weights.version is not None and weights.version != self.weight_version:
-            self.name_weights(weights.version)
-        if weights.paused != self.paused:
-            await (self.pause() if weights.paused else self.resume())
-
-    def _note_weights(self) -> None:
-        if self.log is not None:
-            self.log.write_weights(self.weight_version, paused=self.paused)
-
-    async def drain(self) -> None:
-        """Wait until nothing is being sampled; `pause` first. Calls that it holds back are none of that."""
-        await self._still.wait()
-
-    async def ended(self) -> None:
-        """Wait until no call is in flight."""
-        await self._idle.wait()
-
-    @property
-    def paused(self) -> bool:
-        return not self._going.is_set()
-
-    async def going(self) -> None:
-        """Wait while it is paused."""
-        while self.paused:
-            await self._going.wait()
-
-    @contextlib.contextmanager
-    def sampling(self) -> Iterator[None]:
-        """Something is being sampled."""
-        self.sampled_now += 1
-        self._still.clear()
-        try:
-            yield
-        finally:
-            self.sampled_now -= 1
-            if not self.sampled_now:
-                self._still.set()
-
-    # Calls
-
-    async def model(self, asked: str | None, session: Session) -> str | None:
-        """The engine's name for the model a call asks for."""
+    async def resolve_model(self, asked: str | None, session: Session) -> str | None:
+        """The engine's name for the model that a call asks for."""
         if session.settings.model is not None:
             return session.settings.model
         if not self.info.models:
@@ -263,25 +164,18 @@ class Core:
                 raise engine_fault(error) from error
         if asked is None or not self.info.models:
             return self.info.models[0] if self.info.models else asked
+        if asked not in self.info.models:  # an adapter may have been loaded since
+            with contextlib.suppress(EngineError):
+                self.info = await self.engine.info()
         if asked not in self.info.models:
-            self.info = await self._ask_again()
-        if asked not in self.info.models:
-            known = ", ".join(self.info.models[:8])
             raise GatewayFault(
                 f"the model {asked!r} does not exist",
                 status=404,
                 code="model_not_found",
                 param="model",
-                hint=f"there is: {known}",
+                hint=f"use one of: {', '.join(self.info.models[:8])}",
             )
         return asked
-
-    async def _ask_again(self) -> EngineInfo:
-        """An adapter may have been loaded since."""
-        try:
-            return await self.engine.info()
-        except EngineError:
-            return self.info
 
     async def answer(
         self,
@@ -293,93 +187,111 @@ class Core:
         retried: bool = False,
         stream: bool = False,
         piece: Piece | None = None,
-        begin: Callable[[Answer], None] | None = None,
-    ) -> Answer:
-        """Answer one request of an agent. `request` is a print of its bytes, to know it again, `size` their number.
+        begin: Callable[[CallAnswer], None] | None = None,
+    ) -> CallAnswer:
+        """Answer one request of an agent. `request` is a hash of its bytes, which identifies it, `size` their number.
 
         A request that is sent again (the client says so, or never received the answer) gets the recorded turn.
         """
-        while (known := session.answers.get(request)) is not None and (retried or known.lost):
-            await known.done.wait()
-            if known.whole:
-                self.totals["replayed"] += 1
-                if begin is not None:
-                    begin(known)
-                return known
-            if known is session.answers.get(request):
-                break
+        recorded = await self._find_recorded(session, request, retried)
+        if recorded is not None:
+            self.totals["replayed"] += 1
+            if begin is not None:
+                begin(recorded)
+            return recorded
         if self.in_flight >= self.limits.max_in_flight:
             raise GatewayFault(f"{self.in_flight} calls are in flight", status=429, code="overloaded", retry_after=1)
         if self.log is not None:
-            self.log.check()
-        answer = Answer(int(time.time()), secrets.token_hex(8), "", request, call.n)
-        self.in_flight += 1
-        session.in_flight += 1
-        self._idle.clear()
+            self.log.check_call()
+        answer = CallAnswer(int(time.time()), secrets.token_hex(8), "", request, call.n)
+        self._enter(session)
         try:
-            answer.model = await self.model(call.model, session) or ""
-            session.remember(answer)
-            if size > _LARGE:  # tokenizing it takes a while, and others are waiting
-                plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
-            else:
-                plan = self.planner.plan(session, call, self.info.context_length)
-            plan.side = (self.side_calls if session.side_calls is None else session.side_calls).match(call)
+            answer.model = await self.resolve_model(call.model, session) or ""
+            session.remember_answer(answer)
+            plan = await self._plan(session, call, size)
             answer.prompt_tokens = len(plan.prompt)
             if begin is not None:
                 begin(answer)
-            if call.n == 1:
-                answer.outcomes = [await Choice(self, session, plan, answer, 0, stream, piece).run()]
-            else:
-                answer.outcomes = await self._sample_all(session, plan, answer, stream, piece)
+            answer.outcomes = await self._sample(session, plan, answer, stream, piece)
         finally:
             answer.done.set()
-            self.in_flight -= 1
-            session.in_flight -= 1
-            session.used = time.monotonic()
-            if not self.in_flight:
-                self._idle.set()
+            self._leave(session)
         return answer
 
     async def count(self, session: Session, call: ChatCall | TextCall, *, size: int = 0) -> int:
-        """How many tokens the call's prompt would have; nothing is sampled, and nothing recorded."""
-        await self.model(call.model, session)
+        """The length of the call's prompt, without sampling or recording."""
+        await self.resolve_model(call.model, session)
         if size > _LARGE:
             return await asyncio.to_thread(self.planner.count, session, call)
         return self.planner.count(session, call)
 
-    def undelivered(self, session: Session, answer: Answer) -> None:
-        """The client went away before it had the whole answer."""
-        answer.lost = True
-        for outcome in answer.outcomes:
-            if outcome.turn.masked != SIDE_CALL:
-                self._mask(session, outcome.turn, UNDELIVERED)
+    async def _find_recorded(self, session: Session, request: bytes, retried: bool) -> CallAnswer | None:
+        """The answer to a request that is sent again, once it is complete."""
+        while (known := session.answers.get(request)) is not None and (retried or known.lost):
+            await known.done.wait()
+            if known.whole:
+                return known
+            if known is session.answers.get(request):
+                break
+        return None
 
-    def delivered(self, session: Session, answer: Answer) -> None:
-        """The whole answer was written to the client."""
-        answer.lost = False
-        for outcome in answer.outcomes:
-            if outcome.turn.masked == UNDELIVERED:  # this was the second try
-                self._mask(session, outcome.turn, None)
+    def _enter(self, session: Session) -> None:
+        self.in_flight += 1
+        session.in_flight += 1
+        self._idle.clear()
 
-    def _mask(self, session: Session, turn: Turn, reason: str | None) -> None:
-        turn.masked = reason
-        if self.log is not None and not session.gone:
-            self.log.write(session.id, "masked", index=turn.index, reason=reason)
+    def _leave(self, session: Session) -> None:
+        self.in_flight -= 1
+        session.in_flight -= 1
+        session.used = time.monotonic()
+        if not self.in_flight:
+            self._idle.set()
 
-    async def _sample_all(
-        self, session: Session, plan: Plan, answer: Answer, stream: bool, piece: Piece | None
-    ) -> list[Outcome]:
-        """All choices of a call, at the same time; the first failure ends the others."""
-        tasks = [
-            asyncio.ensure_future(Choice(self, session, plan, answer, number, stream, piece).run())
-            for number in range(plan.call.n)
+    async def _plan(self, session: Session, call: ChatCall | TextCall, size: int) -> PromptPlan:
+        if size > _LARGE:
+            plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
+        else:
+            plan = self.planner.plan(session, call, self.info.context_length)
+        plan.side = (self._side_calls if session.side_calls is None else session.side_calls).match(call)
+        return plan
+
+    async def _sample(
+        self, session: Session, plan: PromptPlan, answer: CallAnswer, stream: bool, piece: Piece | None
+    ) -> list[ChoiceOutcome]:
+        """Sample all choices of a call at the same time; the first failure ends the others."""
+        model = answer.model or None
+        requests = [
+            ChoiceRequest(plan, session.id, model, f"{answer.uid}{n or ''}", n, stream, piece, self._routes)
+            for n in range(plan.call.n)
         ]
+        if len(requests) == 1:
+            return [await self._sample_choice(session, answer, requests[0])]
+        tasks = [asyncio.ensure_future(self._sample_choice(session, answer, request)) for request in requests]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
             for task in tasks:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Outcome):
-                    self._mask(session, ended.turn, UNDELIVERED)
+                if isinstance(ended, ChoiceOutcome):
+                    self.recorder.mask(session, ended.turn, UNDELIVERED)
             raise
+
+    async def _sample_choice(self, session: Session, answer: CallAnswer, request: ChoiceRequest) -> ChoiceOutcome:
+        """Sample one choice and record it. One that fails, or that its client left, is recorded and masked."""
+        choice = Choice(request, self.engine, self.gate, self.reader)
+        try:
+            finish = await choice.sample()
+        except (asyncio.CancelledError, ConnectionError):  # the client went away
+            self.recorder.record(session, answer, choice, Reply(), "abort", ABORTED)
+            raise
+        except Exception as error:
+            self.faults["engine"] += 1
+            if choice.draft.sampled:
+                self.recorder.record(session, answer, choice, Reply(), "error", ENGINE_ERROR)
+            if isinstance(error, EngineError):
+                raise engine_fault(error) from error
+            raise
+        reply = choice.parse()
+        turn = self.recorder.record(session, answer, choice, reply, finish)
+        return ChoiceOutcome(turn, reply, choice.draft.tops, choice.take_rest(reply))

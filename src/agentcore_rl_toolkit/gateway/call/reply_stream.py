@@ -27,7 +27,7 @@ _CALLS = (
 _CHANNELLED = ("gpt-oss", "harmony", "atem", "gemma", "inkling", "hy3", "laguna")
 
 
-def streams(renderer: str) -> bool:
+def can_stream(renderer: str) -> bool:
     """Whether a renderer's format can be told apart by the marks above; if not, replies are passed on when whole."""
     return not renderer.startswith(_CHANNELLED)
 

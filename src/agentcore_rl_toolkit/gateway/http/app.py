@@ -193,9 +193,9 @@ class App:
             await response.prepare(request)
             await response.write_eof()
         except BaseException:
-            self.core.undelivered(session, answer)
+            self.core.recorder.mark_undelivered(session, answer)
             raise
-        self.core.delivered(session, answer)
+        self.core.recorder.mark_delivered(session, answer)
         return response
 
     async def _list_models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
@@ -272,20 +272,20 @@ class App:
         return _json(dump({"session_id": session.id}))
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.pause()
+        await self.core.gate.pause()
         return await self._health(request)
 
     async def _resume(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.resume()
+        await self.core.gate.resume()
         return await self._health(request)
 
     async def _drain(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.drain()
+        await self.core.gate.drain()
         return await self._health(request)
 
     async def _set_weights(self, request: web.BaseRequest) -> web.StreamResponse:
         body = parse(read_json(await read_body(request)), WeightsRequest)
-        self.core.name_weights(str(body.version))
+        self.core.gate.name_weights(str(body.version))
         return await self._health(request)
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:

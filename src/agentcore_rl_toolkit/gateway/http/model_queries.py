@@ -30,7 +30,7 @@ class ModelQueries:
 
     async def list_models(self, session: Session, path: str, headers: Mapping[str, str]) -> bytes:
         """The models that a session may call."""
-        await self._core.model(None, session)
+        await self._core.resolve_model(None, session)
         names = (session.settings.model,) if session.settings.model else self._core.info.models
         wire = _wire(path, headers)
         data = [self._describe(name, session, wire) for name in names]
@@ -44,7 +44,7 @@ class ModelQueries:
     async def describe_model(self, session: Session, path: str, headers: Mapping[str, str]) -> bytes:
         """One of these models."""
         name = unquote(path.partition("odels/")[2])
-        served = await self._core.model(name, session)
+        served = await self._core.resolve_model(name, session)
         if served != name:
             raise GatewayFault(
                 f"the model {name!r} does not exist", status=404, code="model_not_found", hint=f"use {served}"

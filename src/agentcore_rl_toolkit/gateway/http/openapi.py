@@ -16,7 +16,7 @@ from msgspec import Struct
 from ... import __version__
 from ...common.eventstream import CONTENT_TYPE
 from ..call.side_calls import RULES
-from ..call.unbridged import MEANINGS
+from ..record.reasons import MEANINGS
 from ..record.session import SessionSettings
 from ..record.trajectory import Fidelity
 from ..wire.anthropic.messages_request import CountTokensRequest, MessagesRequest

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from ...errors import GatewayFault
-from ..record.session import Answer, Outcome, Session
+from ..record.session import CallAnswer, ChoiceOutcome, Session
 from ..record.turn import Tokens
 from ..wire.base import Exchange
 
@@ -47,7 +47,7 @@ class StreamSender:
 
     async def run(self, fingerprint: bytes, size: int, retried: bool) -> web.StreamResponse:
         core = self._app.core
-        answer: Answer | None = None
+        answer: CallAnswer | None = None
         self._watch()
         try:
             answer = await core.answer(
@@ -62,7 +62,7 @@ class StreamSender:
             )
             rest = [self._finish(choice, outcome) for choice, outcome in enumerate(answer.outcomes)]
             await self._end(b"".join(rest) + self._exchange.end(answer))
-            core.delivered(self._session, answer)
+            core.recorder.mark_delivered(self._session, answer)
         except GatewayFault as fault:
             if not self._response.prepared:
                 raise
@@ -70,7 +70,7 @@ class StreamSender:
             await self._end(self._exchange.fail(fault))
         except (asyncio.CancelledError, ConnectionError):
             if answer is not None:
-                core.undelivered(self._session, answer)
+                core.recorder.mark_undelivered(self._session, answer)
             raise
         except Exception as error:
             if not self._response.prepared:
@@ -85,7 +85,7 @@ class StreamSender:
         self._begun.add(choice)
         await self._send(self._exchange.piece(choice, reasoning, content, tokens))
 
-    def _finish(self, choice: int, outcome: Outcome) -> bytes:
+    def _finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         reply = outcome.reply
         if choice in self._begun:
             rest = outcome.rest

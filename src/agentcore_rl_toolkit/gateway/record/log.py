@@ -1,25 +1,24 @@
-"""Turns on disk, appended to segments, so that a gateway killed at any moment goes on where it was.
+"""Turns on disk: a gateway that was killed at any moment continues where it was.
 
     <folder>/00000001.turns, 00000002.turns, …       records of all sessions, in the order they were written
-    <folder>/weights.json                            which weights are sampled, and whether they are being changed
+    <folder>/weights.json                            which weights are sampled, and whether the gateway is paused
 
-A record is written before the reply it belongs to is sent: one `write` to the operating system, a few microseconds,
-which outlives the process. A thread asks the disk to keep it, once a second, which outlives the machine. Where each
-session's records are is known from reading the segments once, when the log is opened. A segment is removed when all
-sessions with records in it are.
+The gateway writes a record before it sends the reply: one `write` to the operating system, a few microseconds, which
+survives the process. A thread syncs the segments to disk once a second, which survives the machine. Records that the
+disk refuses wait in memory, in order, and are tried again; the gateway opens no session while any waits. A segment is
+removed once no session has records in it. Segments are small, so that a session left open holds back little space.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,26 @@ import msgspec
 from ...errors import ConfigError, GatewayFault
 from ..call.chat import Reply
 from ..wire.json_body import mended
-from .clock import moment
-from .compaction import Room
-from .log_folder import Weights, claim, is_at, read_weights, write_weights
-from .replay import SCHEMA, build_session
-from .segments import ANEW, HEAD, PLACE_BITS, REASONS, Index, pack
-from .session import Answer, Session
+from .replay import SCHEMA, build_session, stamp_clock
+from .segments import RESUMED, SegmentIndex, mark_removed, pack_record
+from .session import CallAnswer, Session
 from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_SEGMENT_BYTES = 64 << 20
+_SEGMENT_BYTES = 8 << 20
 _SYNC_SECONDS = 1.0
-_LATE_BYTES = 64 << 20
-_MOVED_AT_ONCE = 4 << 20
+_PENDING_BYTES = 64 << 20
+_WEIGHTS = "weights.json"
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class WeightState(msgspec.Struct):
+    """Which weights the engine samples with, and whether sampling is paused."""
+
+    version: str | None = None
+    paused: bool = False
 
 
 class Log:
@@ -54,30 +57,24 @@ class Log:
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
-            self._claim = claim(Path(folder))
-            self._index = Index(Path(folder))
+            self._lock_file = _lock_folder(Path(folder))
+            self._index = SegmentIndex(Path(folder))
             self._segment = max(self._index.sizes, default=self._index.last + 1)
-            self._file = self._open(self._segment)
+            self._file = self._open_segment(self._segment)
         except OSError as error:
             raise ConfigError(f"the log folder {folder} can't be used: {error}") from error
-        self._late: deque[tuple[str, bytes, int]] = deque()
-        """Records that a failing disk didn't take: they go first, since later ones build on them."""
-        self._late_bytes = 0
-        self._weights: Weights | None = None
-        """Which weights are sampled, where a failing disk didn't take it."""
+        self._pending: deque[tuple[str, bytes]] = deque()
+        """Records that the disk refused. They are written first, because later ones build on them."""
+        self._pending_bytes = 0
+        self._pending_weights: WeightState | None = None
         self._error = ""
-        """What the disk said, until it is well again."""
-        self._failed_now = False
-        """It has failed since the last sync began."""
-        self._vanished = False
-        self._half = False
-        """The segment ends in half a record."""
+        """What the disk last said, until it works again."""
+        self._torn = False
+        """The segment ends in a part of a record."""
         self._dirty = False
         self._filled: list[int] = []
-        """Descriptors of segments that are full, to be synced and closed."""
-        self._room = Room(self._index, self._put)
+        """Descriptors of full segments, to be synced and closed."""
         self._crowded = False
-        """The last time, no room could be made."""
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self.failures = 0
@@ -90,7 +87,7 @@ class Log:
 
     @property
     def damaged(self) -> int:
-        """In how many places something is that can't be read."""
+        """How many places can't be read."""
         return len(self._index.unreadable)
 
     @property
@@ -99,61 +96,65 @@ class Log:
 
     @property
     def crowded(self) -> bool:
-        """Full, and there is nothing that could go."""
+        """Full, with no session left that could be removed."""
         return self._crowded and self.full
 
     @property
     def removed(self) -> dict[str, str]:
-        """Sessions that there were, and why there are no more, as far as segments with a word of them are left."""
+        """Sessions that were removed and why, as far as their first record is still there."""
         return self._index.removed
 
     @property
     def error(self) -> str:
-        """What is wrong with the folder or its disk now; nothing once it is well again."""
+        """What is wrong with the folder or its disk now; empty if nothing is."""
         return f"the log folder {self._index.folder} has vanished" if self._vanished else self._error
 
-    def check_folder(self) -> None:
-        """Refuse a session that no restart would find: a folder that was removed takes writes all the same."""
-        self._look()
+    @property
+    def _vanished(self) -> bool:
+        with self._lock:
+            return self._file >= 0 and not _is_at(self._index.path(self._segment), self._file)
+
+    def check_session(self) -> None:
+        """Refuse a session that a restart would not find."""
+        self.check_call(0)
         if self._vanished:
-            hint = "put it back, or start the gateway again"
+            hint = "put it back, or restart the gateway"
             raise GatewayFault(self.error, status=503, code="log_failing", hint=hint, retry_after=5)
 
-    def _look(self) -> None:
-        with self._lock:
-            there = self._file < 0 or is_at(self._index.path(self._segment), self._file)
-            if not there and not self._vanished:
-                self.failures += 1
-                logger.error("the log folder %s has vanished: turns are kept in memory only", self._index.folder)
-            self._vanished = not there
-
-    def _failed(self, what: str, error: OSError) -> None:
-        self.failures += 1
-        self._error, self._failed_now = str(error), True
-        logger.error("%s: %s", what, error)
-
-    def check(self, most: int = _LATE_BYTES) -> None:
-        """Refuse what will have to be recorded, while more bytes than these wait for the disk."""
-        if self._late_bytes > most:
+    def check_call(self, most: int = _PENDING_BYTES) -> None:
+        """Refuse a call while more than `most` bytes wait for the disk."""
+        if self._pending_bytes > most:
             raise GatewayFault(
                 f"the log can't be written: {self._error}", status=503, code="log_failing", retry_after=5
             )
 
+    # Writing
+
     def write(self, session_id: str, kind: str, **fields: Any) -> None:
-        """Append one record. A failing disk is reported and counted, and harms no request."""
-        record = {"kind": kind, "at": time.time(), "clock": moment(), **fields}
+        """Append one record. A failing disk is reported and counted, and fails no request."""
+        record = {"kind": kind, "at": time.time(), "clock": stamp_clock(), **fields}
         try:
             body = _encode(record)
         except OverflowError:  # integers of more than 64 bits, in the tool arguments of a history
             body = _encode(mended(record))
-        self._append(session_id, body)
+        with self._lock:
+            self._write_pending()
+            if self._pending or not self._try_put(session_id, body):
+                self._pending.append((session_id, body))
+                self._pending_bytes += len(body)
 
     def write_session(self, session: Session) -> None:
-        settings = asdict(session.settings)
-        self.write(session.id, "session", schema=SCHEMA, settings=settings, key=session.key, created=session.created)
+        self.write(
+            session.id,
+            "session",
+            schema=SCHEMA,
+            settings=msgspec.structs.asdict(session.settings),
+            key=session.key,
+            created=session.created,
+        )
 
-    def write_turn(self, session: Session, turn: Turn, reply: Reply, answer: Answer, **known: Any) -> None:
-        """Append a turn, its reply, and what it answered; `known` has its prints and the new messages."""
+    def write_turn(self, session: Session, turn: Turn, reply: Reply, answer: CallAnswer, **known: Any) -> None:
+        """Append a turn, its reply, and the answer it is part of; `known` has its fingerprints and new messages."""
         routes = turn.routes
         self.write(
             session.id,
@@ -182,220 +183,197 @@ class Log:
         )
 
     def write_weights(self, version: str | None, *, paused: bool) -> None:
-        """Put down which weights are sampled, in place of what was there."""
+        """Replace the weight state in the folder."""
         with self._lock:
-            self._weights = Weights(version, paused)
-            self._write_weights()
+            self._pending_weights = WeightState(version, paused)
+            self._write_pending_weights()
 
-    def _write_weights(self) -> None:
-        """Put down what could not be put down before."""
-        if self._weights is not None:
-            try:
-                write_weights(self._index.folder, self._weights)
-                self._weights = None
-            except OSError as error:
-                self._failed("which weights are sampled could not be logged", error)
+    def read_weights(self) -> WeightState:
+        """The weight state that was written last."""
+        try:
+            return msgspec.json.decode((self._index.folder / _WEIGHTS).read_bytes(), type=WeightState)
+        except FileNotFoundError:
+            return WeightState()
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("the log doesn't say which weights were sampled: %s", error)
+            return WeightState()
 
-    def read_weights(self) -> Weights:
-        """What was put down last."""
-        return read_weights(self._index.folder)
+    # Sessions
 
     def sessions(self) -> list[str]:
-        """Ids of all sessions there are records of, the oldest first."""
+        """Ids of all sessions in the log, the oldest first."""
         return list(self._index.places)
 
     def has(self, session_id: str) -> bool:
         return session_id in self._index.places
 
     def load(self, session_id: str) -> Session | None:
-        """A session as it was, or what can be read of it; only that counts from then on."""
-        index = self._index
-        written = len(index.places.get(session_id, ()))
-        session = build_session(index.records(session_id))
-        if len(index.places.get(session_id, ())) < written:
-            places = index.places[session_id]
-            live = {segment: held[session_id] for segment, held in index.live.items() if session_id in held}
-            self._append(session_id, index.named(session_id, places, live), ANEW)
-        if session is not None:
-            session.damaged = session_id in index.cut
+        """A session as it was recorded, or the turns from before damage, from which it continues."""
+        session = build_session(self._index.records(session_id))
+        if session is not None and session_id in self._index.damaged_sessions:
+            session.damaged = True
+            self.write(session_id, RESUMED, turns=len(session.tree.turns))
         return session
 
     def remove(self, session_id: str, reason: str = "deleted") -> None:
-        """Forget a session for good; segments go when no session needs them."""
+        """Forget a session, and remove the segments that no session needs any more."""
         with self._lock:
-            self._late = deque(late for late in self._late if late[0] != session_id)
-            self._late_bytes = sum(len(body) + HEAD.size for _, body, _ in self._late)
+            self._pending = deque(waiting for waiting in self._pending if waiting[0] != session_id)
+            self._pending_bytes = sum(len(body) for _, body in self._pending)
             if not self.has(session_id):
                 return
-            mark = REASONS.index(reason)
-            self._append(session_id, b"", mark)
-            if self._late:
-                self._remove_in_place(session_id, mark)
-                self._index.forget(session_id, reason)
-                self._leave_unneeded()
-            self._room.free_unneeded(self._segment)
-            self._write_late()
-
-    def _remove_in_place(self, session_id: str, mark: int) -> None:
-        """The disk has no room for the word that a session is gone."""
-        try:
-            self._room.strike(session_id, mark)
-        except OSError as error:
-            logger.error("session %s is gone, but comes back if the gateway is killed now: %s", session_id, error)
-            return
-        self._late.pop()
-        self._late_bytes -= HEAD.size
-
-    def _leave_unneeded(self) -> None:
-        """Go on in another segment, if no session needs this one: so it can be removed."""
-        if self._index.sizes[self._segment] and not self._index.live[self._segment]:
-            with contextlib.suppress(OSError):
-                self._next_segment()
-
-    def make_room(self, disposable: Iterator[str]) -> bool:
-        """Get the log within three quarters of its bound: copy what is needed out of segments with little of it, and
-        remove sessions that are over. Whether asking again would copy more."""
-        left, enough = _MOVED_AT_ONCE, self._max_bytes * 3 // 4
-        gone: Iterator[str | None] = chain([None], disposable)
-        while self.size >= enough and (session_id := next(gone, "")) != "":
-            if session_id is not None:
-                self.remove(session_id, "expired")
-            while self.size >= enough and (moved := self._clear(left)):
-                left -= moved
-        self._crowded = self.full
-        return left <= 0
-
-    def _clear(self, most: int) -> int:
-        with self._lock:
-            if self._late:
-                return 0
+            path, place = self._index.locate(self._index.places[session_id][0])
             try:
-                return self._room.clear(self._segment, most)
+                mark_removed(path, place, session_id, reason)
             except OSError as error:
-                self._failed("no room could be made in the log", error)
-                return 0
+                logger.error("session %s was removed but comes back after a restart: %s", session_id, error)
+            self._index.forget(session_id, reason)
+            self._free_segments()
+            self._write_pending()
+
+    def make_room(self, disposable: Iterable[str]) -> None:
+        """Remove `disposable` sessions until the log is within three quarters of its bound."""
+        for session_id in disposable:
+            self.remove(session_id, "expired")
+            if self.size < self._max_bytes * 3 // 4:
+                break
+        self._crowded = self.full
 
     def close(self) -> None:
-        """Write what is left to write, and end."""
+        """Write and sync what is left, and end."""
         self._closed.set()
         self._syncer.join()
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
-                os.close(self._claim)
+                os.close(self._lock_file)
                 self._file = -1
 
-    def _append(self, session_id: str, body: bytes, mark: int = 0) -> None:
-        """Write a record, after those that could not be written before."""
-        with self._lock:
-            if self._late:
-                self._write_late()
-            if not self._late and self._try_put(session_id, body, mark):
-                return
-            self._late.append((session_id, body, mark))
-            self._late_bytes += len(body) + HEAD.size
+    # Segments
 
-    def _write_late(self) -> None:
-        while self._late and self._try_put(*self._late[0]):
-            self._late_bytes -= len(self._late.popleft()[1]) + HEAD.size
+    def _free_segments(self) -> None:
+        index = self._index
+        for segment in [segment for segment in index.sizes if not index.sessions_in[segment]]:
+            with contextlib.suppress(OSError):
+                if segment != self._segment:
+                    index.path(segment).unlink(missing_ok=True)
+                    index.forget_segment(segment)
+                elif self._error or self.full:
+                    self._truncate(0)
+                    index.forget_segment(segment)
+                    index.sizes[segment] = 0
 
-    def _try_put(self, session_id: str, body: bytes, mark: int) -> bool:
+    def _write_pending(self) -> None:
+        while self._pending and self._try_put(*self._pending[0]):
+            self._pending_bytes -= len(self._pending.popleft()[1])
+
+    def _write_pending_weights(self) -> None:
+        if self._pending_weights is None:
+            return
+        path = self._index.folder / _WEIGHTS
         try:
-            self._put(session_id, body, mark)
+            path.with_suffix(".new").write_bytes(msgspec.json.encode(self._pending_weights))
+            path.with_suffix(".new").replace(path)
+            self._pending_weights = None
         except OSError as error:
-            self._failed(f"a record of session {session_id} could not be logged", error)
+            self._report("the weight state could not be logged", error)
+
+    def _try_put(self, session_id: str, body: bytes) -> bool:
+        try:
+            self._put(session_id, body)
+        except OSError as error:
+            self._report(f"a record of session {session_id} could not be logged", error)
             return False
         return True
 
-    def _put(self, session_id: str, body: bytes, mark: int) -> int:
-        """Write a record now; where it is."""
-        record = pack(session_id, body, mark)
+    def _put(self, session_id: str, body: bytes) -> None:
+        record = pack_record(session_id, body)
         place = self._index.sizes[self._segment]
-        if self._half:
-            self._take_back(place)
+        if self._torn:
+            self._truncate(place)
         if place and place + len(record) > self._segment_bytes:
             self._next_segment()
             place = 0
         written = os.write(self._file, record)
         if written != len(record):
-            self._put_rest(place, record[written:])
+            self._torn = True
+            with contextlib.suppress(OSError):
+                self._truncate(place)
+            raise OSError(f"the disk took {written} of {len(record)} bytes")
         self._dirty = True
         self._index.sizes[self._segment] = place + len(record)
-        position = self._segment << PLACE_BITS | place
-        self._index.add(session_id, position, len(record), mark, body)
-        return position
+        self._index.add(session_id, self._segment, place, body=body)
 
-    def _put_rest(self, place: int, rest: bytes) -> None:
-        """The other half of a record, or the disk's reason why not; then the first half goes too."""
-        self._half = True
-        try:
-            if os.write(self._file, rest) != len(rest):
-                raise OSError("the disk took only a part of it")
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._take_back(place)
-            raise
-        self._half = False
+    def _truncate(self, size: int) -> None:
+        os.ftruncate(self._file, size)
+        self._torn = False
 
-    def _take_back(self, place: int) -> None:
-        os.ftruncate(self._file, place)
-        self._half = False
-
-    def _open(self, segment: int) -> int:
-        """A segment to append to, without what a kill has left of a last record."""
+    def _open_segment(self, segment: int) -> int:
+        """A segment to append to, without the part of a last record that a kill has left."""
         whole = self._index.sizes.setdefault(segment, 0)
         self._index.last = max(self._index.last, segment)
         descriptor = os.open(self._index.path(segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(descriptor).st_size
         if size > whole:
-            logger.warning("the log ends in half a record; %d bytes were dropped", size - whole)
+            logger.warning("the log ends in a part of a record: %d bytes were dropped", size - whole)
             os.ftruncate(descriptor, whole)
         return descriptor
 
     def _next_segment(self) -> None:
         number = self._index.last + 1
-        descriptor = self._open(number)
+        descriptor = self._open_segment(number)
         self._filled.append(self._file)
-        self._segment = number
-        self._file = descriptor
+        self._segment, self._file = number, descriptor
+
+    # Syncing
 
     def _sync_forever(self) -> None:
-        while not self._closed.wait(_SYNC_SECONDS):
-            self._sync_anyhow()
-        self._sync_anyhow()
-        if self._late:  # there is room once full segments are closed
-            self._sync_anyhow()
-
-    def _sync_anyhow(self) -> None:
-        try:
-            self._sync()
-        except Exception:  # a defect of ours; better a gap than a log that is never synced again
-            self.failures += 1
-            logger.exception("the log could not be synced; it is tried again")
+        while True:
+            closing = self._closed.wait(_SYNC_SECONDS)
+            try:
+                self._sync()
+            except Exception as error:  # try again: a log that is never synced loses more than this did
+                self._report("the log could not be synced", error)
+            if closing:
+                return
 
     def _sync(self) -> None:
-        self._look()
-        try:
-            with self._lock:
-                self._failed_now = False
-                self._write_late()
-                self._write_weights()
-                descriptors = [os.dup(self._file)] if self._dirty else []
-                descriptors += self._filled + self._room.open_struck()
-                self._filled, self._dirty = [], False
-                doomed = len(self._room.doomed)
-        except OSError as error:  # no descriptor is to be had: another time
-            self._failed("the log could not be synced", error)
-            return
-        for descriptor in descriptors:
-            try:
-                os.fdatasync(descriptor)
-            except OSError as error:
-                doomed = 0
-                self._failed("the log could not be synced", error)
-            finally:
-                os.close(descriptor)
+        failures = self.failures
         with self._lock:
-            self._room.remove_doomed(doomed)
-            if not self._failed_now and not self._late:
-                self._error = ""
+            self._write_pending()
+            self._write_pending_weights()
+            descriptors = [os.dup(self._file)] if self._dirty else []
+            descriptors += self._filled
+            self._filled, self._dirty = [], False
+        try:
+            for descriptor in descriptors:
+                os.fdatasync(descriptor)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if failures == self.failures:
+            self._error = ""
+
+    def _report(self, what: str, error: Exception) -> None:
+        self.failures += 1
+        self._error = str(error) or type(error).__name__
+        logger.error("%s: %s", what, error, exc_info=not isinstance(error, OSError))
+
+
+def _lock_folder(folder: Path) -> int:
+    """Take the folder for this gateway: two that append to one segment would lose each other's turns."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError("another gateway writes to it") from error
+    return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still found at its path."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False

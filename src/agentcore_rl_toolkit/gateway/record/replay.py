@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...engine.base import IDS, Routes
 from ..call.chat import Reply, ToolCall
-from ..call.history import restore
-from .clock import recall
-from .session import Answer, Outcome, Session, SessionSettings
-from .turn import LOGPROBS, SIDE_CALL, Turn
+from .conversation import restore_conversation
+from .reasons import SIDE_CALL
+from .session import CallAnswer, ChoiceOutcome, Session, SessionSettings
+from .turn import LOGPROBS, Turn
 
 SCHEMA = 1
+_STARTED = time.monotonic()
+
+
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:
+        return ""
+
+
+_BOOT = _read_boot_id()
+
+
+def stamp_clock() -> tuple[str, float]:
+    """The current time for a record: idle time must survive a restart, whatever happens to the wall clock.
+
+    On Linux, all processes since the machine booted share one monotonic clock.
+    """
+    return _BOOT, time.monotonic()
+
+
+def _read_clock(stamp: Any) -> float:
+    """A record's time on this process's monotonic clock; of another boot, the time this process started."""
+    if _BOOT and isinstance(stamp, (list, tuple)) and len(stamp) == 2 and stamp[0] == _BOOT:
+        return min(float(stamp[1]), time.monotonic())
+    return _STARTED
 
 
 def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
-    """A session from its records; None if there is not even the one that opened it, or another version wrote it."""
+    """A session from its records; None if the first one is missing or from another version."""
     session: Session | None = None
     for record in records:
         kind = record["kind"]
         if kind == "session":
             if record["schema"] != SCHEMA:
                 return None
-            known = SessionSettings.__dataclass_fields__.keys()
-            settings = {name: value for name, value in record["settings"].items() if name in known}
-            session = Session(SessionSettings(**settings), record["key"], record["created"])
+            session = Session(msgspec.convert(record["settings"], SessionSettings), record["key"], record["created"])
         if session is None:
             return None
-        session.used = recall(record.get("clock"))
+        session.used = _read_clock(record.get("clock"))
         if kind == "turn":
-            _replay(session, record)
+            _replay_turn(session, record)
         elif kind == "masked":
             session.tree.turns[record["index"]].masked = record["reason"]
         elif kind == "result":
@@ -39,63 +67,62 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
         elif kind == "closed":
             session.closed = True
     if session is not None:
-        _doubt(session)
+        _doubt_delivery(session)
     return session
 
 
-def _doubt(session: Session) -> None:
-    """Nobody knows whether an answer arrived that nothing goes on from: whoever asks for the same gets it again."""
+def _doubt_delivery(session: Session) -> None:
+    """Treat answers that no turn continues as lost: a client that repeats its request gets the recorded answer."""
     parents = ((turn, turn.parent) for turn in session.tree.turns if turn.parent is not None)
-    gone_on_from = {parent.index for turn, parent in parents if turn.goes_on_from(parent)}
+    continued = {parent.index for turn, parent in parents if turn.continues(parent)}
     for answer in session.answers.values():
-        answer.lost = all(outcome.turn.index not in gone_on_from for outcome in answer.outcomes)
+        answer.lost = all(outcome.turn.index not in continued for outcome in answer.outcomes)
 
 
-def _replay(session: Session, record: dict[str, Any]) -> None:
+def _replay_turn(session: Session, record: dict[str, Any]) -> None:
     turns = session.tree.turns
     routes = record["routes"]
     turn = Turn(
         index=record["index"],
         parent=turns[record["parent"]] if record["parent"] is not None else None,
         keep=record["keep"],
-        delta_ids=_array(IDS, record["delta"]),
-        sampled_ids=_array(IDS, record["sampled"]),
-        logprobs=_array(LOGPROBS, record["logprobs"]),
+        delta_ids=_unpack(IDS, record["delta"]),
+        sampled_ids=_unpack(IDS, record["sampled"]),
+        logprobs=_unpack(LOGPROBS, record["logprobs"]),
         finish=record["finish"],
         versions=tuple((version, count) for version, count in record["versions"]),
         masked=record["masked"],
         origin=record["origin"],
-        unbridged=record.get("unbridged", ""),
+        unbridged=record["unbridged"],
         routes=Routes(*routes) if routes is not None else None,
         parse_failures=record["parse_failures"],
-        tool_calls=record.get("tool_calls", 0),
-        omitted=record.get("omitted", {}),
+        tool_calls=record["tool_calls"],
+        omitted=record["omitted"],
         started=record["started"],
         seconds=record["seconds"],
         uid=record["uid"],
     )
     reply = Reply(**record["reply"] | {"tool_calls": [ToolCall(**call) for call in record["reply"]["tool_calls"]]})
-    session.tree.add(turn, record["end"], record.get("asked", b""), reply if record["end"] else None)
+    session.tree.add(turn, record["end"], record["asked"], reply if record["end"] else None)
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
     if turn.masked in (None, SIDE_CALL):
-        _remember(session, turn, record, reply)
+        _replay_answer(session, turn, record, reply)
 
 
-def _remember(session: Session, turn: Turn, record: dict[str, Any], reply: Reply) -> None:
-    """A client that was cut off by a kill asks again, and gets what was recorded."""
+def _replay_answer(session: Session, turn: Turn, record: dict[str, Any], reply: Reply) -> None:
     request, uid, created, model, choices = record["answer"]
     answer = session.answers.get(request)
     if answer is None or answer.uid != uid:
-        answer = Answer(created, uid, model, request, choices)
+        answer = CallAnswer(created, uid, model, request, choices)
         answer.done.set()
-        session.remember(answer)
+        session.remember_answer(answer)
     session.made_calls.add(reply.tool_calls)
-    answer.outcomes.append(Outcome(turn, reply, record.get("tops") or []))
-    restore(session, record, reply)
+    answer.outcomes.append(ChoiceOutcome(turn, reply, record.get("tops") or []))
+    restore_conversation(session.conversations, record, reply)
 
 
-def _array(code: str, data: bytes) -> Any:
+def _unpack(code: str, data: bytes) -> Any:
     packed = array(code)
     packed.frombytes(data)
     return packed

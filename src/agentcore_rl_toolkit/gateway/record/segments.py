@@ -1,7 +1,9 @@
-"""The segments of a log: how a record looks in them, and where each session's records are.
+"""The segments of a log: the format of a record, and an index of where each session's records are.
 
-Reading only. A place where no whole record is, damage or half a record at the end, is passed over and counted: the
-next record is looked for behind it, and what can be read of a session is all that was written before the damage.
+A segment is a file of records, each with a checksum. A session's first record carries a mark: once it says that the
+session was removed, none of the session's records count. Opening an index reads every segment once. Bytes that form
+no whole record (damage, or a record cut short by a kill) are skipped and counted; reading continues at the next whole
+record. A damaged session keeps the turns from before the damage.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import re
 import struct
 import zlib
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,167 +24,121 @@ import msgspec
 
 logger = logging.getLogger(__name__)
 
-HEAD = struct.Struct("<IIHH")  # bytes of the body, a checksum of the rest, bytes of the session's id, the mark
-REASONS = ("", "deleted", "expired")
-"""What a record's mark says: nothing, or why the session and all its records up to here are gone; or this:"""
-ANEW = 3
-"""Of the session's records up to here, those count that are named here."""
-COPY = 4
-"""Counts once it is named."""
+HEAD = struct.Struct("<IIHH")  # length of the body, checksum of all that follows it, length of the session id, mark
+MARKS = ("", "deleted", "expired")
+"""The marks of a first record: the session counts, or why it was removed."""
 PLACE_BITS = 40
+RESUMED = "resumed"
+"""The kind of record that says: the session continues here, after so many turns, and skips damage before."""
+
 _SUFFIX = ".turns"
 _REMOVED_REMEMBERED = 10_000
 _ID = re.compile(rb"[A-Za-z0-9_~:@=-]*")
 _LONGEST_ID = 128
-_LIKE_A_HEAD = re.compile(rb"[\x01-\x80]\x00[\x00-\x04]\x00(?=[A-Za-z0-9_~:@=-])")  # from the length of the id on
-_FIRST_FIELD = b"\xa4kind"  # of any body
+_LIKE_A_HEAD = re.compile(rb"[\x01-\x80]\x00[\x00-\x02]\x00(?=[A-Za-z0-9_~:@=-])")  # from the length of the id on
+_KIND = b"\xa4kind"  # the first field of any body …
+_OPENS = b"\xa4kind\xa7session"  # … and of a session's first record
+_START = 16  # bytes of a body that hold the first field
 
 _decode = msgspec.msgpack.Decoder().decode
 _Data = bytes | mmap.mmap
 
 
-class Anew(msgspec.Struct):
-    """The body of a record that names the session's records."""
-
-    kind: str
-    places: bytes
-    """Their positions, in order."""
-    live: list[tuple[int, int]]
-    """How many bytes of them are in which segment."""
-    damaged: bool
-    """There were others that could not be read."""
-
-
-_decode_anew = msgspec.msgpack.Decoder(Anew).decode
-
-
-def pack(session_id: str, body: bytes, mark: int = 0) -> bytes:
-    """A record as it is written."""
+def pack_record(session_id: str, body: bytes, mark: int = 0) -> bytes:
+    """A record as it is written to a segment."""
     name = session_id.encode()
     return HEAD.pack(len(body), zlib.crc32(body, zlib.crc32(name, mark)), len(name), mark) + name + body
 
 
-class Index:
-    """Where the records of each session are: numbers of `segment << 40 | place`."""
+class SegmentIndex:
+    """Where the records of each session are: numbers of `segment << 40 | place`. It only reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sizes: dict[int, int] = {}
-        """Bytes of each segment, up to half a record at its end."""
+        """Bytes of each segment, without a record cut short at its end."""
         self.places: dict[str, array[int]] = {}
         self.removed: dict[str, str] = {}
-        """Sessions that are gone, and why."""
-        self.live: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        """Sessions that need each segment, and how many bytes of it."""
-        self.used: Counter[int] = Counter()
-        """How many bytes of each segment are needed."""
-        self.gone: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions with records in each segment that don't count any more."""
-        self.words: defaultdict[int, set[str]] = defaultdict(set)
-        """Sessions of which a segment says that they are gone."""
-        self.anew: dict[str, int] = {}
-        """Where the records of a session were last named."""
-        self.cut: set[str] = set()
+        """Sessions that were removed, and why."""
+        self.sessions_in: defaultdict[int, set[str]] = defaultdict(set)
+        """Sessions that have records in each segment."""
+        self.damaged_sessions: set[str] = set()
         """Sessions of which some records could not be read."""
         self.unreadable: set[int] = set()
-        """Where something is that can't be read."""
+        """Where damage begins."""
         self.last = 0
-        """The highest number that a segment's name has."""
+        """The highest number of a segment."""
         paths = [path for path in sorted(folder.glob(f"*{_SUFFIX}")) if path.stem.isdigit()]
         for path in paths:
             self.last = max(self.last, int(path.stem))
             if path.is_file():
                 self._scan(int(path.stem), path, last=path is paths[-1])
             else:
-                logger.warning("%s is no file, and not read", path)
+                logger.warning("%s is not a file; the log ignores it", path)
 
     def path(self, segment: int) -> Path:
         return self.folder / f"{segment:08d}{_SUFFIX}"
 
-    def add(self, session_id: str, position: int, size: int, mark: int = 0, body: bytes = b"") -> None:
-        """Learn of a record."""
-        segment = position >> PLACE_BITS
-        if mark == 0:
+    def locate(self, position: int) -> tuple[Path, int]:
+        """The file that a position is in, and the place there."""
+        return self.path(position >> PLACE_BITS), position & (1 << PLACE_BITS) - 1
+
+    def add(self, session_id: str, segment: int, place: int, mark: int = 0, body: bytes = b"") -> None:
+        """Enter a record. Records whose session was removed, or has no first record, don't count."""
+        if mark:
+            self.forget(session_id, MARKS[mark])
+            return
+        if _OPENS in body[:_START]:
+            self._leave(session_id)
             self.removed.pop(session_id, None)
-            live = self.live[segment]
-            live[session_id] = live.get(session_id, 0) + size
-            self.used[segment] += size
-            self.places.setdefault(session_id, array("Q")).append(position)
-        elif mark == ANEW:
-            try:
-                self._name(session_id, position, size, _decode_anew(body))
-            except (msgspec.DecodeError, ValueError):
-                self.unreadable.add(position)
-        elif mark != COPY:
-            self.forget(session_id, REASONS[mark])
-            self.words[segment].add(session_id)
+            self.places[session_id] = array("Q")
+        if session_id in self.places:
+            self.places[session_id].append(segment << PLACE_BITS | place)
+            self.sessions_in[segment].add(session_id)
 
     def forget(self, session_id: str, reason: str) -> None:
-        """Learn that a session is gone."""
-        self.places.pop(session_id, None)
-        self.anew.pop(session_id, None)
-        self.cut.discard(session_id)
+        """Take a session out of the index."""
         self._leave(session_id)
         self.removed.pop(session_id, None)
         self.removed[session_id] = reason
         if len(self.removed) > _REMOVED_REMEMBERED:
             del self.removed[next(iter(self.removed))]
 
-    def records(self, session_id: str) -> Iterator[dict[str, Any]]:
-        """A session's records in order, up to the first that can't be read or that others are missing before."""
-        files: dict[int, BinaryIO] = {}
-        turns = 0
-        try:
-            for number, position in enumerate(self.places.get(session_id, ())):
-                record = self._read(files, position)
-                kind, index = (record["kind"], record.get("index", 0)) if record is not None else ("", 0)
-                turns = 0 if kind == "session" else turns  # another of the same name was before it
-                if record is None or (kind == "turn" and index != turns) or (kind == "masked" and index >= turns):
-                    logger.warning("session %s is damaged; only its first %d turns are read", session_id, turns)
-                    self.cut.add(session_id)
-                    del self.places[session_id][number:]
-                    return
-                turns += kind == "turn"
-                yield record
-        finally:
-            for file in files.values():
-                file.close()
-
-    def named(self, session_id: str, places: array[int], live: Mapping[int, int]) -> bytes:
-        """What names a session's records; `live` are their bytes by segment."""
-        sizes = [(segment, live[segment]) for segment in {position >> PLACE_BITS for position in places}]
-        return msgspec.msgpack.encode(Anew("anew", places.tobytes(), sizes, session_id in self.cut))
-
-    def drop(self, segment: int) -> None:
-        """Learn that a segment is no more."""
-        for known in (self.sizes, self.live, self.used, self.gone, self.words):
-            known.pop(segment, None)
+    def forget_segment(self, segment: int) -> None:
+        """Take a segment out of the index."""
+        self.sizes.pop(segment, None)
+        self.sessions_in.pop(segment, None)
         self.unreadable = {position for position in self.unreadable if position >> PLACE_BITS != segment}
 
-    def _name(self, session_id: str, position: int, size: int, said: Anew) -> None:
-        self._leave(session_id)
-        self.removed.pop(session_id, None)
-        self.places[session_id] = array("Q", said.places)
-        self.anew[session_id] = position
-        if said.damaged:
-            self.cut.add(session_id)
-        bytes_of = Counter(dict(said.live)) + Counter({position >> PLACE_BITS: size})
-        for segment, count in bytes_of.items():
-            self.live[segment][session_id] = count
-            self.used[segment] += count
+    def records(self, session_id: str) -> Iterator[dict[str, Any]]:
+        """A session's records in order. After damage, those count that follow a `resumed` record."""
+        turns, skipping = 0, False
+        with ExitStack() as files:
+            opened: dict[Path, BinaryIO] = {}
+            for position in self.places.get(session_id, ()):
+                record = self._read(opened, files, position)
+                kind, index = (record["kind"], record.get("index", 0)) if record is not None else ("", 0)
+                if record is not None and kind == RESUMED:
+                    skipping = skipping and record["turns"] != turns
+                elif not skipping and record is not None and _in_order(kind, index, turns):
+                    turns += kind == "turn"
+                    yield record
+                elif not skipping:
+                    logger.warning("session %s is damaged after its first %d turns", session_id, turns)
+                    self.damaged_sessions.add(session_id)
+                    skipping = True
 
     def _leave(self, session_id: str) -> None:
-        for segment, live in self.live.items():
-            if session_id in live:
-                self.used[segment] -= live.pop(session_id)
-                self.gone[segment].add(session_id)
+        self.damaged_sessions.discard(session_id)
+        for position in self.places.pop(session_id, ()):
+            self.sessions_in[position >> PLACE_BITS].discard(session_id)
 
-    def _read(self, files: dict[int, BinaryIO], position: int) -> dict[str, Any] | None:
-        segment, place = position >> PLACE_BITS, position & (1 << PLACE_BITS) - 1
+    def _read(self, opened: dict[Path, BinaryIO], files: ExitStack, position: int) -> dict[str, Any] | None:
+        path, place = self.locate(position)
         try:
-            if segment not in files:
-                files[segment] = open(self.path(segment), "rb")  # noqa: SIM115
-            body = read_body(files[segment], place)
+            if path not in opened:
+                opened[path] = files.enter_context(open(path, "rb"))  # noqa: SIM115
+            body = read_body(opened[path], place)
             record = _decode(body) if body is not None else None
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             record = None
@@ -198,28 +155,42 @@ class Index:
             place = 0
             while place < size:
                 end = _end(data, place)
-                if end is not None and _whole(data, place, end):
+                if end is not None and _is_whole(data, place, end):
                     name, mark, body = _parts(data, place, end)
-                    self.add(name, segment << PLACE_BITS | place, end - place, mark, body)
+                    self.add(name, segment, place, mark, body)
                     place = end
                     continue
                 behind = _next_whole(data, place + 1)
-                half = end > size if end is not None else size - place < HEAD.size
-                if last and half and behind == size:
+                cut_short = end > size if end is not None else size - place < HEAD.size
+                if last and cut_short and behind == size:
                     self.sizes[segment] = place
                     return
-                self._pass_over(data, segment, place, behind)
+                self._skip_damage(data, segment, place, behind)
                 place = behind
 
-    def _pass_over(self, data: _Data, segment: int, place: int, behind: int) -> None:
+    def _skip_damage(self, data: _Data, segment: int, place: int, behind: int) -> None:
         logger.warning("%s can't be read from byte %d to %d", self.path(segment), place, behind)
         self.unreadable.add(segment << PLACE_BITS | place)
         while (end := _end(data, place)) is not None and end <= behind:
-            name, mark, _ = _parts(data, place, end)
-            if name in self.places and mark != COPY:  # whose record this seems to be: it is read up to here
+            name, _, _ = _parts(data, place, end)
+            if name in self.places:  # this looks like its record: the session is read up to here
                 self.unreadable.add(segment << PLACE_BITS | place)
-                self.add(name, segment << PLACE_BITS | place, end - place)
+                self.add(name, segment, place)
             place = end
+
+
+def _in_order(kind: str, index: int, turns: int) -> bool:
+    """Whether a record follows the session's first `turns` turns with none missing between."""
+    return index == turns if kind == "turn" else kind != "masked" or index < turns
+
+
+def mark_removed(path: Path, place: int, session_id: str, reason: str) -> None:
+    """Mark a session's first record in place, which works on a full disk too."""
+    with open(path, "r+b", buffering=0) as file:
+        body = read_body(file, place)
+        if body is not None:
+            file.seek(place)
+            file.write(pack_record(session_id, body, MARKS.index(reason))[: HEAD.size])
 
 
 def read_body(file: BinaryIO, place: int) -> bytes | None:
@@ -230,7 +201,7 @@ def read_body(file: BinaryIO, place: int) -> bytes | None:
         return None
     length, _, name, _ = HEAD.unpack(head)
     data = head + file.read(name + length)
-    return _parts(data, 0, len(data))[2] if _end(data, 0) == len(data) and _whole(data, 0, len(data)) else None
+    return _parts(data, 0, len(data))[2] if _end(data, 0) == len(data) and _is_whole(data, 0, len(data)) else None
 
 
 def _parts(data: _Data, place: int, end: int) -> tuple[str, int, bytes]:
@@ -244,34 +215,28 @@ def _end(data: _Data, place: int) -> int | None:
     if place + HEAD.size > len(data):
         return None
     length, _, name, mark = HEAD.unpack_from(data, place)
-    if not 0 < name <= _LONGEST_ID or mark > COPY or (not length and not 0 < mark < len(REASONS)):
+    if not 0 < name <= _LONGEST_ID or mark >= len(MARKS) or not length:
         return None
     start = place + HEAD.size
     return start + name + length if _ID.fullmatch(data, start, start + name) else None
 
 
-def _whole(data: _Data, place: int, end: int) -> bool:
+def _is_whole(data: _Data, place: int, end: int) -> bool:
     if end > len(data):
         return False
-    length, check, name, mark = HEAD.unpack_from(data, place)
+    _, check, name, mark = HEAD.unpack_from(data, place)
     start = place + HEAD.size
-    body = data[start + name : end]
-    if check == zlib.crc32(body, zlib.crc32(data[start : start + name], mark)):
-        return True
-    # Records had a checksum of the body alone once, and none with a mark had a body.
-    return check == zlib.crc32(body) and (mark == 0 or (not length and mark < len(REASONS)))
+    return bool(check == zlib.crc32(data[start + name : end], zlib.crc32(data[start : start + name], mark)))
 
 
 def _next_whole(data: _Data, place: int) -> int:
-    """Where the next whole record begins; the end of the data if there is none."""
+    """Where the next whole record begins, or where the data ends."""
     for found in _LIKE_A_HEAD.finditer(data, place + 8):
         at = found.start() - 8
         end = _end(data, at)
         if end is None or end > len(data):
             continue
-        length = HEAD.unpack_from(data, at)[0]
-        if length and _FIRST_FIELD not in data[end - length : min(end, end - length + 10)]:
-            continue
-        if _whole(data, at, end):
+        start = end - HEAD.unpack_from(data, at)[0]
+        if _KIND in data[start : min(end, start + _START)] and _is_whole(data, at, end):
             return at
     return len(data)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from ..call.unbridged import CHANGED, UNAVOIDABLE
-from .turn import NO_LOGPROB, SIDE_CALL, TRUNCATED, UNDELIVERED, Turn
+from .reasons import CHANGED, NO_LOGPROB, SIDE_CALL, TRUNCATED, UNAVOIDABLE, UNDELIVERED
+from .turn import Turn
 
 
 @dataclass(frozen=True)
-class Span:
+class TurnSpan:
     """A turn's sampled tokens within a row."""
 
     turn: int
@@ -50,7 +50,7 @@ class Row:
     weight: float
     prompt_length: int
     """Tokens before the first sampled one."""
-    spans: tuple[Span, ...]
+    spans: tuple[TurnSpan, ...]
     versions: tuple[tuple[str, int, int], ...]
     """Weight version, start and end of each stretch of sampled tokens that has one."""
     routes: RouteTable | None = None
@@ -218,7 +218,7 @@ def _row(path: list[Turn], trained: set[Turn]) -> Row:
         logprobs[place:end] = values
         if turn in trained:
             mask[place:end] = np.isfinite(values)
-        spans.append(Span(turn.index, place, end, turn in trained, turn.finish))
+        spans.append(TurnSpan(turn.index, place, end, turn in trained, turn.finish))
         for version, count in turn.versions:
             if version:
                 versions.append((version, place, place + count))

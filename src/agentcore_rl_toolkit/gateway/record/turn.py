@@ -2,7 +2,7 @@
 
 Turns share prefixes. A turn's prompt is the first `keep` tokens of its parent (prompt and sampled together), then
 `delta`; so a session's memory is linear in the tokens it sampled and received, at four bytes an id and four more a
-logprob. Turns that go on from each other are one `Line`, so that a prompt is read in one piece however many they are.
+logprob. Turns that continue each other share one growing `TokenBuffer`, so that reading a prompt is one copy.
 """
 
 from __future__ import annotations
@@ -18,25 +18,21 @@ from ...errors import EngineError
 
 LOGPROBS = "f"
 
-# Why the tokens of a turn are not trained on.
-ABORTED = "aborted"  # the client went away while they were sampled
-ENGINE_ERROR = "engine_error"  # the engine failed before the turn was whole
-UNDELIVERED = "undelivered"  # sampled whole, but the client never received them
-TRUNCATED = "truncated"  # cut at the token limit, and the session masks such turns
-SIDE_CALL = "side_call"  # the session leaves such calls out of training
-NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob (a token, not a turn)
 
-
-class Line:
-    """The ids of turns that go on from each other, in one array. It only ever grows."""
+class TokenBuffer:
+    """The ids of turns that continue each other, in one array that only grows."""
 
     __slots__ = ("_before", "_ids", "_start")
 
-    def __init__(self, before: Line | None, start: int) -> None:
+    def __init__(self, before: TokenBuffer | None, start: int) -> None:
         """`before` has the first `start` ids."""
         self._before = before
         self._start = start
         self._ids = array(IDS)
+
+    def __len__(self) -> int:
+        """How many ids it holds itself."""
+        return len(self._ids)
 
     @property
     def end(self) -> int:
@@ -50,12 +46,12 @@ class Line:
         if start >= self._start:
             return self._ids[start - self._start : end - self._start]
         parts: list[array[int]] = []
-        line: Line | None = self
-        while line is not None and end > start:
-            if end > line._start:
-                parts.append(line._ids[max(0, start - line._start) : end - line._start])
-                end = line._start
-            line = line._before
+        buffer: TokenBuffer | None = self
+        while buffer is not None and end > start:
+            if end > buffer._start:
+                parts.append(buffer._ids[max(0, start - buffer._start) : end - buffer._start])
+                end = buffer._start
+            buffer = buffer._before
         whole = array(IDS)
         for part in reversed(parts):
             whole.extend(part)
@@ -76,47 +72,46 @@ class Turn:
     """One for each sampled token; NaN where the engine gave none."""
     finish: str
     versions: tuple[tuple[str, int], ...] = ()
-    """Weight versions and how many sampled tokens each is behind, in order; `""` for tokens of no known version."""
+    """Weight versions with their number of sampled tokens, in order; `""` for tokens of unknown version."""
     masked: str | None = None
-    """Why none of it is trained on, if so."""
+    """Why none of it is trained on: one of `reasons`."""
     origin: str = "first"
-    """How its prompt came about: `first`, `bridge`, `render` (the history was changed, or could not be bridged)."""
+    """How its prompt came about: `first`, `bridge`, or `render` (a changed history, or one that can't be bridged)."""
     unbridged: str = ""
-    """Why its prompt was rendered anew, if it was: one of `unbridged`."""
+    """Why its prompt was rendered anew: one of `reasons`."""
     routes: Routes | None = None
     """Expert routes of the tokens that the parents' routes don't cover."""
     parse_failures: int = 0
     tool_calls: int = 0
     omitted: dict[str, int] = field(default_factory=dict)
-    """What the client sent and the model was not shown, by kind, as far as it is new in this turn's prompt."""
+    """New parts of the prompt that the client sent and the model doesn't see, counted by kind."""
     started: float = 0.0
     seconds: float = 0.0
     uid: str = ""
-    """Names its response and its tool calls."""
+    """The id of its response, and the start of its tool calls' ids."""
     prompt_length: int = field(init=False)
     length: int = field(init=False)
     """Tokens of prompt and sampled together."""
-    _line: Line = field(init=False, repr=False)
+    buffer: TokenBuffer = field(init=False, repr=False)
 
     def __post_init__(self, delta_ids: array[int], sampled_ids: array[int]) -> None:
-        line = self.parent._line if self.parent is not None else None
-        # Whoever is first to go on from all of a turn goes on in its line; others branch off.
-        if line is None or self.keep != line.end:
-            line = Line(line, self.keep)
-        self._line = line
-        self._line.add(delta_ids)
-        self._line.add(sampled_ids)
+        before = self.parent.buffer if self.parent is not None else None
+        # The first turn that continues all of its parent appends to the parent's buffer; others branch off.
+        shares = before is not None and self.keep == before.end
+        self.buffer = before if before is not None and shares else TokenBuffer(before, self.keep)
+        self.buffer.add(delta_ids)
+        self.buffer.add(sampled_ids)
         self.prompt_length = self.keep + len(delta_ids)
         self.length = self.prompt_length + len(sampled_ids)
 
     @property
     def delta(self) -> array[int]:
         """What the prompt has beyond the parent's first `keep` tokens."""
-        return self._line.tokens(self.keep, self.prompt_length)
+        return self.buffer.tokens(self.keep, self.prompt_length)
 
     @property
     def sampled(self) -> array[int]:
-        return self._line.tokens(self.prompt_length, self.length)
+        return self.buffer.tokens(self.prompt_length, self.length)
 
     def path(self) -> Iterator[Turn]:
         """This turn, its parent, and so on to the first."""
@@ -125,8 +120,8 @@ class Turn:
             yield turn
             turn = turn.parent
 
-    def goes_on_from(self, other: Turn) -> bool:
-        """Whether its prompt has what `other` sampled."""
+    def continues(self, other: Turn) -> bool:
+        """Whether its prompt contains tokens that `other` sampled."""
         kept = self.keep
         for turn in self.path():
             if turn is other and turn is not self:
@@ -139,13 +134,13 @@ class Turn:
         return self.tokens(self.prompt_length)
 
     def tokens(self, end: int | None = None, start: int = 0) -> array[int]:
-        """The ids of prompt and sampled together, from `start` to `end` (all of them, if not said)."""
-        return self._line.tokens(start, self.length if end is None else min(end, self.length))
+        """The ids of prompt and sampled together, from `start` to `end` (by default all)."""
+        return self.buffer.tokens(start, self.length if end is None else min(end, self.length))
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Some sampled tokens, as clients that ask for logprobs get them."""
+    """Sampled tokens for clients that ask for logprobs."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
@@ -154,7 +149,7 @@ class Tokens:
 
 @dataclass(slots=True)
 class Draft:
-    """What of a turn has been sampled so far."""
+    """The part of a turn that has been sampled so far."""
 
     started: float
     sampled: array[int] = field(default_factory=lambda: array(IDS))
@@ -164,7 +159,8 @@ class Draft:
     routes: Routes | None = None
     sent: int = 0
 
-    def take(self, sampled: Sampled, weight_version: str | None) -> None:
+    def add_chunk(self, sampled: Sampled, weight_version: str | None) -> None:
+        """Add what an engine sampled; `weight_version` counts where the engine gives none."""
         self.add(sampled.token_ids, sampled.logprobs, sampled.weight_version or weight_version)
         if sampled.top_logprobs is not None:
             self.tops.extend(sampled.top_logprobs)
@@ -179,10 +175,10 @@ class Draft:
             self.sampled.extend(ids)
         except (OverflowError, TypeError) as error:
             del self.sampled[before:]
-            raise EngineError(f"the engine sampled what is no token id: {error}", sampled_any=True) from None
+            raise EngineError(f"the engine sampled an invalid token id: {error}", sampled_any=True) from None
         try:
             self.logprobs.extend(logprobs)  # type: ignore[arg-type]
-        except TypeError:  # some are missing; what was taken in before the first of them is taken back
+        except TypeError:  # some are missing: start over
             del self.logprobs[before:]
             self.logprobs.extend([math.nan if value is None else value for value in logprobs])
         missing = len(self.sampled) - len(self.logprobs)
@@ -197,22 +193,23 @@ class Draft:
             self.versions.append([version, len(ids)])
 
     def known_versions(self) -> tuple[tuple[str, int], ...]:
-        """Weight versions by number of tokens; nothing if none is known."""
+        """Weight versions by number of tokens; empty if none is known."""
         spans = tuple((version, count) for version, count in self.versions)
         return spans if any(version for version, _ in spans) else ()
 
-    def unsent(self) -> Tokens:
+    def take_unsent(self) -> Tokens:
+        """The tokens sampled since the last time."""
         start, self.sent = self.sent, len(self.sampled)
         return Tokens(self.sampled[start:], self.logprobs[start:], self.tops[start:])
 
 
 def new_routes(routes: Routes | None, parent: Turn | None, keep: int) -> Routes | None:
     """The part of an engine's routes that the turns before don't have."""
-    return routes.since(covered(parent, keep)) if routes is not None else None
+    return routes.since(count_routed(parent, keep)) if routes is not None else None
 
 
-def covered(parent: Turn | None, keep: int) -> int:
-    """Up to where the routes of a prompt's tokens are known, from the turns before."""
+def count_routed(parent: Turn | None, keep: int) -> int:
+    """How many of a prompt's first tokens have routes from the turns before."""
     turn = parent
     while turn is not None and turn.routes is None:
         keep, turn = min(keep, turn.keep), turn.parent

@@ -15,7 +15,7 @@ from typing import Any
 from ...engine.base import IDS
 from ...errors import RenderFault
 from ..call.chat import ChatCall, Message, Reply, parse_arguments
-from ..call.unbridged import MEANINGS
+from ..record.reasons import MEANINGS
 from ..record.trajectory import Fidelity
 from ..record.turn import LOGPROBS, Turn
 from .chat_template import ChatTemplate

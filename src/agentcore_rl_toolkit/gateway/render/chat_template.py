@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..call import unbridged
 from ..call.chat import Message, parse_arguments
+from ..record import reasons
 from .probes import SYSTEM, TOOL, USER, calling, result, shared, without_thoughts
 
 _MARK, _NEXT, _THOUGHT_MARK = "probe51mark", "probe82mark", "probe37mark"
@@ -191,7 +191,7 @@ class TemplateBridge:
         calls = len(reply.get("tool_calls") or ()) if self._shows_calls else 0
         end = self._ends[min(calls, 2)]
         if end is None:
-            return unbridged.NO_TURN_END
+            return reasons.NO_TURN_END
         before = [_plain(message) for message in messages[: used - 1]]
         marked = _marked(reply, calls) | ({"reasoning_content": _THOUGHT_MARK} if thought else {})
         try:
@@ -201,13 +201,13 @@ class TemplateBridge:
             prompt, whole = self._with_and_without(before, [marked, *new], tools)
         head, found, tail = whole.rpartition(_MARK)
         if not found:
-            return unbridged.REPLY_HIDDEN
+            return reasons.REPLY_HIDDEN
         if thought and _THOUGHT_MARK not in head:
-            return unbridged.THOUGHT_DROPPED
+            return reasons.THOUGHT_DROPPED
         if not _starts(head, prompt.removesuffix(self._opening), exact):
-            return unbridged.REWRITTEN
+            return reasons.REWRITTEN
         if not tail.startswith(end.before + end.token):
-            return unbridged.NO_TURN_END
+            return reasons.NO_TURN_END
         closed = bool(sampled) and sampled[-1] in stop_ids
         return self._new_ids(tail, end, closed=closed, calls=bool(calls))
 

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 from ...engine.base import IDS
 from ...errors import ConfigError, RenderFault
-from ..call import unbridged
 from ..call.chat import ChatCall, Message, Reply, has_assistant
+from ..record import reasons
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .families import History, choose
@@ -128,7 +128,7 @@ class ChatRenderer:
             return self._bridge_appended(turn, call, used, appended)
         new = call.messages[used:]
         if not new or has_assistant(new):
-            return unbridged.FOREIGN
+            return reasons.FOREIGN
         known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - _TAIL)).tolist()
         sampled = turn.sampled.tolist()
         renderer = self._renderer(call.template)
@@ -147,13 +147,13 @@ class ChatRenderer:
         elif (shown := self._bridge_shown(renderer, call, used, sampled)) is not None:
             return turn.length, array(IDS, shown)
         elif self.history == "template" and any(message["role"] == "user" for message in new):
-            return unbridged.THOUGHT_DROPPED
+            return reasons.THOUGHT_DROPPED
         else:
-            return unbridged.REFUSED
+            return reasons.REFUSED
         old = known + sampled
         common = len(old) if ids[: len(old)] == old else _common(ids, old)
         if common < len(known):
-            return unbridged.REFUSED
+            return reasons.REFUSED
         return turn.length - (len(old) - common), array(IDS, ids[common:])
 
     def _bridge_shown(self, renderer: Any, call: ChatCall, used: int, sampled: list[int]) -> list[int] | None:
@@ -201,7 +201,7 @@ class ChatRenderer:
         start, probed_end = self._said_after_probe(call, [_PROBE]), self._said_after_probe(call, new)
         end = len(probe) - len(start or ())
         if not start or not probed_end or probe[end:].tolist() != start:
-            return unbridged.REFUSED
+            return reasons.REFUSED
         return keep, probe[:end] + array(IDS, probed_end)
 
     def _said_after_probe(self, call: ChatCall, messages: list[Message]) -> list[int] | None:

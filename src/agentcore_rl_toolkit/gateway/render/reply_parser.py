@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ..call.chat import ChatCall, Reply, ToolCall, written_arguments
+from ..call.chat import ChatCall, Reply, ToolCall, write_arguments
 from .tokenizer import Tokenizer
 
 _TEXT_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -81,7 +81,7 @@ def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:
     """Add a call to the reply, if it can be sent to a client."""
     if not name or not isinstance(name, str) or not _sendable(name):
         return False
-    text = written_arguments(arguments or {})
+    text = write_arguments(arguments or {})
     if not _sendable(text):
         text = json.dumps(json.loads(text))  # lone surrogates, escaped
     reply.tool_calls.append(ToolCall(f"call_{uid or uuid.uuid4().hex}_{len(reply.tool_calls)}", name, text))

@@ -15,7 +15,7 @@ from ..call.chat import ChatCall, TextCall
 from ..record.turn import Tokens
 
 if TYPE_CHECKING:
-    from ..record.session import Answer, Outcome, Session
+    from ..record.session import CallAnswer, ChoiceOutcome, Session
 
 SSE = "text/event-stream; charset=utf-8"
 
@@ -47,19 +47,19 @@ class Exchange(Protocol):
     call: ChatCall | TextCall
     stream: bool
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         """The whole answer."""
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         """The call is valid and about to be sampled; nothing is sent yet."""
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
         """A choice's next text, with the tokens since the last piece. The first may be empty."""
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         """A choice's tool calls and its end; pieces had all its text."""
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         """The stream's last bytes."""
 
     def fail(self, fault: GatewayFault) -> bytes:

@@ -18,7 +18,7 @@ from agentcore_rl_toolkit.backends.slime.convert import (
     to_samples,
 )
 from agentcore_rl_toolkit.backends.slime.rewards import fit_batch, post_process, restore_batch
-from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, Span
+from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, TurnSpan
 from agentcore_rl_toolkit.rollout import Action
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
@@ -79,7 +79,7 @@ def test_what_is_not_trained_on_is_no_sample() -> None:
 
 
 def test_a_reply_that_was_cut_off_is_truncated() -> None:
-    row = replace(make_row(), spans=(Span(0, 3, 4, True, "stop"), Span(1, 4, 5, True, "length")))
+    row = replace(make_row(), spans=(TurnSpan(0, 3, 4, True, "stop"), TurnSpan(1, 4, 5, True, "length")))
     ((made,),) = to_samples(make_group(make_rollout(1.0, row)), [sample()], decode)
     assert made.status is type(made).Status.TRUNCATED
 

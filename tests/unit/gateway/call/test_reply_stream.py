@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Reply
-from agentcore_rl_toolkit.gateway.call.reply_stream import ReplyStream, Text, streams
+from agentcore_rl_toolkit.gateway.call.reply_stream import ReplyStream, Text, can_stream
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import FAMILIES, PLAIN_TEMPLATE, make_tokenizer
 
 # Of GLM-4.5 the renderer takes all for a thought that no thought begins; it is tested with replies that have one.
-STREAMING = [family for family in FAMILIES if streams(family) and family != "glm-4.5"]
+STREAMING = [family for family in FAMILIES if can_stream(family) and family != "glm-4.5"]
 TOOLS = [
     {
         "type": "function",
@@ -60,7 +60,7 @@ def read(
         stop=stop,
         calls=tools,
         thinking=render.tokenizer.decode(prompt[-4:]).rstrip().endswith("<think>"),
-        live=streams(render.name),
+        live=can_stream(render.name),
     )
     places = sorted({0, *(cut % (len(ids) + 1) for cut in cuts), len(ids)})
     passed = [stream.feed(ids[start:end]) for start, end in itertools.pairwise(places)]
@@ -200,8 +200,8 @@ def test_a_broken_call_comes_at_the_end() -> None:
 
 
 def test_what_does_not_stream_is_passed_on_when_whole() -> None:
-    assert not streams("gpt-oss")
-    assert not streams("laguna-xs.2")
+    assert not can_stream("gpt-oss")
+    assert not can_stream("laguna-xs.2")
     render = renderer("laguna-xs.2")
     ids = render.tokenizer.encode("the answer")
     passed, reply, _ = read("laguna-xs.2", ids, range(20))

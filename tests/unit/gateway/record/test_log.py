@@ -13,14 +13,14 @@ import pytest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError, GatewayFault
 from agentcore_rl_toolkit.gateway.call.core import Core
-from agentcore_rl_toolkit.gateway.record.log import Log, Weights
+from agentcore_rl_toolkit.gateway.record.log import Log, WeightState
 from agentcore_rl_toolkit.gateway.record.replay import build_session
-from agentcore_rl_toolkit.gateway.record.segments import Index
+from agentcore_rl_toolkit.gateway.record.segments import SegmentIndex
 from agentcore_rl_toolkit.gateway.record.session import Session, read_settings
 from agentcore_rl_toolkit.gateway.record.turn import Turn
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
-from support.log import add_turn, files_of_at_most, new_session, opened
+from support.log import add_turn, files_of_at_most, new_session, opened, turns_of
 from support.tokenizers import make_tokenizer
 
 
@@ -79,7 +79,7 @@ def test_a_kill_at_any_byte_loses_no_whole_record(tmp_path: Path):
         folder.mkdir(exist_ok=True)
         (folder / segment.name).write_bytes(data[:cut])
         whole = sum(end <= cut for end in ends)
-        read = build_session(Index(folder).records("one"))
+        read = build_session(SegmentIndex(folder).records("one"))
         assert (len(read.tree.turns) + 1 if read is not None else 0) == whole, cut
 
 
@@ -92,7 +92,7 @@ def test_half_a_record_is_dropped_and_the_next_goes_on_from_there(tmp_path: Path
     (segment,) = tmp_path.glob("*.turns")
     os.truncate(segment, segment.stat().st_size - 1)
     with opened(tmp_path) as log:
-        assert "half a record" in caplog.text
+        assert "a part of a record" in caplog.text
         assert log.size == whole == segment.stat().st_size
         read = log.load("one")
         assert read is not None
@@ -183,7 +183,7 @@ def test_what_is_removed_stays_removed_when_segments_in_the_middle_go(tmp_path: 
         filler = [new_session(log, f"s{number}") for number in range(20)]
         for session in filler:
             add_turn(log, session)
-        log.remove(removed.id)  # said in a later segment than its records are in
+        log.remove(removed.id)
         filler += [new_session(log, f"t{number}") for number in range(60)]
         for session in filler:
             log.remove(session.id)
@@ -219,12 +219,12 @@ def test_only_its_owner_may_read_it(tmp_path: Path):
 
 def test_the_weights_that_were_named_last(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     with opened(tmp_path) as log:
-        assert log.read_weights() == Weights(None, False)
+        assert log.read_weights() == WeightState(None, False)
         log.write_weights("1", paused=True)
         log.write_weights("é2", paused=False)
-        assert log.read_weights() == Weights("é2", False)
+        assert log.read_weights() == WeightState("é2", False)
     with opened(tmp_path) as log:
-        assert log.read_weights() == Weights("é2", False)
+        assert log.read_weights() == WeightState("é2", False)
         assert log.sessions() == []
     assert caplog.text == ""
 
@@ -233,8 +233,8 @@ def test_the_weights_that_were_named_last(tmp_path: Path, caplog: pytest.LogCapt
 def test_weights_that_can_not_be_read_are_not_known(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture):
     with opened(tmp_path) as log:
         (tmp_path / "weights.json").write_bytes(content)
-        assert log.read_weights() == Weights()
-    assert "is not known" in caplog.text
+        assert log.read_weights() == WeightState()
+    assert "say which weights were sampled" in caplog.text
 
 
 # Disks that fail
@@ -272,7 +272,7 @@ def test_weights_that_the_disk_does_not_take(tmp_path: Path, caplog: pytest.LogC
         with files_of_at_most(5):
             log.write_weights("2", paused=True)
         assert log.failures == 1
-        assert log.read_weights() == Weights("1", False)
+        assert log.read_weights() == WeightState("1", False)
     assert "could not be logged" in caplog.text
 
 
@@ -372,8 +372,43 @@ def test_an_old_session_that_stays_open_does_not_cost_the_closed_ones(tmp_path: 
         assert all(log.load(name) is not None for name in log.sessions())
 
 
+def test_a_log_that_is_full_of_what_is_needed_says_so(tmp_path: Path, renderer: ChatRenderer):
+    async def run() -> None:
+        log = Log(tmp_path, max_bytes=40_000)
+        core = Core(ScriptedEngine([]), renderer, log=log)
+        kept = []
+        with pytest.raises(GatewayFault) as refused:  # noqa: PT012
+            while True:
+                assert not log.crowded
+                kept.append(core.sessions.open(read_settings({"metadata": {"x": "y" * 1000}})))
+        assert (refused.value.code, refused.value.retry_after) == ("log_full", 60)
+        assert log.crowded
+        for session in kept[:20]:
+            core.sessions.delete(session.id)
+        core.sessions.open(read_settings({}))
+        assert not log.crowded
+        await core.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_that_stays_open_holds_back_only_segments_with_its_records(tmp_path: Path):
+    with opened(tmp_path, max_bytes=80_000) as log:
+        long = new_session(log, "long")
+        for number in range(300):
+            if number % 100 == 0:
+                add_turn(log, long)
+            log.remove(new_session(log, f"s{number}", metadata={"x": "y" * 1000}).id)
+        assert log.size < 50_000
+    with opened(tmp_path) as log:
+        assert log.sessions() == ["long"]
+        assert turns_of(log, "long") == 3
+        assert log.damaged == 0
+
+
 def test_long_integers_in_a_history_are_logged(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
+        new_session(log, "s")
         log.write("s", "x", messages=[{"arguments": {"n": 2**70, "m": [10**400]}}])
-        (record,) = log._index.records("s")
+        _, record = SegmentIndex(tmp_path).records("s")
         assert record["messages"] == [{"arguments": {"n": 2.0**70, "m": [math.inf]}}]

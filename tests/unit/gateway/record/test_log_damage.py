@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import zlib
 from pathlib import Path
 
 import pytest
 
 from agentcore_rl_toolkit.gateway.record.log import Log
 from agentcore_rl_toolkit.gateway.record.replay import build_session
-from agentcore_rl_toolkit.gateway.record.segments import HEAD, PLACE_BITS, Index, pack
+from agentcore_rl_toolkit.gateway.record.segments import HEAD, PLACE_BITS, SegmentIndex, pack_record
 from support.log import add_turn, new_session, opened, turns_of
 
 
@@ -20,7 +19,7 @@ def segment_of(folder: Path) -> Path:
 
 
 def places_of(folder: Path, session_id: str) -> list[int]:
-    return [position & (1 << PLACE_BITS) - 1 for position in Index(folder).places[session_id]]
+    return [position & (1 << PLACE_BITS) - 1 for position in SegmentIndex(folder).places[session_id]]
 
 
 def change(path: Path, place: int, new: bytes) -> None:
@@ -85,7 +84,7 @@ def test_any_byte_of_a_record_may_be_wrong(tmp_path: Path, offset: int):
         folder = tmp_path / str(bit)
         folder.mkdir()
         (folder / segment.name).write_bytes(data)
-        index = Index(folder)
+        index = SegmentIndex(folder)
         assert index.sizes == {1: len(data)}
         assert len(index.unreadable) == 1
         read = [build_session(index.records(name)) for name in ("one", "other")]
@@ -121,12 +120,12 @@ def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int):
 
 
 @pytest.mark.parametrize(
-    "record", [pack("", b"\x81\xa4kind\xa1x"), pack("one", b""), pack("o/e", b"\x81\xa4kind\xa1x")]
+    "record", [pack_record("", b"\x81\xa4kind\xa1x"), pack_record("one", b""), pack_record("o/e", b"\x81\xa4kind\xa1x")]
 )
 def test_what_has_no_name_or_no_body_is_no_record(tmp_path: Path, record: bytes):
     segment = written(tmp_path)
     segment.write_bytes(segment.read_bytes() + record)
-    index = Index(tmp_path)
+    index = SegmentIndex(tmp_path)
     assert len(index.unreadable) == 1
     assert [len(index.places[name]) for name in ("one", "other")] == [7, 7]
     assert len(index.places) == 2
@@ -156,8 +155,8 @@ def test_a_file_of_anything_is_kept_and_passed_over(tmp_path: Path):
 def test_looking_for_the_next_record_reads_each_byte_a_few_times(tmp_path: Path):
     """Heads that promise much, all over the damage, are not each followed to their ends."""
     like = HEAD.pack(3_000_000, 7, 3, 0) + b"abc"
-    tmp_path.joinpath("00000001.turns").write_bytes(like * 300_000 + pack("one", b"\x81\xa4kind\xa1x"))
-    index = Index(tmp_path)  # following each would be 900 gigabytes
+    tmp_path.joinpath("00000001.turns").write_bytes(like * 300_000 + pack_record("one", b"\x81\xa4kind\xa7session"))
+    index = SegmentIndex(tmp_path)  # following each would be 900 gigabytes
     assert list(index.places) == ["one"]
     assert len(index.unreadable) == 1
 
@@ -165,12 +164,11 @@ def test_looking_for_the_next_record_reads_each_byte_a_few_times(tmp_path: Path)
 def test_a_body_that_is_none_is_damage(tmp_path: Path):
     with opened(tmp_path) as log:
         add_turn(log, new_session(log, "one"))
-        log._append("one", b"\x81\xa4kind")
-        log._append("two", b"\x93\x01\x02\x03")
+    segment = segment_of(tmp_path)
+    segment.write_bytes(segment.read_bytes() + pack_record("one", b"\x81\xa4kind"))
     with opened(tmp_path) as log:
         assert turns_of(log, "one") == 1
-        assert log.load("two") is None
-        assert log.damaged == 2
+        assert log.damaged == 1
 
 
 def test_other_things_of_a_segments_name_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -179,31 +177,13 @@ def test_other_things_of_a_segments_name_are_left_alone(tmp_path: Path, caplog: 
     (folder / "00000002.turns").mkdir()
     (folder / "00000003.turns").symlink_to(tmp_path / "nowhere")
     with opened(folder, max_bytes=8) as log:
-        assert "is no file" in caplog.text
+        assert "is not a file" in caplog.text
         session = new_session(log, "new")
         add_turn(log, session)
         assert log.failures == 0
     assert not (tmp_path / "nowhere").exists()
     with opened(folder) as log:
         assert [turns_of(log, name) for name in ("one", "other", "new")] == [6, 6, 1]
-
-
-def test_records_with_the_checksum_of_old_are_read(tmp_path: Path):
-    segment = written(tmp_path)
-    data = bytearray(segment.read_bytes())
-    for name in ("one", "other"):
-        for place in places_of(tmp_path, name):
-            length, _, size, _ = HEAD.unpack_from(data, place)
-            start = place + HEAD.size + size
-            HEAD.pack_into(data, place, length, zlib.crc32(data[start : start + length]), size, 0)
-    segment.write_bytes(data + HEAD.pack(0, 0, 5, 1) + b"other")
-    with opened(tmp_path) as log:
-        assert log.damaged == 0
-        assert turns_of(log, "one") == 6
-        assert log.removed == {"other": "deleted"}
-    change(segment, places_of(tmp_path, "one")[6] + 10, b"\x01")  # those that say that a session is gone had no body
-    with opened(tmp_path) as log:
-        assert turns_of(log, "one") == 5
 
 
 # What comes after damage
@@ -248,11 +228,11 @@ def test_a_kill_at_any_byte_after_damage_leaves_the_readable_turns(tmp_path: Pat
         folder = tmp_path / "cut"
         folder.mkdir(exist_ok=True)
         (folder / segment.name).write_bytes(data[:cut])
-        index = Index(folder)
+        index = SegmentIndex(folder)
         read = build_session(index.records("one"))
         assert read is not None
         assert len(read.tree.turns) == 3 + sum(end <= cut for end in ends), cut
-        assert index.cut == {"one"}
+        assert index.damaged_sessions == {"one"}
 
 
 def test_a_missing_turn_that_nobody_saw_ends_the_session_before_it(tmp_path: Path):
@@ -292,16 +272,19 @@ def test_a_damaged_session_can_be_removed_and_opened_anew(tmp_path: Path):
     assert os.path.exists(segment)
 
 
-def test_a_session_damaged_at_its_beginning_is_none_and_keeps_its_name(tmp_path: Path):
+def test_a_session_without_its_first_record_is_lost(tmp_path: Path):
     segment = written(tmp_path)
     change(segment, places_of(tmp_path, "one")[0] + 60, b"\xff\xff")
     with opened(tmp_path) as log:
-        assert log.load("one") is None
-        assert log.has("one")
+        assert log.sessions() == ["other"]
+        assert log.damaged == 1
         assert turns_of(log, "other") == 6
+        add_turn(log, new_session(log, "one"))
+    with opened(tmp_path) as log:
+        assert turns_of(log, "one") == 1
 
 
-def test_a_segment_that_somebody_removed(tmp_path: Path):
+def test_a_segment_that_is_missing(tmp_path: Path):
     with opened(tmp_path, max_bytes=8 * 1000) as log:
         session = new_session(log, "one")
         for _ in range(8):

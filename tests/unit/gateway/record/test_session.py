@@ -10,7 +10,7 @@ import pytest
 
 from agentcore_rl_toolkit.engine.base import Sampling
 from agentcore_rl_toolkit.errors import GatewayFault
-from agentcore_rl_toolkit.gateway.record.session import Answer, Session, read_settings
+from agentcore_rl_toolkit.gateway.record.session import CallAnswer, Session, read_settings
 from agentcore_rl_toolkit.gateway.wire.openai.sampling import read_sampling
 
 
@@ -85,12 +85,12 @@ def test_a_clock_that_is_set_expires_nothing(monkeypatch: pytest.MonkeyPatch):
 def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten():
     async def run() -> None:
         one = session()
-        running = Answer(0, "running", "m", b"running")
-        one.remember(running)
+        running = CallAnswer(0, "running", "m", b"running")
+        one.remember_answer(running)
         for number in range(100):
-            answer = Answer(0, str(number), "m", b"%d" % number)
+            answer = CallAnswer(0, str(number), "m", b"%d" % number)
             answer.done.set()
-            one.remember(answer)
+            one.remember_answer(answer)
         assert one.answers[b"running"] is running
         assert b"99" in one.answers
         assert b"0" not in one.answers
@@ -101,7 +101,7 @@ def test_the_latest_answers_are_remembered_and_those_in_flight_never_forgotten()
 
 def test_an_answer_is_whole_when_it_ended_well():
     async def run() -> None:
-        answer = Answer(0, "u", "m", b"r")
+        answer = CallAnswer(0, "u", "m", b"r")
         assert not answer.whole
         answer.done.set()
         assert not answer.whole  # it failed

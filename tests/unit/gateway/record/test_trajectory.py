@@ -14,18 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import IDS, Routes, Sampled
-from agentcore_rl_toolkit.gateway.record.trajectory import Row, Trajectories, fold
-from agentcore_rl_toolkit.gateway.record.turn import (
+from agentcore_rl_toolkit.gateway.record.reasons import (
     ABORTED,
     ENGINE_ERROR,
-    LOGPROBS,
     NO_LOGPROB,
     TRUNCATED,
     UNDELIVERED,
-    Draft,
-    Turn,
 )
-from support.steps import steps
+from agentcore_rl_toolkit.gateway.record.trajectory import Row, Trajectories, fold
+from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Draft, Turn
 
 WIDTH = 2
 
@@ -437,26 +434,17 @@ def test_any_stretch_of_a_turns_tokens_is_cut_from_the_whole(session: Session, d
         assert turn.tokens(end, start) == whole[start:end]
 
 
-def chain(turns: int, *, aborted: bool = False) -> Session:
+def chain(turns: int) -> Session:
     session = Session()
     turn = session.turn(delta=8, sampled=8)
     for _ in range(turns - 1):
-        if aborted:
-            session.turn(turn, masked=ABORTED)
         turn = session.turn(turn, delta=8, sampled=8)
     return session
 
 
-@pytest.mark.parametrize("aborted", [False, True])
-def test_folding_costs_as_much_per_turn_in_a_long_session(aborted: bool) -> None:
-    short, long = chain(20, aborted=aborted), chain(200, aborted=aborted)
-    assert steps(long.fold) < 11 * steps(short.fold)
-
-
 def kept_bytes(turns: Sequence[Turn]) -> int:
-    lines = {id(turn._line): turn._line._ids for turn in turns}
-    arrays = [*lines.values(), *(turn.logprobs for turn in turns)]
-    return sum(packed.itemsize * len(packed) for packed in arrays)
+    buffers = {id(turn.buffer): len(turn.buffer) for turn in turns}
+    return 4 * sum(buffers.values()) + sum(turn.logprobs.itemsize * len(turn.logprobs) for turn in turns)
 
 
 def test_a_session_keeps_four_bytes_a_token_and_four_a_logprob() -> None:
@@ -472,9 +460,9 @@ def test_a_session_keeps_four_bytes_a_token_and_four_a_logprob() -> None:
 
 def test_tokens_of_no_known_version_keep_the_others_in_place() -> None:
     draft = Draft(0.0)
-    draft.take(Sampled([5, 6], [-1.0, -1.0]), None)
-    draft.take(Sampled([7], [-1.0], weight_version="2"), None)
-    draft.take(Sampled([8], [-1.0], weight_version="3"), None)
+    draft.add_chunk(Sampled([5, 6], [-1.0, -1.0]), None)
+    draft.add_chunk(Sampled([7], [-1.0], weight_version="2"), None)
+    draft.add_chunk(Sampled([8], [-1.0], weight_version="3"), None)
     assert draft.known_versions() == (("", 2), ("2", 1), ("3", 1))
     turn = Turn(0, None, 0, array(IDS, [1, 2]), draft.sampled, draft.logprobs, "stop", draft.known_versions())
     (row,) = fold([turn]).rows
@@ -483,5 +471,5 @@ def test_tokens_of_no_known_version_keep_the_others_in_place() -> None:
 
 def test_no_known_version_at_all_is_none() -> None:
     draft = Draft(0.0)
-    draft.take(Sampled([5, 6], [-1.0, -1.0]), None)
+    draft.add_chunk(Sampled([5, 6], [-1.0, -1.0]), None)
     assert draft.known_versions() == ()

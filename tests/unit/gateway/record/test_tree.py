@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from array import array
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import IDS
-from agentcore_rl_toolkit.gateway.call.chat import (
-    ChatCall,
-    Echo,
-    Message,
-    Prints,
-    Reply,
-    ToolCall,
-    after,
-    fingerprint,
-)
-from agentcore_rl_toolkit.gateway.record.tree import Tree, common_prefix
+from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, ToolCall
+from agentcore_rl_toolkit.gateway.call.fingerprint import Echo, Fingerprints, extend_fingerprint, fingerprint_call
+from agentcore_rl_toolkit.gateway.record.tree import MadeCalls, Tree, TurnMatch, common_prefix
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 
 
@@ -41,11 +36,11 @@ class Talk:
             finish="stop",
         )
         whole = self.tree.fingerprint(ChatCall(messages)).whole
-        self.tree.add(turn, after(whole, reply.message()), whole.digest(), reply)
+        self.tree.add(turn, extend_fingerprint(whole, reply.message()), whole.digest(), reply)
         return turn
 
     def match(self, messages: list[Message]) -> tuple[Turn | None, int]:
-        return self.tree.match(self.tree.fingerprint(ChatCall(messages)))
+        return self.tree.match(self.tree.fingerprint(ChatCall(messages)))[:2]
 
 
 def user(text: str) -> Message:
@@ -94,8 +89,8 @@ def test_no_call_goes_on_from_a_turn_that_nobody_saw() -> None:
     tree = Tree()
     tree.add(Turn(0, None, 0, array(IDS, [1]), array(IDS), array(LOGPROBS), "abort"))
     assert len(tree.turns) == 1
-    assert tree.match(fingerprint(ChatCall([user("a")]))) == (None, 0)
-    assert tree.match(Prints(None, [Echo(1, b"", user("a"), b"")])) == (None, 0)
+    assert tree.match(fingerprint_call(ChatCall([user("a")]))) == TurnMatch()
+    assert tree.match(Fingerprints(None, [Echo(1, b"", user("a"), b"")])) == TurnMatch()
 
 
 def conversation(turns: int) -> list[Message]:
@@ -110,10 +105,10 @@ def test_an_edit_anywhere_in_the_history_is_seen() -> None:
     more = [says("next").message(), user("more")]
     for place, message in enumerate(history):
         edited = [*history[:place], {**message, "content": "edited"}, *history[place + 1 :]]
-        assert talk.tree.find(ChatCall([*edited, *more]))[:2] == (None, 0)
-        assert talk.tree.find(ChatCall([*history, *more]))[:2] == (talk.tree.turns[-1], len(history) + 1)
-    assert talk.tree.find(ChatCall([*history, *more], [{"name": "look"}]))[:2] == (None, 0)
-    assert talk.tree.find(ChatCall([*history, *more], template={"a": 1}))[:2] == (None, 0)
+        assert talk.tree.find(ChatCall([*edited, *more]))[0][:2] == (None, 0)
+        assert talk.tree.find(ChatCall([*history, *more]))[0][:2] == (talk.tree.turns[-1], len(history) + 1)
+    assert talk.tree.find(ChatCall([*history, *more], [{"name": "look"}]))[0][:2] == (None, 0)
+    assert talk.tree.find(ChatCall([*history, *more], template={"a": 1}))[0][:2] == (None, 0)
     assert talk.match([*history[:-1], says("x").message(), user("more")]) == (before, len(history))
 
 
@@ -225,8 +220,50 @@ def test_many_replies_that_are_all_alike_are_told_apart_by_the_first() -> None:
             reply, whole = says("same" if n else first), tree.fingerprint(ChatCall(history)).whole
             ids = array(IDS, [1]), array(IDS, [2]), array(LOGPROBS, [0.0])
             turn = Turn(len(tree.turns), turn, turn.length if turn is not None else 0, *ids, "stop")
-            tree.add(turn, after(whole, reply.message()), whole.digest(), reply)
+            tree.add(turn, extend_fingerprint(whole, reply.message()), whole.digest(), reply)
             history += [reply.message(), user("on")]
         branches.append((turn, history))
     for turn, history in branches:
-        assert tree.match(tree.fingerprint(ChatCall(history))) == (turn, len(history) - 1)
+        assert tree.match(tree.fingerprint(ChatCall(history)))[:2] == (turn, len(history) - 1)
+
+
+# Echoed tool calls in which a client has filled in defaults
+
+MADE = {"path": "a", "edits": [{"old": "x", "n": 1}]}
+
+
+def restored(echoed: Any, *, name: str = "edit", call_id: str = "call_1") -> Any:
+    made = MadeCalls()
+    made.add([ToolCall("call_1", "edit", json.dumps(MADE))])
+    message = {"role": "assistant", "tool_calls": [{"id": call_id, "function": {"name": name, "arguments": echoed}}]}
+    made.restore([{"role": "user", "content": "x"}, message])
+    return message["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "echoed", [MADE, MADE | {"all": False}, {"edits": [{"old": "x", "n": 1, "all": None}], "path": "a", "k": {}}]
+)
+def test_what_a_client_adds_is_taken_back(echoed: Any):
+    assert restored(echoed) == MADE
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        {"path": "a"},
+        MADE | {"path": "b"},
+        MADE | {"path": None},
+        MADE | {"edits": []},
+        MADE | {"edits": [{"old": "x", "n": 1}, {}]},
+        MADE | {"edits": [{"old": "x", "n": True}]},
+        "text",
+    ],
+)
+def test_what_a_client_changes_stays_changed(echoed: Any):
+    assert restored(echoed) == echoed
+
+
+def test_only_the_call_itself_is_restored():
+    more = MADE | {"all": False}
+    assert restored(more, name="other") == more
+    assert restored(more, call_id="call_2") == more

@@ -16,8 +16,8 @@ def made(index: int, parent: Turn | None, keep: int, delta: list[int], sampled: 
     return Turn(index, parent, keep, array(IDS, delta), array(IDS, sampled), logprobs, "stop")
 
 
-def lines(turns: list[Turn]) -> int:
-    return len({id(turn._line) for turn in turns})
+def buffers(turns: list[Turn]) -> int:
+    return len({id(turn.buffer) for turn in turns})
 
 
 numbers = st.lists(st.integers(0, 99), max_size=4)
@@ -42,19 +42,19 @@ def test_a_turn_reads_back_what_it_was_made_of(data: st.DataObject) -> None:
         assert turns[-1].tokens(end, start).tolist() == whole[start:end]
 
 
-def test_turns_that_go_on_from_each_other_are_one_line() -> None:
+def test_turns_that_continue_each_other_share_one_buffer() -> None:
     first = made(0, None, 0, [1, 2], [3])
     second = made(1, first, 3, [4], [5, 6])
     third = made(2, second, 6, [7], [8])
-    assert lines([first, second, third]) == 1
+    assert buffers([first, second, third]) == 1
     assert first.tokens(99).tolist() == [1, 2, 3]
 
 
-def test_another_that_goes_on_from_the_same_turn_has_a_line_of_its_own() -> None:
+def test_another_that_continues_the_same_turn_has_a_buffer_of_its_own() -> None:
     first = made(0, None, 0, [1, 2], [3])
     one, other = made(1, first, 3, [4], [5]), made(2, first, 3, [40], [50])
     shorter = made(3, other, 4, [6], [7])
-    assert lines([first, one, other, shorter]) == 3
+    assert buffers([first, one, other, shorter]) == 3
     assert [turn.tokens().tolist() for turn in (first, one, other, shorter)] == [
         [1, 2, 3],
         [1, 2, 3, 4, 5],

@@ -220,7 +220,7 @@ def test_the_start_says_what_a_template_has_no_place_for(template: str, about: s
     ("template", "why"),
     [
         (REWRITING_TEMPLATE, "writes earlier messages differently"),
-        (PLAIN_TEMPLATE.replace("<|im_end|>", ""), "ends a reply with no token"),
+        (PLAIN_TEMPLATE.replace("<|im_end|>", ""), "ends a reply without a token"),
         (PLAIN_TEMPLATE.replace("<tool_call>", "<invoke>"), "are not read as what they are"),
     ],
 )

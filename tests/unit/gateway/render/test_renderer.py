@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.errors import ConfigError, RenderFault
-from agentcore_rl_toolkit.gateway.call import unbridged
-from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, parse_arguments, render_key
+from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, parse_arguments
+from agentcore_rl_toolkit.gateway.call.fingerprint import hash_prompt
+from agentcore_rl_toolkit.gateway.record import reasons
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 from agentcore_rl_toolkit.gateway.render import renderer as module
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
@@ -184,8 +185,8 @@ def test_a_bridge_goes_on_and_on() -> None:
 def test_history_that_was_not_sampled_here_is_not_bridged(make: Any) -> None:
     render = make()
     before = turn(render.render(ChatCall(HISTORY)), [7, render.stop_ids[0]])
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT]), 3) == unbridged.FOREIGN
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS, TEXT, THANKS]), 3) == unbridged.FOREIGN
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT]), 3) == reasons.FOREIGN
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS, TEXT, THANKS]), 3) == reasons.FOREIGN
 
 
 def test_a_thought_cut_off_is_closed() -> None:
@@ -274,10 +275,10 @@ def test_an_unknown_template_is_bridged_exactly(reply: Message, new: list[Messag
 
 def test_what_an_unknown_template_does_to_history_is_not_guessed() -> None:
     for template, why in (
-        (REWRITING_TEMPLATE, unbridged.REWRITTEN),
-        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content }} of {{ messages | length }}"), unbridged.REWRITTEN),
-        (PLAIN_TEMPLATE.replace("<|im_end|>", ""), unbridged.NO_TURN_END),
-        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'assistant' }}"), unbridged.NO_TURN_END),
+        (REWRITING_TEMPLATE, reasons.REWRITTEN),
+        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content }} of {{ messages | length }}"), reasons.REWRITTEN),
+        (PLAIN_TEMPLATE.replace("<|im_end|>", ""), reasons.NO_TURN_END),
+        (PLAIN_TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'assistant' }}"), reasons.NO_TURN_END),
     ):
         render = generic(template)
         before = turn(render.render(ChatCall(HISTORY)), [5, render.stop_ids[0]])
@@ -328,7 +329,7 @@ def test_a_renderer_that_drops_reasoning_as_its_template_does_says_so() -> None:
     render = renderer("qwen3", history="template")
     said = [*render.tokenizer.encode("<think>\nhm\n</think>\n\nfour"), render.stop_ids[0]]
     before = turn(render.render(ChatCall(HISTORY)), said)
-    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3) == unbridged.THOUGHT_DROPPED
+    assert render.bridge(before, ChatCall([*HISTORY, TEXT, THANKS]), 3) == reasons.THOUGHT_DROPPED
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ def test_old_reasoning_is_kept_or_treated_as_the_template_does(make: Any) -> Non
     kept = bridged(exact, before, goes_on, 3)
     assert kept is not None
     assert "I know this" in exact.tokenizer.decode(kept.tolist())
-    assert template.bridge(before, goes_on, 3) in (unbridged.REFUSED, unbridged.THOUGHT_DROPPED)
+    assert template.bridge(before, goes_on, 3) in (reasons.REFUSED, reasons.THOUGHT_DROPPED)
     assert "I know this" not in template.tokenizer.decode(template.render(goes_on).tolist())
     if make is renderer:  # within a round of tool calls the template keeps it
         assert template.bridge(before, ChatCall([*HISTORY, CALL, RESULT], TOOLS), 3)[0] == before.length
@@ -617,15 +618,15 @@ def test_prompts_are_rendered_once_and_few_are_kept(monkeypatch: pytest.MonkeyPa
     asked = [ChatCall([{"role": "user", "content": f"number {number}"}]) for number in range(60)]
     plain = [render.render(call) for call in asked]
     for call, whole in itertools.chain(zip(asked, plain, strict=True), zip(asked, plain, strict=True)):
-        first = render.render(call, render_key(call))
+        first = render.render(call, hash_prompt(call))
         assert first == whole
-        assert render.render(call, render_key(call)) is first
+        assert render.render(call, hash_prompt(call)) is first
         assert render.cached_tokens <= 200
     latest, older = asked[-1], asked[-2]
-    last = render.render(latest, render_key(latest))
-    kept = render.render(older, render_key(older))
+    last = render.render(latest, hash_prompt(latest))
+    kept = render.render(older, hash_prompt(older))
     render.render(ChatCall([{"role": "user", "content": "x" * 160}]), b"large")
-    assert render.render(older, render_key(older)) is kept  # what was used last is kept longest
-    assert render.render(latest, render_key(latest)) is not last
+    assert render.render(older, hash_prompt(older)) is kept  # what was used last is kept longest
+    assert render.render(latest, hash_prompt(latest)) is not last
     render.render(ChatCall([{"role": "user", "content": "x" * 900}]), b"larger than all")
     assert render.cached_tokens == 0

@@ -18,10 +18,10 @@ from ..tools import call_input
 from .messages_request import MessagesRequest, read_call
 
 if TYPE_CHECKING:
-    from ...record.session import Answer, Outcome
+    from ...record.session import CallAnswer, ChoiceOutcome
 
 
-def usage(outcome: Outcome) -> dict[str, Any]:
+def usage(outcome: ChoiceOutcome) -> dict[str, Any]:
     """The tokens that an answer took; prompt tokens that an earlier turn had already are counted apart."""
     turn = outcome.turn
     return {
@@ -46,7 +46,7 @@ def tool_use(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
-def stop_reason(outcome: Outcome) -> str:
+def stop_reason(outcome: ChoiceOutcome) -> str:
     """Why a reply ended, in the words of Anthropic and Bedrock."""
     if outcome.turn.finish == "length":
         return "max_tokens"
@@ -55,7 +55,7 @@ def stop_reason(outcome: Outcome) -> str:
     return "stop_sequence" if outcome.reply.stop is not None else "end_turn"
 
 
-def stop_fields(outcome: Outcome) -> dict[str, Any]:
+def stop_fields(outcome: ChoiceOutcome) -> dict[str, Any]:
     reason = stop_reason(outcome)
     return {"stop_reason": reason, "stop_sequence": outcome.reply.stop if reason == "stop_sequence" else None}
 
@@ -76,12 +76,12 @@ class MessagesExchange:
         self._start_event: dict[str, Any] = {}
         self._blocks = BlockStream()
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         (outcome,) = answer.outcomes
         content = reply_blocks(outcome.reply, answer.uid)
         return dump(_envelope(answer) | {"content": content, **stop_fields(outcome), "usage": usage(outcome)})
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         used = {"input_tokens": answer.prompt_tokens, "output_tokens": 0}
         stop = {"stop_reason": None, "stop_sequence": None}
         self._blocks.uid = answer.uid
@@ -94,7 +94,7 @@ class MessagesExchange:
                 data += self._open(kind) + self._delta(f"{kind}_delta", kind, text)
         return data
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         calls = outcome.reply.tool_calls
         data = b"" if calls else self._open("text")
         data += self._close()
@@ -104,7 +104,7 @@ class MessagesExchange:
             data += self._close()
         return data + self._event("message_delta", delta=stop_fields(outcome), usage=usage(outcome))
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         return self._event("message_stop")
 
     def fail(self, fault: GatewayFault) -> bytes:
@@ -133,7 +133,7 @@ class MessagesExchange:
         return self._blocks.close(signature, self._event("content_block_stop", index=self._blocks.index))
 
 
-def _envelope(answer: Answer) -> dict[str, Any]:
+def _envelope(answer: CallAnswer) -> dict[str, Any]:
     return {"id": f"msg_{answer.uid}", "type": "message", "role": "assistant", "model": answer.model}
 
 

@@ -21,7 +21,7 @@ from ..tools import call_input
 from .converse_request import ConverseRequest, read_converse
 
 if TYPE_CHECKING:
-    from ...record.session import Answer, Outcome
+    from ...record.session import CallAnswer, ChoiceOutcome
 
 _STOP_SEQUENCE = "/stop_sequence"
 
@@ -31,7 +31,7 @@ def model_name(path: str) -> str | None:
     return unquote(path.partition("model/")[2].rpartition("/")[0]) or None
 
 
-def usage(answer: Answer) -> dict[str, int]:
+def usage(answer: CallAnswer) -> dict[str, int]:
     """The tokens that an answer took. As on AWS, prompt tokens from the cache are counted apart."""
     turn = answer.outcomes[0].turn
     return {
@@ -61,7 +61,7 @@ class ConverseExchange:
         self._shows_stop = _STOP_SEQUENCE in (body.additional_model_response_field_paths or ())
         self._blocks = BlockStream()
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         (outcome,) = answer.outcomes
         reply = outcome.reply
         content: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ class ConverseExchange:
         message = {"role": "assistant", "content": content}
         return dump({"output": {"message": message}, **self._stop(outcome), **_metadata(answer)})
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         self._blocks.uid = answer.uid
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
@@ -86,7 +86,7 @@ class ConverseExchange:
             data += self._extend("text", content)
         return data
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         calls = outcome.reply.tool_calls
         data = b"" if self._blocks.open or calls else self._extend("text", "")  # a message must have a block
         data += self._close()
@@ -97,7 +97,7 @@ class ConverseExchange:
             data += self._close()
         return data + _event("messageStop", **self._stop(outcome))
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         return _event("metadata", **_metadata(answer))
 
     def fail(self, fault: GatewayFault) -> bytes:
@@ -120,14 +120,14 @@ class ConverseExchange:
         signature = self._delta(kind, {"signature": self._blocks.uid}) if kind == "reasoningContent" else b""
         return self._blocks.close(signature, _event("contentBlockStop", contentBlockIndex=self._blocks.index))
 
-    def _stop(self, outcome: Outcome) -> dict[str, Any]:
+    def _stop(self, outcome: ChoiceOutcome) -> dict[str, Any]:
         stop: dict[str, Any] = {"stopReason": stop_reason(outcome)}
         if self._shows_stop:
             stop["additionalModelResponseFields"] = {"stop_sequence": outcome.reply.stop}
         return stop
 
 
-def _metadata(answer: Answer) -> dict[str, Any]:
+def _metadata(answer: CallAnswer) -> dict[str, Any]:
     return {"usage": usage(answer), "metrics": {"latencyMs": round(answer.outcomes[0].turn.seconds * 1000)}}
 
 

@@ -22,7 +22,7 @@ from .contents import sign
 from .generate_request import parse_generate, read_generate
 
 if TYPE_CHECKING:
-    from ...record.session import Answer, Outcome
+    from ...record.session import CallAnswer, ChoiceOutcome
 
 _JSON = "application/json"
 Part = dict[str, Any]
@@ -72,7 +72,7 @@ class GenerateExchange:
         """Tokens whose logprobs go with the next chunk of their choice."""
         self._sampled = 0
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         candidates = []
         for place, outcome in enumerate(answer.outcomes):
             self._note(place, outcome.tokens)
@@ -84,7 +84,7 @@ class GenerateExchange:
         used = usage(turns[0].prompt_length, turns[0].keep, sum(len(turn.sampled) for turn in turns))
         return dump({"candidates": candidates, "usageMetadata": used, **_envelope(answer)})
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         self._envelope = _envelope(answer)
 
     def piece(self, choice: int, reasoning: str, content: str, tokens: Tokens) -> bytes:
@@ -94,14 +94,14 @@ class GenerateExchange:
             parts.append({"text": content})
         return self._chunk({"candidates": [self._candidate(choice, parts)]}) if parts else b""
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         turn = outcome.turn
         self._sampled += len(turn.sampled)
         candidate = self._candidate(choice, _signed([], outcome.reply), _finish_reason(outcome))
         used = usage(turn.prompt_length, turn.keep, self._sampled)
         return self._chunk({"candidates": [candidate], "usageMetadata": used})
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         return b""
 
     def fail(self, fault: GatewayFault) -> bytes:
@@ -147,7 +147,7 @@ class ArrayExchange(GenerateExchange):
     def _chunk(self, fields: dict[str, Any]) -> bytes:
         return self._element(dump(fields | self._envelope))
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         return b"]"
 
     def fail(self, fault: GatewayFault) -> bytes:
@@ -159,7 +159,7 @@ class ArrayExchange(GenerateExchange):
         return before + data
 
 
-def _envelope(answer: Answer) -> dict[str, Any]:
+def _envelope(answer: CallAnswer) -> dict[str, Any]:
     return {"modelVersion": answer.model, "responseId": answer.uid}
 
 
@@ -177,7 +177,7 @@ def _signed(said: list[Part], reply: Reply) -> list[Part]:
     return said + calls
 
 
-def _finish_reason(outcome: Outcome) -> str:
+def _finish_reason(outcome: ChoiceOutcome) -> str:
     return "MAX_TOKENS" if outcome.turn.finish == "length" else "STOP"
 
 

@@ -20,7 +20,7 @@ from ..tools import OfferedTools, function_call
 from .sampling import SamplingSettings, to_sampling
 
 if TYPE_CHECKING:
-    from ...record.session import Answer, Outcome
+    from ...record.session import CallAnswer, ChoiceOutcome
 
 _DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -215,7 +215,7 @@ def _chosen(choice: Any, nested: bool) -> dict[str, Any]:
 # Responses
 
 
-def usage(answer: Answer) -> dict[str, Any]:
+def usage(answer: CallAnswer) -> dict[str, Any]:
     """The tokens that an answer took."""
     turns = [outcome.turn for outcome in answer.outcomes]
     prompt, sampled = turns[0].prompt_length, sum(len(turn.sampled) for turn in turns)
@@ -241,7 +241,7 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     return function_call(call.id, call.name, call.arguments)
 
 
-def finish_reason(outcome: Outcome) -> str:
+def finish_reason(outcome: ChoiceOutcome) -> str:
     finish = outcome.turn.finish
     return "tool_calls" if outcome.reply.tool_calls and finish == "stop" else finish
 
@@ -260,14 +260,14 @@ class CompletionsExchange(ABC):
         self._decode = request.decode
         self._head = b""
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         choices = [self._choice(place, outcome) for place, outcome in enumerate(answer.outcomes)]
         return dump(self._envelope(answer, self._kind) | {"choices": choices, "usage": usage(answer)})
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         self._head = b"data: " + dump(self._envelope(answer, self._chunk))[:-1]
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         last = self._head + b',"choices":[],"usage":' + dump(usage(answer)) + b"}\n\n" if self._with_usage else b""
         return last + _DONE
 
@@ -278,10 +278,10 @@ class CompletionsExchange(ABC):
         return KEEP_ALIVE
 
     @abstractmethod
-    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+    def _choice(self, place: int, outcome: ChoiceOutcome) -> dict[str, Any]:
         """One choice of a whole answer."""
 
-    def _envelope(self, answer: Answer, kind: str) -> dict[str, Any]:
+    def _envelope(self, answer: CallAnswer, kind: str) -> dict[str, Any]:
         created, model = answer.created, answer.model
         return {"id": f"{self._prefix}-{answer.uid}", "object": kind, "created": created, "model": model}
 
@@ -313,13 +313,13 @@ class ChatExchange(CompletionsExchange):
             data += self._event(choice, {"delta": delta}, logprobs, None)
         return data
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         data = b""
         for place, call in enumerate(outcome.reply.tool_calls):  # one in each chunk: some clients read only the first
             data += self._event(choice, {"delta": {"tool_calls": [{"index": place, **tool_call(call)}]}}, None, None)
         return data + self._event(choice, {"delta": {}}, None, finish_reason(outcome))
 
-    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+    def _choice(self, place: int, outcome: ChoiceOutcome) -> dict[str, Any]:
         return {
             "index": place,
             "message": reply_message(outcome.reply),

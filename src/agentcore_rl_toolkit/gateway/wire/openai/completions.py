@@ -25,7 +25,7 @@ from .chat_completions import (
 from .sampling import to_sampling
 
 if TYPE_CHECKING:
-    from ...record.session import Outcome
+    from ...record.session import ChoiceOutcome
 
 
 class TextRequest(CompletionsRequest, kw_only=True):
@@ -80,10 +80,10 @@ class TextExchange(CompletionsExchange):
         logprobs = self._logprobs(tokens, choice) if tokens.ids else None
         return self._event(choice, {"text": content}, logprobs, None) if content or logprobs else b""
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         return self._event(choice, {"text": ""}, None, finish_reason(outcome))
 
-    def _choice(self, place: int, outcome: Outcome) -> dict[str, Any]:
+    def _choice(self, place: int, outcome: ChoiceOutcome) -> dict[str, Any]:
         return {
             "index": place,
             "text": outcome.reply.content,

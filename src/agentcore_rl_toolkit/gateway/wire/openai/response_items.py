@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ....errors import GatewayFault
 from ...call.chat import Message, parse_arguments
-from ...call.history import Kept
+from ...record.conversation import StoredConversation
 from ..fields import parse, short
 from ..tools import call_arguments, function_call
 from .chat_completions import ROLES, ContentPart, read_content
@@ -48,7 +48,7 @@ class ResponseItem(Struct):
 
 
 def read_items(
-    given: str | list[Any] | None, kept: Mapping[str, Kept], tools: ResponseTools | None = None
+    given: str | list[Any] | None, kept: Mapping[str, StoredConversation], tools: ResponseTools | None = None
 ) -> list[Message]:
     """A request's input in canonical form.
 
@@ -66,7 +66,7 @@ def read_items(
 class _ItemReader:
     """Builds messages from items, one after the other."""
 
-    def __init__(self, kept: Mapping[str, Kept], tools: ResponseTools) -> None:
+    def __init__(self, kept: Mapping[str, StoredConversation], tools: ResponseTools) -> None:
         self.messages: list[Message] = []
         self._tools = tools
         self._kept = kept

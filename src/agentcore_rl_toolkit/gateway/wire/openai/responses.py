@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ....errors import GatewayFault
 from ...call.chat import ChatCall, Message, TextCall
-from ...call.history import Kept
+from ...record.conversation import StoredConversation
 from ...record.turn import Tokens
 from ..base import Wire, WireRequest
 from ..content import with_user_turn
@@ -35,7 +35,7 @@ from .response_tools import ResponseTools
 from .sampling import JsonSchemaFormat, ResponseFormat, SamplingSettings, to_sampling
 
 if TYPE_CHECKING:
-    from ...record.session import Answer, Outcome
+    from ...record.session import CallAnswer, ChoiceOutcome
 
 _PREFIX = "resp_"
 _LOGPROBS = "message.output_text.logprobs"
@@ -86,7 +86,7 @@ class ResponseRequest(SamplingSettings, kw_only=True):
     prompt: Any = None
 
 
-def read_response(request: ResponseRequest, kept: Mapping[str, Kept], tools: ResponseTools) -> ChatCall:
+def read_response(request: ResponseRequest, kept: Mapping[str, StoredConversation], tools: ResponseTools) -> ChatCall:
     """The call of a request; `kept` are the session's conversations, `tools` those of the request."""
     for name, why in _NOT_SERVED.items():
         if getattr(request, name):
@@ -111,7 +111,7 @@ def read_response(request: ResponseRequest, kept: Mapping[str, Kept], tools: Res
     )
 
 
-def _continued(request: ResponseRequest, kept: Mapping[str, Kept]) -> list[Message]:
+def _continued(request: ResponseRequest, kept: Mapping[str, StoredConversation]) -> list[Message]:
     """The conversation that a call continues, without its instructions."""
     name = request.previous_response_id
     if not name:
@@ -145,7 +145,7 @@ class ResponseExchange:
     def __init__(self, request: WireRequest) -> None:
         body = parse(request.body, ResponseRequest)
         self._tools = ResponseTools(body.tools)
-        call = read_response(body, request.session.kept, self._tools)
+        call = read_response(body, request.session.conversations, self._tools)
         self.call: ChatCall | TextCall = call
         self.stream = bool(body.stream)
         self._decode = request.decode
@@ -157,14 +157,14 @@ class ResponseExchange:
         self._pending: list[dict[str, Any]] = []
         """Logprobs of tokens whose text was not sent yet."""
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CallAnswer) -> bytes:
         (outcome,) = answer.outcomes
         self.begin(answer)
         logprobs = self._logprobs(outcome.tokens)
         self._output.items = ResponseOutput.of(answer.uid, outcome.reply, logprobs, _status(outcome), self._tools)
         return dump(self._response(_status(outcome), outcome))
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: CallAnswer) -> None:
         self._envelope = {"id": f"{_PREFIX}{answer.uid}", "created_at": answer.created, "model": answer.model}
         self._output = ResponseOutput(answer.uid, self._tools)
 
@@ -178,11 +178,11 @@ class ResponseExchange:
             self._pending = []
         return self._start() + self._events(events)
 
-    def finish(self, choice: int, outcome: Outcome) -> bytes:
+    def finish(self, choice: int, outcome: ChoiceOutcome) -> bytes:
         events = self._output.finish(outcome.reply.tool_calls, self._pending, _status(outcome))
         return self._start() + self._events(events)
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CallAnswer) -> bytes:
         (outcome,) = answer.outcomes
         status = _status(outcome)
         return self._events([(f"response.{status}", {"response": self._response(status, outcome)})])
@@ -222,7 +222,7 @@ class ResponseExchange:
         entries: list[dict[str, Any]] = chat_logprobs(*token_texts(tokens, self._decode))["content"]
         return entries
 
-    def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
+    def _response(self, status: str, outcome: ChoiceOutcome | None = None) -> dict[str, Any]:
         return {
             **self._envelope,
             "object": "response",
@@ -235,11 +235,11 @@ class ResponseExchange:
         }
 
 
-def _status(outcome: Outcome) -> str:
+def _status(outcome: ChoiceOutcome) -> str:
     return "incomplete" if outcome.turn.finish == "length" else "completed"
 
 
-def usage(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> dict[str, Any]:
+def usage(outcome: ChoiceOutcome, decode: Callable[[Sequence[int]], str]) -> dict[str, Any]:
     """The tokens that a response took."""
     turn = outcome.turn
     return {
@@ -251,7 +251,7 @@ def usage(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> dict[str,
     }
 
 
-def _reasoning_tokens(outcome: Outcome, decode: Callable[[Sequence[int]], str]) -> int:
+def _reasoning_tokens(outcome: ChoiceOutcome, decode: Callable[[Sequence[int]], str]) -> int:
     """How many tokens the reply has up to the end of its reasoning."""
     reasoning, ids = outcome.reply.reasoning, outcome.turn.sampled.tolist()
     place = decode(ids).find(reasoning) if reasoning else -1

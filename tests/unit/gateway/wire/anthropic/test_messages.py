@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from agentcore_rl_toolkit.engine.base import Sampling
 from agentcore_rl_toolkit.errors import GatewayFault
-from agentcore_rl_toolkit.gateway.call.chat import Reply, ToolCall, exact, parse_arguments
+from agentcore_rl_toolkit.gateway.call.chat import Reply, ToolCall, parse_arguments
+from agentcore_rl_toolkit.gateway.call.fingerprint import hash_message
 from agentcore_rl_toolkit.gateway.wire.anthropic import messages as anthropic
 from agentcore_rl_toolkit.gateway.wire.anthropic.messages_request import CountTokensRequest, read_prompt
 from agentcore_rl_toolkit.gateway.wire.fields import parse
@@ -579,7 +580,7 @@ def test_any_arguments_come_to_the_client_and_back(arguments: str, given_input: 
         assert json.dumps(message.content[0].input) == json.dumps(given_input)
         body = {"messages": [*HELLO, {"role": "assistant", "content": [b.to_dict() for b in message.content]}]}
         (_, echo) = read_messages(read_json(json.dumps(body).encode())["messages"])
-        assert exact(echo) == exact(reply.message())
+        assert hash_message(echo) == hash_message(reply.message())
         if "__arguments__" in given_input:  # then they are what OpenAI's wire reads, to the letter
             assert echo["tool_calls"][0]["function"]["arguments"] == parse_arguments(arguments)
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from agentcore_rl_toolkit.engine.base import Sampling
 from agentcore_rl_toolkit.errors import GatewayFault
 from agentcore_rl_toolkit.gateway.call.chat import Reply, ToolCall
-from agentcore_rl_toolkit.gateway.call.history import Kept
+from agentcore_rl_toolkit.gateway.record.conversation import StoredConversation
 from agentcore_rl_toolkit.gateway.record.session import Session, SessionSettings
 from agentcore_rl_toolkit.gateway.record.turn import Tokens
 from agentcore_rl_toolkit.gateway.wire.openai import chat_completions as openai
@@ -86,13 +86,13 @@ FIELDS = [
 ]
 
 
-def session(**kept: Kept) -> Session:
+def session(**kept: StoredConversation) -> Session:
     known = Session(SessionSettings("s"), "k", 0.0)
-    known.kept.update(kept)
+    known.conversations.update(kept)
     return known
 
 
-STORED = Kept(None, [{"role": "user", "content": "hi"}], Reply("four", "hm", [CALL]), 0)
+STORED = StoredConversation(None, [{"role": "user", "content": "hi"}], Reply("four", "hm", [CALL]), 0)
 
 
 def exchange(**body: Any) -> ResponseExchange:
@@ -346,7 +346,7 @@ def test_what_is_stored(store: Any, kept: int | None):
 
 def test_references_to_items():
     reply = Reply("see", "hm", calls(ONE, "f", "g"))
-    kept = {ONE: Kept(None, [], reply, 0)}
+    kept = {ONE: StoredConversation(None, [], reply, 0)}
     items = items_of(ONE, reply)
     for kind in ({"type": "item_reference"}, {}):
         references = [kind | {"id": item["id"]} for item in items]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentcore_rl_toolkit.engine.reply_form import Form
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
-from agentcore_rl_toolkit.gateway.call.constraint import reply_form
+from agentcore_rl_toolkit.gateway.call.prompt_plan import choose_form
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import make_tokenizer
@@ -16,4 +16,4 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 def test_a_tool_that_a_message_brought_in_may_be_called_beside_a_schema() -> None:
     render = ChatRenderer(Tokenizer(make_tokenizer()), renderer="qwen3")
     call = ChatCall([{"role": "user", "content": "hi"}], loaded=[LOOK])
-    assert reply_form(render, call, render.render(call), SCHEMA) == Form("optional", "<tool_call>", SCHEMA)
+    assert choose_form(render, call, render.render(call), SCHEMA) == Form("optional", "<tool_call>", SCHEMA)

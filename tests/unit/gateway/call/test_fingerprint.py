@@ -13,16 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.gateway.call.chat import (
-    ChatCall,
-    Message,
-    Reply,
-    ToolCall,
-    after,
-    exact,
-    fingerprint,
-    parse_arguments,
-    render_key,
+from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, ToolCall, parse_arguments
+from agentcore_rl_toolkit.gateway.call.fingerprint import (
+    extend_fingerprint,
+    fingerprint_call,
+    hash_message,
+    hash_prompt,
 )
 from support.wire import read_chat_messages
 
@@ -56,9 +52,9 @@ def history() -> list[dict[str, Any]]:
     )
 
 
-def prints(messages: list[Any], **settings: Any) -> list[bytes]:
-    """The prints up to each assistant message, and of the whole."""
-    found = fingerprint(ChatCall(read_chat_messages(messages), **({"tools": TOOLS} | settings)))
+def fingerprints(messages: list[Any], **settings: Any) -> list[bytes]:
+    """The fingerprints up to each assistant message, and of the whole."""
+    found = fingerprint_call(ChatCall(read_chat_messages(messages), **({"tools": TOOLS} | settings)))
     return [echo.end for echo in found.echoes] + [found.whole.digest()[:16]]
 
 
@@ -179,21 +175,21 @@ def test_what_clients_do_to_history_is_no_edit(change: Callable[[list[Any]], Any
     messages = history()
     change(messages)
     assert messages != history()
-    assert prints(messages) == prints(history())
+    assert fingerprints(messages) == fingerprints(history())
 
 
 @pytest.mark.parametrize("change", EDITS)
 def test_a_real_edit_is_seen_from_where_it_is(change: Callable[[list[Any]], Any]) -> None:
     messages = history()
     change(messages)
-    assert prints(messages)[-1] != prints(history())[-1]
+    assert fingerprints(messages)[-1] != fingerprints(history())[-1]
 
 
-def test_an_edit_leaves_the_prints_before_it_as_they_were() -> None:
+def test_an_edit_leaves_the_fingerprints_before_it_as_they_were() -> None:
     messages = history()
     messages[5]["content"] = "No."
-    assert prints(messages)[0] == prints(history())[0]
-    assert prints(messages)[1] != prints(history())[1]
+    assert fingerprints(messages)[0] == fingerprints(history())[0]
+    assert fingerprints(messages)[1] != fingerprints(history())[1]
 
 
 def test_other_tools_or_template_settings_are_another_conversation() -> None:
@@ -206,26 +202,26 @@ def test_other_tools_or_template_settings_are_another_conversation() -> None:
         {"template": {"enable_thinking": True}},
         {"tools": [], "template": {"enable_thinking": True}},
     ]
-    seen = [prints(history(), **way)[-1] for way in ways]
+    seen = [fingerprints(history(), **way)[-1] for way in ways]
     assert len(set(seen)) == len(ways)
-    assert prints(history(), tools=[reordered(tool) for tool in TOOLS]) == prints(history())
+    assert fingerprints(history(), tools=[reordered(tool) for tool in TOOLS]) == fingerprints(history())
 
 
 def test_the_print_of_a_reply_is_that_of_its_echo() -> None:
     messages = read_chat_messages(history())
-    asked = fingerprint(ChatCall(messages[:2], TOOLS))
-    again = fingerprint(ChatCall(messages, TOOLS))
-    assert again.echoes[0][:2] == (3, after(asked.whole, CALLS.message()))
-    assert exact(again.echoes[0][2]) == exact(CALLS.message())
-    second = fingerprint(ChatCall(messages[:5], TOOLS))
+    asked = fingerprint_call(ChatCall(messages[:2], TOOLS))
+    again = fingerprint_call(ChatCall(messages, TOOLS))
+    assert again.echoes[0][:2] == (3, extend_fingerprint(asked.whole, CALLS.message()))
+    assert hash_message(again.echoes[0][2]) == hash_message(CALLS.message())
+    second = fingerprint_call(ChatCall(messages[:5], TOOLS))
     before = second.whole.digest()
-    assert again.echoes[1] == (6, after(second.whole, TEXT.message()), TEXT.message(), before)
+    assert again.echoes[1] == (6, extend_fingerprint(second.whole, TEXT.message()), TEXT.message(), before)
 
 
 def test_carrying_a_print_on_leaves_it_as_it_was() -> None:
-    asked = fingerprint(ChatCall([USER]))
+    asked = fingerprint_call(ChatCall([USER]))
     before = asked.whole.digest()[:16]
-    assert after(asked.whole, TEXT.message()) == after(asked.whole, TEXT.message())
+    assert extend_fingerprint(asked.whole, TEXT.message()) == extend_fingerprint(asked.whole, TEXT.message())
     assert asked.whole.digest()[:16] == before
 
 
@@ -233,15 +229,19 @@ def test_the_exact_print_tells_replies_with_the_same_calls_apart() -> None:
     def reply(text: str) -> Message:
         return Reply(text, tool_calls=CALLS.tool_calls).message()
 
-    assert exact(reply("One way.")) != exact(reply("Another."))
-    assert exact(reply("One way.")) == exact(reply(" One\nway. ")) == exact(reply("<think>x</think>One way."))
-    assert exact(reply("")) != exact(TEXT.message())
+    assert hash_message(reply("One way.")) != hash_message(reply("Another."))
+    assert (
+        hash_message(reply("One way."))
+        == hash_message(reply(" One\nway. "))
+        == hash_message(reply("<think>x</think>One way."))
+    )
+    assert hash_message(reply("")) != hash_message(TEXT.message())
 
 
 def test_numbers_survive_a_client_that_has_floats_only() -> None:
     def call(number: Any) -> bytes:
         reply = Reply(tool_calls=[ToolCall("", "f", json.dumps({"x": [{"y": number}]}))])
-        return exact(reply.message())
+        return hash_message(reply.message())
 
     assert call(1) == call(1.0) == call(1e0)
     assert call(12345678901234567890) == call(float(12345678901234567890))
@@ -285,8 +285,8 @@ def canonical(message: Message) -> Message:
 def test_only_the_same_conversations_have_the_same_print(one: list[Message], other: list[Message]) -> None:
     one, other = list(map(canonical, one)), list(map(canonical, other))
     same = [meaning(m) for m in one] == [meaning(m) for m in other]
-    prints = [fingerprint(ChatCall(m)).whole.digest()[:16] for m in (one, other)]
-    assert (prints[0] == prints[1]) == same
+    fingerprints = [fingerprint_call(ChatCall(m)).whole.digest()[:16] for m in (one, other)]
+    assert (fingerprints[0] == fingerprints[1]) == same
 
 
 @pytest.mark.parametrize(
@@ -306,25 +306,25 @@ def test_calls_do_not_run_together(one: list[tuple[str, str]], other: list[tuple
             "tool_calls": [{"function": {"name": name, "arguments": text}} for name, text in calls],
         }
 
-    assert exact(message(one)) != exact(message(other))
+    assert hash_message(message(one)) != hash_message(message(other))
 
 
 def test_messages_do_not_run_together() -> None:
     one = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     for text in ("auser:b", "a1 user:b", "ab"):
         other = [{"role": "user", "content": text}]
-        assert fingerprint(ChatCall(one)).whole.digest()[:16] != fingerprint(ChatCall(other)).whole.digest()
+        assert fingerprint_call(ChatCall(one)).whole.digest()[:16] != fingerprint_call(ChatCall(other)).whole.digest()
 
 
 @given(st.lists(messages, min_size=1, max_size=4))
 def test_a_conversations_beginning_has_the_print_it_had_alone(conversation: list[Message]) -> None:
-    whole = fingerprint(ChatCall(conversation))
+    whole = fingerprint_call(ChatCall(conversation))
     for place, end, own, _ in whole.echoes:
-        part = fingerprint(ChatCall(conversation[:place]))
+        part = fingerprint_call(ChatCall(conversation[:place]))
         assert (
             part.whole.digest()[:16]
             == end
-            == after(fingerprint(ChatCall(conversation[: place - 1])).whole, conversation[place - 1])
+            == extend_fingerprint(fingerprint_call(ChatCall(conversation[: place - 1])).whole, conversation[place - 1])
         )
         assert own is conversation[place - 1]
 
@@ -356,14 +356,14 @@ def test_a_conversations_beginning_has_the_print_it_had_alone(conversation: list
 def test_odd_arguments_do_no_harm(arguments: Any) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
     call = ChatCall([USER, message])
-    assert fingerprint(call).echoes == fingerprint(copy.deepcopy(call)).echoes
+    assert fingerprint_call(call).echoes == fingerprint_call(copy.deepcopy(call)).echoes
 
 
 def test_arguments_nested_to_any_depth_do_no_harm() -> None:
     for depth in range(100, 1000, 10):
         arguments = '{"a":' * depth + "1" + "}" * depth
         message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
-        assert len(exact(message)) == 8
+        assert len(hash_message(message)) == 8
 
 
 def test_arguments_are_an_object_or_as_they_came() -> None:
@@ -376,14 +376,19 @@ def test_no_arguments_are_no_arguments() -> None:
     def message(arguments: Any) -> Message:
         return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
 
-    assert exact(message("")) == exact(message(None)) == exact(message({})) == exact(message("{ }"))
-    assert exact(message({"a": "\ud800", "b": 1})) == exact(message({"b": 1, "a": "\ud800"}))
+    assert (
+        hash_message(message(""))
+        == hash_message(message(None))
+        == hash_message(message({}))
+        == hash_message(message("{ }"))
+    )
+    assert hash_message(message({"a": "\ud800", "b": 1})) == hash_message(message({"b": 1, "a": "\ud800"}))
 
 
 def test_lone_surrogates_are_kept_apart() -> None:
     one, other = ([{"role": "user", "content": text}] for text in ("\ud800", "\ud801"))
-    assert fingerprint(ChatCall(one)).whole.digest()[:16] != fingerprint(ChatCall(other)).whole.digest()
-    assert render_key(ChatCall(one)) != render_key(ChatCall(other))
+    assert fingerprint_call(ChatCall(one)).whole.digest()[:16] != fingerprint_call(ChatCall(other)).whole.digest()
+    assert hash_prompt(ChatCall(one)) != hash_prompt(ChatCall(other))
 
 
 # What a prompt is rendered from
@@ -404,13 +409,13 @@ def test_what_renders_differently_has_another_key(one: Any, other: Any) -> None:
     # Prompts have arguments in them as JSON or as text.
     rendered = [(json.dumps(value), str(value)) for value in (one, other)]
     if rendered[0] != rendered[1]:
-        assert render_key(call(one)) != render_key(call(other))
-    assert render_key(call(one)) == render_key(call(copy.deepcopy(one)))
+        assert hash_prompt(call(one)) != hash_prompt(call(other))
+    assert hash_prompt(call(one)) == hash_prompt(call(copy.deepcopy(one)))
 
 
 @pytest.mark.parametrize(("one", "other"), [(float("nan"), None), (float("inf"), float("-inf")), (1, 1.0), (1, True)])
 def test_keys_tell_values_apart_that_are_alike(one: Any, other: Any) -> None:
-    assert render_key(ChatCall([USER], template={"x": one})) != render_key(ChatCall([USER], template={"x": other}))
+    assert hash_prompt(ChatCall([USER], template={"x": one})) != hash_prompt(ChatCall([USER], template={"x": other}))
 
 
 def test_keys_are_exact_to_the_letter() -> None:
@@ -424,6 +429,6 @@ def test_keys_are_exact_to_the_letter() -> None:
         ChatCall([SYSTEM, USER]),
         ChatCall([SYSTEM, USER], TOOLS, template={"enable_thinking": False}),
     ]
-    keys = [render_key(call) for call in (plain, *others)]
+    keys = [hash_prompt(call) for call in (plain, *others)]
     assert len(set(keys)) == len(keys)
-    assert render_key(copy.deepcopy(plain)) == keys[0]
+    assert hash_prompt(copy.deepcopy(plain)) == keys[0]
