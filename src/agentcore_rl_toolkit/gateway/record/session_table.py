@@ -30,6 +30,10 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def ids(self) -> list[str]:
+        """Ids of the sessions in memory."""
+        return list(self._sessions)
+
     def open(self, settings: SessionSettings) -> Session:
         """Open a session."""
         if len(self._sessions) >= self._most:
