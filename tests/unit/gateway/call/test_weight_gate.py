@@ -24,7 +24,6 @@ class Away(ScriptedEngine):
     def __init__(self, *, there: bool = True) -> None:
         super().__init__(lambda _: ids("four"))
         self.there = there
-        self.paused = False
 
     async def info(self) -> EngineInfo:
         self._answer()
@@ -33,12 +32,10 @@ class Away(ScriptedEngine):
     async def pause(self) -> None:
         self._answer()
         await super().pause()
-        self.paused = True
 
     async def resume(self) -> None:
         self._answer()
         await super().resume()
-        self.paused = False
 
     def _answer(self) -> None:
         if not self.there:
