@@ -340,7 +340,7 @@ def test_a_runs_newest_checkpoint_is_evaluated_against_another_model(
     assert known["models"][1]["comparison"]["both"] == 4
     assert {outcome["model"] for outcome in known["outcomes"]} == {str(parts / "model"), str(cut_off)}
     assert main(["eval", "agent.py", *models, "--base-url", "http://127.0.0.1:1/v1"]) == 1
-    assert "error: --base-url can't be given with --model" in capsys.readouterr().err
+    assert "--base-url can't be combined with --model" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)
