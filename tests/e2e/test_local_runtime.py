@@ -191,7 +191,7 @@ def test_an_allowed_address_is_reached(tmp_path: Path, web: str, name: str) -> N
     policy = SessionPolicy(allow=(f"{name}:{port}",))
     with local_runtime(tmp_path / "agent", AGENT, policy=policy) as user:
         said = user.ask(do="fetch", url=f"http://{name}:{port}/")
-        if name == "host.example":  # a name that only the host could resolve: the door is there, what is behind is not
+        if name == "host.example":  # a name that only the host could resolve: the egress opens, its target does not
             assert "refused: " in said
             assert user.sh(next(iter(user.runtime.sessions)).id, "grep host.example /etc/hosts") != ""
         else:
