@@ -65,7 +65,7 @@ def test_it_is_small() -> None:
 
 
 def test_naming_it_imports_nothing() -> None:
-    code = "import sys; from agentcore_rl_toolkit import tiny; tiny.path(); print('torch' in sys.modules)"
+    code = "import sys; from agentcore_rl_toolkit.engine import tiny; tiny.path(); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
     assert out.stdout.strip() == "False"
 
