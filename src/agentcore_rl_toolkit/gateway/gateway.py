@@ -5,7 +5,7 @@
         …                                       # an agent calls session["base_url"]
         rows = gateway.trajectories(session["session_id"]).rows
 
-It runs on an event loop and a thread of its own, so that a trainer that computes for minutes holds up no agent.
+It runs on its own event loop and thread, so that a trainer that computes for minutes blocks no agent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .render.capabilities import Abilities
 from .render.families import History
 from .render.renderer import ChatRenderer
 from .render.tokenizer import Tokenizer, load_tokenizer
-from .workers import Shards
+from .workers import WorkerRouter
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Server:
     ) -> None:
         """Worker `worker` of `workers`, which listen on `port` and the ports after it.
 
-        On loopback, requests must be made under a name of loopback, of `public_url` or in `allow_hosts`.
+        On loopback, the Host of a request must be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
         self.core = core
         here_only = is_loopback(host)
@@ -72,10 +72,10 @@ class Server:
         self._host, self._port = host, port + worker
         urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
-        shards = Shards(
+        router = WorkerRouter(
             self.app.handle, worker, urls, mark=mark, paused=lambda: core.gate.paused, admit=self.app.check_admin
         )
-        self._shards = shards if workers > 1 else None
+        self._router = router if workers > 1 else None
         self._announces = not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
@@ -89,7 +89,7 @@ class Server:
     async def start(self) -> None:
         if self._announces:
             self.core.abilities.say()
-        before = await self._shards.ask_first() if self._shards is not None else None
+        before = await self._router.fetch_state() if self._router is not None else None
         if before is not None:
             self.core.gate.begin_with(before)
         told = self.core.gate.changes
@@ -108,14 +108,14 @@ class Server:
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
 
     async def _catch_up(self, told: int) -> None:
-        """Now that it listens, nothing is missed any more: do what was said since it asked, unless told already."""
-        now = await self._shards.ask_first() if self._shards is not None else None
+        """Apply changes made between reading the first worker's state and listening, unless one arrived since."""
+        now = await self._router.fetch_state() if self._router is not None else None
         if now is not None and self.core.gate.changes == told:
             with contextlib.suppress(EngineError):
                 await self.core.gate.catch_up(now)
 
     async def close(self, *, seconds: float = 5.0) -> None:
-        """Take no new connections, give calls in flight `seconds` to end, and end the rest."""
+        """Refuse new connections, give calls in flight `seconds` to finish, and cancel the rest."""
         if self._listening is not None:
             self._listening.close()
         if self._sweeper is not None:
@@ -124,8 +124,8 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.core.wait_idle(), seconds)
             await self._server.shutdown(0.1)
-        if self._shards is not None:
-            await self._shards.close()
+        if self._router is not None:
+            await self._router.close()
         await self.core.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -135,7 +135,7 @@ class Server:
             return error_response(
                 request, GatewayFault(refused.message, status=403, code="forbidden", hint=refused.hint)
             )
-        return await (self._shards or self.app).handle(request)
+        return await (self._router or self.app).handle(request)
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -143,7 +143,7 @@ class Server:
             try:
                 self.core.sessions.sweep()
             except Exception:
-                logger.exception("expired sessions could not be removed; it is tried again")
+                logger.exception("removing expired sessions failed; the gateway tries again later")
 
 
 class Gateway:
@@ -169,7 +169,7 @@ class Gateway:
     ) -> None:
         """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded.
 
-        `side_calls` says which calls are not trained on, in sessions that don't say: `{"model": "*haiku*"}`.
+        `side_calls` rules out calls from training, in sessions without rules of their own: `{"model": "*haiku*"}`.
         """
         loaded = _tokenizer(tokenizer)
         self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
@@ -183,7 +183,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """The gateway's address."""
         return self._running.url
 
     @property
@@ -223,7 +223,7 @@ class Gateway:
         await self._loop.run_async(self._delete(session_id))
 
     def pause(self) -> None:
-        """Let no new call sample; agents wait."""
+        """Hold back new calls; agents wait."""
         self._loop.run(self.core.gate.pause())
 
     def drain(self) -> None:
@@ -231,7 +231,7 @@ class Gateway:
         self._loop.run(self.core.gate.drain())
 
     def resume(self, weight_version: str | None = None) -> None:
-        """Go on, with a new weight version where one is given."""
+        """Let calls sample again, under a new weight version if one is given."""
         if weight_version is not None:
             self.core.gate.name_weights(weight_version)
         self._loop.run(self.core.gate.resume())
@@ -280,7 +280,7 @@ class Gateway:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop there is."""
+    """uvloop's event loop if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -290,7 +290,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def _tokenizer(tokenizer: Any) -> Tokenizer:
     if tokenizer is None:
-        raise ConfigError("the gateway needs the model's tokenizer", hint="tokenizer=<a folder or a hub id>")
+        raise ConfigError("the gateway needs the model's tokenizer", hint="pass tokenizer=<a folder or a hub id>")
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     return load_tokenizer(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else Tokenizer(tokenizer)

@@ -1,14 +1,13 @@
 """Several processes as one gateway: each has its own sessions, on a port of its own.
 
-A session belongs to the worker its id hashes to, and its URL leads there. Whichever worker is asked for another's
-session passes the request on, so one address is enough; what concerns all is passed on to all. A request is passed on
-byte by byte as it arrives: the session's own worker knows whether to read it.
+A session belongs to the worker that its id hashes to, and its URL leads there. A worker forwards requests for another
+worker's session, byte by byte as they arrive, so one address is enough: only the owner decides whether to read them.
 
-What concerns all goes through the first worker, with which all others end: one that dies leaves nothing half done.
-A pause is for all or for nobody: if one fails or is away, or the caller goes away, the others go on as before. A
-resume, and the name of the weights, reach every worker that is there, and are an error if one is not: undoing them
-would hold up agents, or misname what is sampled. Saying them again until they succeed is right in any case. A worker
-that starts asks the first one how things are, for it may have been away when they changed.
+Operations on all workers go through the first one. The others end with it, so its death leaves nothing half done.
+A pause holds for all workers or for none: if one worker fails or the caller disconnects, the others resume. A resume
+and a new weight version reach every running worker and fail if one is missing, because undoing them would block agents
+or misname samples; repeating them until they succeed is safe. A worker that starts asks the first one for the current
+state, which may have changed while it was away.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from .wire.json_body import dump, read_json
 
 logger = logging.getLogger(__name__)
 
-_PASSED_ON = "X-Gateway-Worker"
+_FORWARDED = "X-Gateway-Worker"
 _FOR, _ALL = "X-Gateway-For", "all"
-"""Says that the first worker is to have all others do what it is asked."""
+"""Tells the first worker to forward the operation to all others."""
 _FOR_ALL = {"/resume", "/drain", "/weights"}
-_ASK_SECONDS = 5.0
-_OWN_TO_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
-_JUDGED = {"origin", "sec-fetch-site"}
-"""Headers by which the worker that took a request has let it in; the next one sees another Host."""
-_UNPACKED = {"content-encoding"}  # of a request: its body has been
-_NOT_OURS = {"Content-Type", "User-Agent"}  # to add to what a client has said
+_STATE_SECONDS = 5.0
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
+_CHECKED = {"origin", "sec-fetch-site"}
+"""Headers that the receiving worker has checked already; the next one sees another Host."""
+_UNPACKED = {"content-encoding"}  # the request's body is decompressed by now
+_NO_DEFAULTS = {"Content-Type", "User-Agent"}  # aiohttp must not add these to a client's request
 
 
-class Shards:
-    """One worker among several."""
+class WorkerRouter:
+    """Routes the requests of one worker: to itself, to their owner, or to all workers."""
 
     def __init__(
         self,
@@ -60,14 +59,14 @@ class Shards:
         mark: str = "",
         paused: Callable[[], bool] = lambda: False,
         admit: Callable[[web.BaseRequest], None] = lambda request: None,
-        ask_seconds: float = _ASK_SECONDS,
+        state_seconds: float = _STATE_SECONDS,
     ) -> None:
-        """`handle` serves what is this worker's own; `urls` are those of all workers, `index` says which is this.
+        """`handle` serves this worker's own requests; `urls` are those of all workers, `index` is this worker's.
 
-        `mark` is a secret of the workers: a request that carries it was passed on by one, and is not passed on again.
-        `paused` says whether this worker is. `admit` raises a `GatewayFault` for a request without the admin key; a
-        request that concerns all workers is not read before it. `ask_seconds` limits how long the others may take to
-        report their state; an order may take as long as it needs.
+        `mark` is a secret of the workers: a request that carries it was forwarded by one, and is not forwarded again.
+        `paused` returns whether this worker is paused. `admit` raises a `GatewayFault` for a request without the admin
+        key, before the body of an operation on all workers is read. `state_seconds` limits how long the others may take
+        to report their state; other operations may take as long as they need.
         """
         self._handle_own = handle
         self._index = index
@@ -75,17 +74,17 @@ class Shards:
         self._mark = mark.encode()
         self._paused = paused
         self._admit = admit
-        self._ask_seconds = ask_seconds
+        self._state_seconds = state_seconds
         self._turn = itertools.count(index)
         self._client: aiohttp.ClientSession | None = None
 
     def owner(self, session_id: str) -> int:
-        """The worker that has a session."""
+        """The worker that owns a session."""
         return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % len(self._urls)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Serve a request, or have it served."""
-        given = request.headers.get(_PASSED_ON)
+        """Serve a request, or forward it."""
+        given = request.headers.get(_FORWARDED)
         passed = given is not None and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._mark)
         if passed and (self._index or request.headers.get(_FOR) != _ALL):
             return await self._handle_own(request)
@@ -99,15 +98,15 @@ class Shards:
         if path.startswith("/sessions/"):
             owner = self.owner(path[len("/sessions/") :].partition("/")[0].partition(".")[0])
             if owner != self._index:
-                return await self._pass_on(request, owner)
+                return await self._proxy(request, owner)
         elif path == "/sessions" and request.method == "POST":
             return await self._open(request)
         elif self._index and (path == "/pause" or path in _FOR_ALL):
-            return await self._pass_on(request, 0)
+            return await self._proxy(request, 0)
         elif path == "/pause":
             return await self._pause(request)
         elif path in _FOR_ALL:
-            failed = await self._tell_others(request, await self._read_admitted(request))
+            failed = await self._forward_to_others(request, await self._read_admitted(request))
             own = await self._handle_own(request)
             return own if failed is None else failed
         elif path in ("/metrics", "/health") and request.method == "GET":
@@ -122,27 +121,27 @@ class Shards:
         self._admit(request)
         return await read_body(request)
 
-    async def ask_first(self) -> WeightState | None:
-        """Which weights the first worker samples, and whether it is paused; None if it doesn't say, or this is it."""
+    async def fetch_state(self) -> WeightState | None:
+        """The first worker's weights and pause; None if it does not answer, or if this is the first worker."""
         if self._index == 0:
             return None
-        headers = {_PASSED_ON: self._mark.decode()}
+        headers = {_FORWARDED: self._mark.decode()}
         try:
             async with (
-                asyncio.timeout(self._ask_seconds),
+                asyncio.timeout(self._state_seconds),
                 self._connected().get(f"{self._urls[0]}/health", headers=headers) as answer,
             ):
                 said = orjson.loads(await answer.read())
                 return WeightState(said["weight_version"], said["status"] == "paused")
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
-            logger.warning("worker 0 does not say which weights are sampled: %s", error)
+            logger.warning("worker 0 did not report its weights: %s", error)
             return None
 
     def _others(self) -> list[int]:
         return [worker for worker in range(len(self._urls)) if worker != self._index]
 
     async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
-        """A session without an id gets one of the worker whose turn it is."""
+        """Open a session. Without an id, it gets one that belongs to the next worker in turn."""
         body = raw = await self._read_admitted(request)
         try:
             settings = read_json(raw) if raw.strip() else {}
@@ -158,14 +157,14 @@ class Shards:
         owner = self.owner(session_id) if isinstance(session_id, str) else self._index
         if owner == self._index and body is raw:
             return await self._handle_own(request)
-        return await self._pass_on(request, owner, body)
+        return await self._proxy(request, owner, body)
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
-        """All of them or none."""
+        """Pause all workers, or none."""
         body, before = await self._read_admitted(request), self._paused()
         done = False
         try:
-            answer = await self._tell_others(request, body) or await self._handle_own(request)
+            answer = await self._forward_to_others(request, body) or await self._handle_own(request)
             done = answer.status < 400
             return answer
         finally:
@@ -173,22 +172,24 @@ class Shards:
                 await asyncio.shield(self._undo_pause(request))
 
     async def _undo_pause(self, request: web.BaseRequest) -> None:
-        for failed in await asyncio.gather(*(self._tell(request, other, b"", "/resume") for other in self._others())):
+        for failed in await asyncio.gather(
+            *(self._forward(request, other, b"", "/resume") for other in self._others())
+        ):
             if failed is not None:
-                logger.warning("a worker may be paused still: %s", failed.text)
+                logger.warning("a worker may still be paused: %s", failed.text)
 
-    async def _tell_others(self, request: web.BaseRequest, body: bytes) -> web.Response | None:
-        """Have all others do the same; what the first says that doesn't."""
-        said = await asyncio.gather(*(self._tell(request, other, body) for other in self._others()))
+    async def _forward_to_others(self, request: web.BaseRequest, body: bytes) -> web.Response | None:
+        """Forward the operation to all others; returns the first failure."""
+        said = await asyncio.gather(*(self._forward(request, other, body) for other in self._others()))
         return next((failed for failed in said if failed is not None), None)
 
-    async def _pass_on(self, request: web.BaseRequest, owner: int, body: bytes | None = None) -> web.StreamResponse:
-        """Have another worker answer, piece by piece as it does; without a `body`, to the request's own bytes."""
+    async def _proxy(self, request: web.BaseRequest, owner: int, body: bytes | None = None) -> web.StreamResponse:
+        """Relay another worker's answer as it arrives. Without a `body`, the request's own bytes are forwarded."""
         response = None
         try:
             async with self._send(request, owner, body) as answer:
-                response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
-                if not request.content.is_eof():  # refused before all of it was here
+                response = web.StreamResponse(status=answer.status, headers=_forwarded(answer.headers))
+                if not request.content.is_eof():  # refused before all of it arrived
                     response.force_close()
                 await response.prepare(request)
                 async for piece in answer.content.iter_any():
@@ -198,34 +199,36 @@ class Shards:
         except aiohttp.ClientError:
             if response is None:
                 broken = request.content.exception()
-                fault = _away(owner) if broken is None else GatewayFault.invalid(f"the body can't be read: {broken}")
+                fault = (
+                    _unavailable(owner) if broken is None else GatewayFault.invalid(f"the body can't be read: {broken}")
+                )
                 return error_response(request, fault)
             if request.transport is not None:
-                request.transport.abort()  # half an answer must not look like a whole one
+                request.transport.abort()  # a truncated answer must not look complete
             return response
 
-    async def _tell(
+    async def _forward(
         self, request: web.BaseRequest, worker: int, body: bytes, path: str | None = None
     ) -> web.Response | None:
-        """Have another worker do the same, or what is at `path`; what it says if it doesn't, for all have to."""
+        """Forward the operation, or the one at `path`, to another worker; returns its answer if it fails."""
         try:
             async with self._send(request, worker, body, path) as answer:
                 said = await answer.read()
         except aiohttp.ClientError:
-            return error_response(request, _away(worker))
-        return None if answer.ok else web.Response(status=answer.status, body=said, headers=_kept(answer.headers))
+            return error_response(request, _unavailable(worker))
+        return None if answer.ok else web.Response(status=answer.status, body=said, headers=_forwarded(answer.headers))
 
-    async def _ask(self, request: web.BaseRequest, worker: int) -> bytes:
-        """What another worker says; one that says nothing in time is as good as away."""
-        async with asyncio.timeout(self._ask_seconds), self._send(request, worker, b"") as answer:
+    async def _fetch_state(self, request: web.BaseRequest, worker: int) -> bytes:
+        """Another worker's answer, within `state_seconds`."""
+        async with asyncio.timeout(self._state_seconds), self._send(request, worker, b"") as answer:
             said: bytes = await answer.read()
             return said
 
     def _send(self, request: web.BaseRequest, worker: int, body: bytes | None, path: str | None = None) -> Any:
-        headers = {**_kept(request.headers, _JUDGED), _PASSED_ON: self._mark.decode()}
+        headers = {**_forwarded(request.headers, _CHECKED), _FORWARDED: self._mark.decode()}
         data: Any = body
         if body is not None:
-            headers = _kept(headers, _UNPACKED)
+            headers = _forwarded(headers, _UNPACKED)
         elif request.content.is_eof():
             data = request.content.read_nowait()
         else:
@@ -235,25 +238,29 @@ class Shards:
         if body is None and worker == 0:
             headers[_FOR] = _ALL
         url = URL(self._urls[worker] + (path or request.rel_url.raw_path_qs), encoded=True)
-        return self._connected().request(request.method, url, data=data, headers=headers, skip_auto_headers=_NOT_OURS)
+        return self._connected().request(
+            request.method, url, data=data, headers=headers, skip_auto_headers=_NO_DEFAULTS
+        )
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._client is None:
             self._client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                auto_decompress=False,  # an answer is handed on as it comes
+                auto_decompress=False,  # answers are relayed unchanged
             )
         return self._client
 
     async def _sum(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """Counts of all workers together."""
+        """Answer with the sums of all workers' figures."""
         own = await self._handle_own(request)
         assert isinstance(own, web.Response)
         if own.status != 200:
             return own
         assert isinstance(own.body, bytes)
-        others = await asyncio.gather(*(self._ask(request, other) for other in self._others()), return_exceptions=True)
+        others = await asyncio.gather(
+            *(self._fetch_state(request, other) for other in self._others()), return_exceptions=True
+        )
         answers = [own.body, *(answer for answer in others if isinstance(answer, bytes))]
         if path == "/metrics":
             counts: Counter[str] = Counter()
@@ -272,11 +279,11 @@ class Shards:
         return web.Response(body=orjson.dumps(summed | {"workers": len(read)}), content_type="application/json")
 
 
-def _away(worker: int) -> GatewayFault:
+def _unavailable(worker: int) -> GatewayFault:
     return GatewayFault(
-        f"worker {worker} of the gateway is not there", status=503, code="worker_unavailable", retry_after=1
+        f"worker {worker} of the gateway does not answer", status=503, code="worker_unavailable", retry_after=1
     )
 
 
-def _kept(headers: Any, without: Set[str] = frozenset()) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in _OWN_TO_A_CONNECTION | without}
+def _forwarded(headers: Any, without: Set[str] = frozenset()) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP | without}

@@ -13,6 +13,6 @@ def test_expired_sessions_are_removed_also_after_that_has_failed(caplog: pytest.
     with gateway([], limits=GatewayLimits(sweep_seconds=0.02)) as running:
         session = running.core.sessions.get(running.open_session(ttl_seconds=1)["session_id"])
         session.used = None  # type: ignore[assignment]
-        eventually(lambda: "could not be removed" in caplog.text)
+        eventually(lambda: "removing expired sessions failed" in caplog.text)
         session.used = -1e9
         eventually(lambda: len(running.core.sessions) == 0)

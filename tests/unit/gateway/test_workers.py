@@ -21,7 +21,7 @@ from agentcore_rl_toolkit.gateway.http.http_server import http_server
 from agentcore_rl_toolkit.gateway.record.session import SessionSettings
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
-from agentcore_rl_toolkit.gateway.workers import Shards
+from agentcore_rl_toolkit.gateway.workers import WorkerRouter
 from support.gateway import MODEL, ids, tokenizer
 from support.raw_server import CLOSE, RawServer, Step
 
@@ -37,7 +37,7 @@ async def worker(other: str, said: str, seconds: float) -> AsyncIterator[str]:
     async def own(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(text=said)
 
-    shards = Shards(own, 0, ["http://127.0.0.1:1", other], ask_seconds=seconds)
+    shards = WorkerRouter(own, 0, ["http://127.0.0.1:1", other], state_seconds=seconds)
     listening = await asyncio.get_running_loop().create_server(
         http_server(shards.handle, max_body_bytes=10_000, body_seconds=60), "127.0.0.1", 0
     )
@@ -65,7 +65,7 @@ def ask(
     return asyncio.run(once())
 
 
-def not_mine(shards: Shards) -> str:
+def not_mine(shards: WorkerRouter) -> str:
     return next(name for name in "abcdef" if shards.owner(name) == 1)
 
 
@@ -77,17 +77,17 @@ def test_all_workers_have_to_do_it(method: str, path: str) -> None:
     assert ask([FAILED], method, path) == (502, '{"error":1}', None)
     status, text, retry_after = ask([CLOSE], method, path)
     assert (status, retry_after) == (503, "1")
-    assert "worker 1 of the gateway is not there" in text
+    assert "worker 1 of the gateway does not answer" in text
 
 
 def test_a_worker_that_dies_before_it_answers() -> None:
-    path = f"/sessions/{not_mine(Shards(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
+    path = f"/sessions/{not_mine(WorkerRouter(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
     assert ask([OK], "GET", path) == (200, "{}", None)
     assert ask([CLOSE], "GET", path)[::2] == (503, "1")
 
 
 def test_half_an_answer_is_not_taken_for_a_whole_one() -> None:
-    path = f"/sessions/{not_mine(Shards(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
+    path = f"/sessions/{not_mine(WorkerRouter(None, 0, ['', '']))}/turns"  # type: ignore[arg-type]
     with pytest.raises(aiohttp.ClientError):
         ask([HALF, CLOSE], "GET", path)
 
@@ -122,7 +122,7 @@ def passed(headers: dict[str, str]) -> list[bytes]:
         async def own(request: web.BaseRequest) -> web.StreamResponse:
             return web.Response()
 
-        shards = Shards(own, 0, ["http://127.0.0.1:1", other.url], mark="secret")
+        shards = WorkerRouter(own, 0, ["http://127.0.0.1:1", other.url], mark="secret")
         listening = await asyncio.get_running_loop().create_server(
             http_server(shards.handle, max_body_bytes=10_000, body_seconds=60), "127.0.0.1", 0
         )
@@ -203,7 +203,7 @@ class Workers:
                 stack.push_async_callback(core.close)
                 app = App(core, admin_key="admin", url=lambda number=number: self.urls[number])
                 admit, paused = app.check_admin, lambda core=core: core.gate.paused
-                shards = Shards(app.handle, number, self.urls, mark="m", paused=paused, admit=admit)
+                shards = WorkerRouter(app.handle, number, self.urls, mark="m", paused=paused, admit=admit)
                 stack.push_async_callback(shards.close)
                 handled = http_server(shards.handle, max_body_bytes=10_000, body_seconds=self.body_seconds)
                 stack.push_async_callback(handled.shutdown, 0.1)
@@ -236,7 +236,7 @@ def test_a_pause_with_a_worker_away_pauses_nobody() -> None:
             workers.urls[2] = GONE
             status, text = await tell(client, f"{first}/pause", "POST")
             assert status == 503
-            assert "worker 2 of the gateway is not there" in text
+            assert "worker 2 of the gateway does not answer" in text
             assert workers.paused == [False, False, False]
             assert workers.engines[1].told == ["pause", "resume"]
             workers.urls[2] = third
@@ -296,7 +296,7 @@ def test_resuming_and_naming_weights_reaches_all_that_are_there(gone: int) -> No
             workers.urls[gone] = GONE
             status, text = await tell(client, f"{first}/weights", "PUT", json={"version": "v2"})
             assert status == 503
-            assert f"worker {gone} of the gateway is not there" in text
+            assert f"worker {gone} of the gateway does not answer" in text
             assert workers.versions == [None if number == gone else "v2" for number in range(3)]
             assert (await tell(client, f"{first}/resume", "POST"))[0] == 503
             assert workers.paused == [number == gone for number in range(3)]
@@ -349,7 +349,7 @@ def test_bodies_that_cannot_be_read_change_nothing(method: str, path: str, body:
             assert json.loads(text)["error"]["message"]
             assert (workers.paused, workers.versions) == ([False, False], [None, None])
             assert all(len(core.sessions) == 0 for core in workers.cores)
-            name = not_mine(Shards(None, 0, ["", ""]))  # type: ignore[arg-type]
+            name = not_mine(WorkerRouter(None, 0, ["", ""]))  # type: ignore[arg-type]
             key = workers.cores[1].sessions.open(SessionSettings(name)).key
             status, text = await tell(client, f"{workers.urls[0]}/sessions/{name}.{key}/v1/messages", "POST", **packed)
             assert status == expected, text
@@ -396,7 +396,7 @@ def test_a_request_is_answered_alike_wherever_it_arrives(
         workers = Workers(2)
         workers.body_seconds = 0.3
         async with workers.serving():
-            session = workers.cores[1].sessions.open(SessionSettings(not_mine(Shards(None, 0, ["", ""]))))  # type: ignore[arg-type]
+            session = workers.cores[1].sessions.open(SessionSettings(not_mine(WorkerRouter(None, 0, ["", ""]))))  # type: ignore[arg-type]
             key = "wrong" if b"wrong" in headers else session.key
             for url in workers.urls:
                 target = f"{url if absolute else ''}/sessions/{session.id}.{key}/v1/chat/completions?a=b".encode()

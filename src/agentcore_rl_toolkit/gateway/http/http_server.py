@@ -1,9 +1,8 @@
 """The gateway's HTTP server, and how much of a request it reads.
 
-Bytes stay compressed until a handler asks for the body, which it does once the request may be served: a request that is
-refused costs its headers. Limits hold for the bytes that arrive and for those they decompress to. A body of which
-nothing more arrives is given up. Of a body that no handler has read, nothing is read either: the answer is sent, and
-the connection closed, unless the rest is small enough to be on its way already.
+A handler reads the body after it has accepted the request, so a refused request costs its headers only. Limits hold
+for the bytes that arrive and for those they decompress to. The server gives up on a body that stops arriving. If no
+handler has read the body, the server answers and closes the connection, unless the rest is small.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 _STEP = 1 << 20
-"""Bytes to decompress before others get their turn."""
+"""Bytes to decompress before other requests run."""
 _SMALL = 1 << 16
 """Bytes of an unread body up to which a connection is kept."""
 _GRACE_SECONDS = 1.0
-"""For which an unread body's connection stays open, so that its client can read the answer."""
+"""How long the connection of an unread body stays open, so that the client can read the answer."""
 
 
 class GatewayRequest(web.BaseRequest):
@@ -151,7 +150,7 @@ def _window(encoding: str, first: int) -> int:
 
 
 def _answered(handle: Handler) -> Handler:
-    """A client that left is no error; aiohttp would log one, with its traceback, if the next write noticed it first."""
+    """Ignore clients that left: aiohttp would log an error with a traceback if the next write noticed it first."""
 
     async def answered(request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -162,13 +161,13 @@ def _answered(handle: Handler) -> Handler:
         except ConnectionError:
             if request.transport is not None and not request.transport.is_closing():
                 raise
-            return web.Response()  # to nobody
+            return web.Response()  # the client is gone
 
     return answered
 
 
 async def _leave_body(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Answer a request whose body was not read, and have its connection closed."""
+    """Answer a request whose body was not read, and close its connection."""
     size = request.content_length
     small = size is not None and size <= _SMALL
     if not small:
@@ -187,7 +186,7 @@ async def _leave_body(request: web.BaseRequest, response: web.StreamResponse) ->
 
 
 def _logger() -> logging.Logger:
-    """aiohttp's words. A request that can't be read is its client's fault, and gets an answer, not a traceback."""
+    """aiohttp's logger, without tracebacks for requests that can't be read."""
     logger = logging.getLogger(f"{__name__}.aiohttp")
     if not logger.filters:
         logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], _UNREADABLE))

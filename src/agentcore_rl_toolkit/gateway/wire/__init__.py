@@ -1,1 +1,5 @@
-"""Wires: one file per protocol an agent may speak, each a pure translation to and from the same call."""
+"""The APIs that agents may call, each a pure translation to and from the same canonical call.
+
+In: a request's JSON body. Out: a `ChatCall` or `TextCall`, and later the answer, stream or error in the API's own
+format. A wire does no I/O and decides nothing about tokens. It may import `call`, `record` and `engine`'s types.
+"""

@@ -1,4 +1,4 @@
-"""Bodies: JSON in, whatever clients make of it, and JSON out. Pure."""
+"""JSON bodies in and out: bounded in depth and memory, and lenient towards clients' encoders. Pure."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _check_memory(body: bytes) -> None:
         return
     cost, most = sum(body.count(mark) * each for mark, each in _COSTS.items()), _FREE + _TIMES * len(body)
     if cost > most:
-        said = f"the body's JSON would take about {cost >> 20} MB of memory; at most {most >> 20} MB for its length"
-        raise GatewayFault(said, status=413, code="body_too_large", hint="send fewer, longer values")
+        message = f"the body's JSON would take about {cost >> 20} MB of memory; at most {most >> 20} MB for its length"
+        raise GatewayFault(message, status=413, code="body_too_large", hint="send fewer, longer values")
 
 
 def mended(value: Any) -> Any:
@@ -71,7 +71,7 @@ def mended(value: Any) -> Any:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def depth(value: Any) -> int:
