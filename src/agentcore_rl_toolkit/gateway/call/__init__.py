@@ -1,4 +1,5 @@
-"""One model call: find its place in the session, plan its prompt, sample, parse, record, reply.
+"""One model call: match it to a turn, plan its prompt, sample, parse, record, reply.
 
-In: a canonical call. Out: a recorded turn and its reply. It knows no HTTP and no wire.
+In: a canonical call. Out: a recorded turn and its reply. It knows neither HTTP nor wires. It may import `record`,
+`render`, `engine` and `errors`; `chat`, `fingerprint` and `side_calls` are pure, and `record` imports them.
 """
