@@ -206,5 +206,40 @@ def test_examples_in_docstrings_run(name: str) -> None:
     assert doctest.testmod(module).failed == 0
 
 
+def test_a_folder_has_at_most_ten_entries() -> None:
+    """The top level has more: it is what users import from. `__init__.py` and data files don't count."""
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}:
+        kept = [e for e in folder.iterdir() if e.suffix == ".py" or (e / "__init__.py").exists()]
+        entries = [entry.name for entry in kept if entry.name != "__init__.py"]
+        assert len(entries) <= 10, f"{folder.relative_to(PACKAGE)} has {len(entries)}: {sorted(entries)}"
+
+
+def test_a_public_class_name_stands_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+ROLES = {"__init__.py", "base.py", "backend.py", "convert.py", "data.py", "overrides.py", "training.py"}
+"""File names that stand for one role in several folders. Verbs of the command line are named as they are typed."""
+
+
+def test_a_file_name_stands_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).parts
+        if parts[0] != "cli" and path.name not in ROLES:
+            homes.setdefault(path.name, []).append("/".join(parts))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_every_example_can_be_installed_alone() -> None:
+    examples = [path.parent for path in (ROOT / "examples").glob("*/README.md")]
+    assert [folder.name for folder in examples if not (folder / "pyproject.toml").exists()] == []
+
+
 def test_every_module_is_typed() -> None:
     assert (PACKAGE / "py.typed").exists()
