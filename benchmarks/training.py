@@ -38,7 +38,7 @@ from train import batches  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train  # noqa: E402
-from agentcore_rl_toolkit.backends.trl.config import load_policy, trl_config  # noqa: E402
+from agentcore_rl_toolkit.backends.trl.grpo_config import load_policy, trl_config  # noqa: E402
 
 SYSTEM = "Solve the math problem step by step."
 

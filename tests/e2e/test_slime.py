@@ -20,7 +20,7 @@ from agentcore_rl_toolkit.backends.slime import generate_rollout, post_process
 from agentcore_rl_toolkit.backends.slime.backend import write_rows
 from agentcore_rl_toolkit.backends.slime.convert import flatten
 from agentcore_rl_toolkit.backends.slime.generate import generate
-from agentcore_rl_toolkit.backends.slime.resources import close_resources
+from agentcore_rl_toolkit.backends.slime.hook_resources import close_resources
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
 from support.runtime import local_runtime

@@ -26,7 +26,7 @@ OUTDATED = f"{ENGINE}::TestTimeoutProducesErrorEpisode"
 """It wants ERROR for a timeout, where the adapter says TIMEOUT, as its own unit tests want it to."""
 OURS = [
     "real_rllm/real_rllm.py",
-    "unit/backends/test_rllm_check.py",
+    "unit/backends/rllm/test_check_overrides.py",
     "unit/backends/test_rllm_data.py",
     "e2e/test_rllm.py",
 ]

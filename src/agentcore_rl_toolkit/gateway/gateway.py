@@ -28,7 +28,7 @@ from ..engine import open_engine
 from ..engine.base import Engine
 from ..errors import ConfigError, EngineError, GatewayFault
 from .call.core import Core, GatewayLimits
-from .http.app import App, error_response
+from .http.gateway_app import App, error_response
 from .http.http_server import http_server
 from .record.log import Log
 from .record.session import read_settings

@@ -28,7 +28,7 @@ from aiohttp import web
 from yarl import URL
 
 from ..errors import GatewayFault
-from .http.app import error_response
+from .http.gateway_app import error_response
 from .http.http_server import read_body
 from .record.log import WeightState
 from .wire.json_body import dump, read_json

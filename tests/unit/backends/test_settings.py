@@ -99,7 +99,7 @@ def test_how_rollouts_are_run() -> None:
 )
 def test_a_step_is_cut_into_equal_chunks(given: dict[str, Any], processes: int, batch: int, chunks: int) -> None:
     pytest.importorskip("trl")
-    from agentcore_rl_toolkit.backends.trl.config import trl_config
+    from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
 
     config = trl_config(TrlSettings(device="cpu", **given), processes)
     assert (config.per_device_train_batch_size, config.steps_per_generation) == (batch, chunks)
@@ -109,7 +109,7 @@ def test_a_step_is_cut_into_equal_chunks(given: dict[str, Any], processes: int, 
 
 def test_rows_that_can_not_be_shared_are_refused() -> None:
     pytest.importorskip("trl")
-    from agentcore_rl_toolkit.backends.trl.config import trl_config
+    from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
 
     for rows, processes in ((3, 2), (4, 3), (1, 2)):
         with pytest.raises(ConfigError, match=f"rows_per_step={rows} can't be shared by {processes} processes"):
@@ -120,7 +120,7 @@ def test_what_trl_gets() -> None:
     pytest.importorskip("trl")
     import torch
 
-    from agentcore_rl_toolkit.backends.trl.config import trl_config
+    from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
 
     settings = TrlSettings(
         output="out",
@@ -172,7 +172,7 @@ def test_a_value_of_another_kind_is_refused(name: str, value: Any, problem: str)
 
 def test_trls_own_settings_are_passed_on() -> None:
     pytest.importorskip("trl")
-    from agentcore_rl_toolkit.backends.trl.config import trl_config
+    from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
 
     config = trl_config(TrlSettings(device="cpu", options={"lr_scheduler_type": "linear", "warmup_steps": 3}))
     assert (config.lr_scheduler_type, config.warmup_steps, config.beta) == ("linear", 3, 0.0)

@@ -16,7 +16,7 @@ from aiohttp import web
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import Core
-from agentcore_rl_toolkit.gateway.http.app import App
+from agentcore_rl_toolkit.gateway.http.gateway_app import App
 from agentcore_rl_toolkit.gateway.http.http_server import http_server
 from agentcore_rl_toolkit.gateway.record.session import SessionSettings
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcore_rl_toolkit.errors import (
-    ConfigError,
-    KeyInvalid,
-)
+from agentcore_rl_toolkit.errors import ConfigError, KeyInvalid
 from agentcore_rl_toolkit.store import open_store
 
 

@@ -13,13 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.errors import (
-    KeyInvalid,
-    KeyNotFound,
-    ResultUnreadable,
-    StoreError,
-    StoreUnavailable,
-)
+from agentcore_rl_toolkit.errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
 from agentcore_rl_toolkit.store import open_store
 
 

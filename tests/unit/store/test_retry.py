@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.errors import (
-    KeyNotFound,
-    StoreError,
-    StoreUnavailable,
-)
+from agentcore_rl_toolkit.errors import KeyNotFound, StoreError, StoreUnavailable
 from agentcore_rl_toolkit.store.retry import FIRST_DELAY, LONGEST_DELAY, retry
 
 

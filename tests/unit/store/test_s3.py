@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError, HTTPClientError, ParamValidationError, ResponseStreamingError
 
-from agentcore_rl_toolkit.errors import (
-    KeyNotFound,
-    StoreError,
-    StoreForbidden,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
+from agentcore_rl_toolkit.errors import KeyNotFound, StoreError, StoreForbidden, StoreMisconfigured, StoreUnavailable
 from agentcore_rl_toolkit.store import Store, open_store
 from agentcore_rl_toolkit.store.s3_errors import store_error
 

@@ -21,7 +21,7 @@ from ...types import RolloutId
 from ..base import TrainingPlan, check_settings, refuse_env, runs_on_aws
 from ..launch import run_trainer
 from ..settings import TrainSettings, option
-from .check import INSTALL, check_overrides, is_installed
+from .check_overrides import INSTALL, check_overrides, is_installed
 from .data import check_ids, dataset_name
 from .overrides import run_overrides
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...rollout import Rollout
 from .convert import has_routes, payload_of, to_placeholder, to_rows
-from .resources import HookResources, open_resources, rollout_options
+from .hook_resources import HookResources, open_resources, rollout_options
 
 _SAMPLING_NAMES = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
 

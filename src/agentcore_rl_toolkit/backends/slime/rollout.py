@@ -19,7 +19,7 @@ from ...errors import RolloutsStopped
 from ...rollout import Group, Rollout, step_metrics
 from ...types import Status
 from .convert import payload_of, to_placeholder, to_rows, to_samples
-from .resources import HookResources, open_resources, rollout_options
+from .hook_resources import HookResources, open_resources, rollout_options
 from .rewards import restore_batch
 from .router import abort_requests, router_url
 

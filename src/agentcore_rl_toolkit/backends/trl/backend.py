@@ -42,7 +42,7 @@ class TrlBackend:
     def plan(self, settings: TrlSettings) -> TrainingPlan:
         """Checks everything except the model, which is loaded when training starts."""
         notes = check_settings(settings)
-        require("agentcore_rl_toolkit.backends.trl.config", self.extra, "training with TRL").trl_config(settings)
+        require("agentcore_rl_toolkit.backends.trl.grpo_config", self.extra, "training with TRL").trl_config(settings)
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=notes)
 
     def train(self, settings: TrlSettings) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...rollout import Group
-from .config import ROW_MEANS, ROW_SUMS, check_config
 from .convert import TrlBatch, split_row, to_batch
+from .grpo_config import ROW_MEANS, ROW_SUMS, check_config
 
 _RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
 """Logprobs that TRL computes for the rows in slots, and we for the others: of the current policy and the reference."""

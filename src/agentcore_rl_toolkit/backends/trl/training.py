@@ -27,7 +27,7 @@ from ..loop.run_folder import RunFolder
 from ..loop.training_loop import TrainingLoop
 from .backend import TrlSettings
 from .colocated import ColocatedEngine
-from .config import adapter_config, load_policy, renders_tools, trl_config
+from .grpo_config import adapter_config, load_policy, renders_tools, trl_config
 from .trainer import AgentGRPOTrainer
 
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time

@@ -16,7 +16,7 @@ from ...gateway.record.trajectory import Trajectories
 from ...gateway.render.tokenizer import Tokenizer
 from ...runtime.local import AgentSource
 from ...types import Status
-from .check import Check, failed, failed_with, ok
+from .finding import Check, failed, failed_with, ok
 from .scripted_policy import Script
 
 CONTEXT = 10_000_000

@@ -12,7 +12,7 @@ from ..aws.calls import Aws
 from ..aws.policies import Place
 from ..aws.resources import NO_QUEUE
 from ..image import ENGINES, ContainerEngine
-from .check import Check, failed, failed_with, ok, skipped
+from .finding import Check, failed, failed_with, ok, skipped
 
 _AGENTCORE = "bedrock-agentcore.amazonaws.com"
 

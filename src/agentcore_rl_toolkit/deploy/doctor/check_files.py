@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...rows import read_rows
-from .check import Check, failed, failed_with, ok, skipped
+from .finding import Check, failed, failed_with, ok, skipped
 
 
 def check_rows(source: str) -> tuple[Check, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ...errors import AgentCoreRLError, RuntimeFault
 from ...runtime.aws import AgentCoreRuntime
-from .check import Check, failed, ok, skipped
+from .finding import Check, failed, ok, skipped
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 

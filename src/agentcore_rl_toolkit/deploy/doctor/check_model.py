@@ -18,8 +18,8 @@ from ...gateway.gateway import Gateway
 from ...gateway.record.trajectory import Fidelity
 from ...gateway.render.renderer import ChatRenderer
 from ...runtime.local import AgentSource
-from .check import Check, failed, failed_with, ok, skipped
 from .check_agent import CONTEXT, run_agent
+from .finding import Check, failed, failed_with, ok, skipped
 from .scripted_policy import USER, Tools, call_message, model_script, reply_ids
 
 _OTHER_TEMPLATE = "give another template (--chat-template), or another model"

@@ -20,10 +20,10 @@ from ..aws.policies import Place, runtime_policy
 from ..aws.state import State
 from ..deploy_settings import DeploySettings, read_settings
 from ..image import content_tag
-from .check import Check, failed, failed_with, skipped
 from .check_aws import check_bucket, check_credentials, check_image, check_queue, check_role
 from .check_files import check_dockerfile, check_rows
 from .check_gateway import check_gateway
+from .finding import Check, failed, failed_with, skipped
 
 _Rows = list[dict[str, Any]]
 

@@ -15,7 +15,7 @@ from ..record.session import Session
 from ..wire.anthropic.messages_request import CountTokensRequest, read_prompt
 from ..wire.bedrock import converse, invoke_model
 from ..wire.fields import parse
-from ..wire.google import generate as google
+from ..wire.google import generate_content as google
 from ..wire.google.generate_request import read_count
 from ..wire.json_body import dump, read_json
 from ..wire.routes import is_anthropic_client, is_google_client

@@ -20,7 +20,7 @@ from ..record.turn import Tokens
 from ..wire.base import Exchange
 
 if TYPE_CHECKING:
-    from .app import App
+    from .gateway_app import App
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from .anthropic import messages as anthropic
 from .base import Wire
 from .bedrock import converse
 from .bedrock import invoke_model as invoke
-from .google import generate as google
+from .google import generate_content as google
 from .openai import chat_completions as openai
 from .openai import completions, responses
 

@@ -16,9 +16,9 @@ from ..hosting.request_checks import check_command, check_payload, check_session
 from .agent_source import AgentSource
 from .server.access import check_store
 from .sessions.egress import TokenBucket
+from .sessions.live_sessions import LiveSessions
+from .sessions.local_session import LocalSession
 from .sessions.pool import SessionPool
-from .sessions.session import LocalSession
-from .sessions.table import SessionTable
 from .template.template_keeper import Machine, TemplateKeeper
 
 
@@ -29,7 +29,7 @@ class LocalAgent:
         self,
         source: AgentSource,
         machine: Machine,
-        table: SessionTable,
+        table: LiveSessions,
         *,
         spares: int,
     ) -> None:

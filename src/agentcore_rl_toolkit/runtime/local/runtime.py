@@ -21,9 +21,9 @@ from .sandbox.probe import default_max_sessions, probe
 from .server.access import Access, choose_token, store_folders
 from .server.aws_wire import WireServer
 from .server.local_s3 import LocalS3
-from .sessions.session import LocalSession, SessionContext
+from .sessions.live_sessions import LiveSessions
+from .sessions.local_session import LocalSession, SessionContext
 from .sessions.store_proxy import StoreProxy
-from .sessions.table import SessionTable
 from .template.template_keeper import Machine
 
 _LONGEST_FOLDER = 60
@@ -79,7 +79,7 @@ class LocalRuntime:
         self._wanted = PROTECTIONS if protections is None else protections
         self._buckets = Path(buckets) if buckets is not None else None
         self._machine: Machine | None = None
-        self._table: SessionTable | None = None
+        self._table: LiveSessions | None = None
         self._store_proxy: StoreProxy | None = None
         self._server: WireServer | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -159,7 +159,7 @@ class LocalRuntime:
         try:
             await self._store_proxy.start()
             context = SessionContext(self._machine, self._store_proxy, self.token)
-            self._table = SessionTable(context, self.max_sessions, self.counts)
+            self._table = LiveSessions(context, self.max_sessions, self.counts)
             for source in self._sources:
                 self.agents[source.name] = LocalAgent(source, self._machine, self._table, spares=self._spares)
             await self._server.start()

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 
 from agentcore_rl_toolkit.backends.slime.backend import slime_row
-from agentcore_rl_toolkit.backends.slime.convert import (
-    STATUSES,
-    flatten,
-    payload_of,
-    to_placeholder,
-    to_samples,
-)
+from agentcore_rl_toolkit.backends.slime.convert import STATUSES, flatten, payload_of, to_placeholder, to_samples
 from agentcore_rl_toolkit.backends.slime.rewards import fit_batch, post_process, restore_batch
 from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, TurnSpan
 from agentcore_rl_toolkit.rollout import Action

@@ -17,7 +17,7 @@ import torch
 
 from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
-from agentcore_rl_toolkit.backends.trl.config import trl_config
+from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
 from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine

@@ -14,13 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import IDS, Routes, Sampled
-from agentcore_rl_toolkit.gateway.record.reasons import (
-    ABORTED,
-    ENGINE_ERROR,
-    NO_LOGPROB,
-    TRUNCATED,
-    UNDELIVERED,
-)
+from agentcore_rl_toolkit.gateway.record.reasons import ABORTED, ENGINE_ERROR, NO_LOGPROB, TRUNCATED, UNDELIVERED
 from agentcore_rl_toolkit.gateway.record.trajectory import Row, Trajectories, fold
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Draft, Turn
 

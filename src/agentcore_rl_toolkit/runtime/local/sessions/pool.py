@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ....errors import TemplateGone
 from ..template.template_keeper import TemplateKeeper
-from .session import LocalSession
+from .local_session import LocalSession
 
 logger = logging.getLogger(__name__)
 

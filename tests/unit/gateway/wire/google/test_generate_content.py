@@ -16,7 +16,7 @@ from agentcore_rl_toolkit.errors import GatewayFault
 from agentcore_rl_toolkit.gateway.call.chat import Reply, ToolCall
 from agentcore_rl_toolkit.gateway.record.turn import Tokens
 from agentcore_rl_toolkit.gateway.wire.base import Exchange, Wire
-from agentcore_rl_toolkit.gateway.wire.google import generate as google
+from agentcore_rl_toolkit.gateway.wire.google import generate_content as google
 from agentcore_rl_toolkit.gateway.wire.google.contents import sign
 from agentcore_rl_toolkit.gateway.wire.google.generate_request import read_count
 from agentcore_rl_toolkit.gateway.wire.google.google_types import json_schema

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ....errors import RuntimeFault
 from ..agent_source import AgentSource
-from .session import LocalSession, SessionContext
+from .local_session import LocalSession, SessionContext
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ _TICK_SECONDS = 1.0
 _LOGS_KEPT = 1000
 
 
-class SessionTable:
+class LiveSessions:
     """The sessions of a runtime, prepared ones included."""
 
     def __init__(self, context: SessionContext, max_sessions: int, counts: dict[str, int]) -> None:

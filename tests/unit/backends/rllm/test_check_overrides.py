@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
-from agentcore_rl_toolkit.backends.rllm.check import check_overrides
+from agentcore_rl_toolkit.backends.rllm.check_overrides import check_overrides
 from agentcore_rl_toolkit.backends.rllm.overrides import run_overrides
 from agentcore_rl_toolkit.errors import ConfigError
 from support.rllm import IS_REAL, rllm_here

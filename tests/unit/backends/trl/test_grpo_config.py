@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.backends.trl.config import load_policy, renders_tools
+from agentcore_rl_toolkit.backends.trl.grpo_config import load_policy, renders_tools
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.errors import ConfigError
 
