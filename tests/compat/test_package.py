@@ -224,7 +224,7 @@ def test_a_public_class_name_stands_once() -> None:
 
 
 ROLES = {"__init__.py", "base.py", "backend.py", "convert.py", "data.py", "overrides.py", "rollout.py", "training.py"}
-"""File names with one role in several folders; slime loads its `rollout.py` by that name. Verbs of `cli/` are exempt."""
+"""File names with one role in several folders; slime loads its `rollout.py` by name. Verbs of `cli/` are exempt."""
 
 
 def test_a_file_name_stands_once() -> None:

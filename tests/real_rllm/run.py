@@ -27,7 +27,7 @@ OUTDATED = f"{ENGINE}::TestTimeoutProducesErrorEpisode"
 OURS = [
     "real_rllm/real_rllm.py",
     "unit/backends/rllm/test_check_overrides.py",
-    "unit/backends/test_rllm_data.py",
+    "unit/backends/rllm/test_data.py",
     "e2e/test_rllm.py",
 ]
 PLAIN = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
