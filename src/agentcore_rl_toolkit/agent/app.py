@@ -220,8 +220,9 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         if not name:
             raise ConfigError("s3_bucket is missing", hint="name a bucket, s3://bucket/prefix or a directory")
         queue = settings.get("sqs_url") or self.config.sqs_url
-        if queue is not None and not isinstance(queue, str):
-            raise ConfigError(f"sqs_url must be a string, not {type(queue).__name__}")
+        for setting, value in (("s3_bucket", name), ("sqs_url", queue)):
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{setting} must be a string, not {type(value).__name__}")
         with self._accepting:
             if (name, queue) not in self._stores:
                 store = open_store(name, sqs_url=queue)

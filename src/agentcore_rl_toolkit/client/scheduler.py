@@ -9,6 +9,8 @@ clients nor gateways, and reads no clock but its event loop's.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import random
 import sys
 from abc import ABC, abstractmethod
@@ -135,6 +137,15 @@ class Outage:
         return any(now - began > _MUCH_LONGER * self._slowest + 1 for began in self._running.values())
 
 
+class _OpenGroup(Generic[OutcomeT]):
+    """What the loop knows of a group that is open."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.running: set[asyncio.Task[OutcomeT]] = set()
+        self.startable = False
+
+
 class RolloutLoop(Generic[OutcomeT, T]):
     """Runs groups in the background from the first `next()` on; groups give it what `next()` hands out."""
 
@@ -153,8 +164,12 @@ class RolloutLoop(Generic[OutcomeT, T]):
         self._slots, self._open_group, self._prepare = slots, open_group, prepare
         self._outage, self._patience = outage or Outage(), patience
         self._room = asyncio.Semaphore(ahead)
-        self._open: list[JobGroup[Any, OutcomeT]] = []
+        self._opened = itertools.count()
+        self._open: dict[JobGroup[Any, OutcomeT], _OpenGroup[OutcomeT]] = {}
+        self._startable: list[tuple[int, JobGroup[Any, OutcomeT]]] = []
+        """A heap of the open groups that have pending rollouts, the first opened on top."""
         self._running: dict[asyncio.Task[OutcomeT], tuple[JobGroup[Any, OutcomeT], Job[OutcomeT]]] = {}
+        self._done: asyncio.Queue[asyncio.Task[OutcomeT]] = asyncio.Queue()
         self._ready: deque[T] = deque()
         self._results: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -208,23 +223,39 @@ class RolloutLoop(Generic[OutcomeT, T]):
             self._fill_slots()
             if not self._running:
                 return
-            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in self._running if task in done]:  # in the order they were started
-                self._end(task)
+            self._end(await self._done.get())
+            while not self._done.empty():
+                self._end(self._done.get_nowait())
 
     def _fill_slots(self) -> None:
         while len(self._running) < self._slots and (found := self._next_job()) is not None:
-            self._running[asyncio.ensure_future(self._run_job(found[1]))] = found
+            task = asyncio.ensure_future(self._run_job(found[1]))
+            task.add_done_callback(self._done.put_nowait)
+            self._running[task] = found
+            self._open[found[0]].running.add(task)
 
     def _next_job(self) -> tuple[JobGroup[Any, OutcomeT], Job[OutcomeT]] | None:
-        for group in self._open:
+        while self._startable:
+            _, group = self._startable[0]
             if group.pending:
                 return group, group.pending.popleft()
+            heapq.heappop(self._startable)
+            if group in self._open:
+                self._open[group].startable = False
         opened = self._open_group()
         if opened is None:
             return None
-        self._open.append(opened)
-        return opened, opened.pending.popleft()
+        self._open[opened] = _OpenGroup(next(self._opened))
+        job = opened.pending.popleft()
+        self._offer(opened)
+        return opened, job
+
+    def _offer(self, group: JobGroup[Any, OutcomeT]) -> None:
+        """Let slots take the group's pending rollouts, if it has some."""
+        known = self._open[group]
+        if group.pending and not known.startable:
+            known.startable = True
+            heapq.heappush(self._startable, (known.number, group))
 
     async def _run_job(self, job: Job[OutcomeT]) -> OutcomeT:
         clock = asyncio.get_running_loop().time
@@ -244,11 +275,14 @@ class RolloutLoop(Generic[OutcomeT, T]):
             group.cancelled(job)
         else:
             raise RolloutCancelled(f"a rollout of {group.input_id} was cancelled from outside")
-        running = [other for other, (its_group, _) in self._running.items() if its_group is group]
+        known = self._open[group]
+        known.running.remove(task)
         if group.is_complete and not was_complete:
             group.pending.clear()
-            for other in running:
+            for other in known.running:
                 other.cancel()
-        if not running and not group.pending:
-            self._open.remove(group)
+        if known.running or group.pending:
+            self._offer(group)
+        else:
+            del self._open[group]
             group.finished()

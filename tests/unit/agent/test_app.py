@@ -259,6 +259,7 @@ def test_a_rollout_that_names_no_store_and_fails_is_an_error_and_tells_no_secret
         ({}, {"s3_bucket": "b"}, "exp_id is missing"),
         ({}, {"s3_bucket": "b", "exp_id": "e"}, "input_id is missing"),
         ({}, {"exp_id": "e", "input_id": "i"}, "s3_bucket is missing"),
+        ({}, {"exp_id": "e", "input_id": "i", "s3_bucket": ["b"]}, "s3_bucket must be a string, not list"),
         ({}, {"exp_id": "e"}, "input_id is missing"),
         ({"s3_bucket": "b"}, {}, "exp_id is missing"),
         ({"s3_bucket": "b"}, {"model_id": "m"}, "exp_id is missing"),
