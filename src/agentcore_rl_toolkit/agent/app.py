@@ -222,7 +222,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         queue = settings.get("sqs_url") or self.config.sqs_url
         for setting, value in (("s3_bucket", name), ("sqs_url", queue)):
             if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{setting} must be a string, not {type(value).__name__}")
+                hint = 'send {"s3_bucket": "my-bucket", "sqs_url": "https://…"}'
+                raise ConfigError(f"{setting} must be a string, not {type(value).__name__}", hint=hint)
         with self._accepting:
             if (name, queue) not in self._stores:
                 store = open_store(name, sqs_url=queue)
