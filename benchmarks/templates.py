@@ -28,7 +28,7 @@ from agentcore_rl_toolkit.errors import RenderFault
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.record.reasons import MEANINGS
-from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, abilities
+from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, probe_abilities
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
@@ -154,7 +154,7 @@ def measure(folder: Path, cases: Iterable[str] = tuple(CASES)) -> dict[str, Any]
     """One template under the cases."""
     tokenizer = load_tokenizer(folder)
     renderer = ChatRenderer(tokenizer)
-    known = abilities(renderer)
+    known = probe_abilities(renderer)
     model = Model(renderer, known)
     engine = ScriptedEngine(model.sample, context_length=32_768, models=("stub",), chunk=64)
     found: dict[str, Any] = {}

@@ -88,7 +88,7 @@ class Server:
 
     async def start(self) -> None:
         if self._announces:
-            self.core.abilities.say()
+            self.core.abilities.log()
         before = await self._router.fetch_state() if self._router is not None else None
         if before is not None:
             self.core.gate.begin_with(before)

@@ -26,7 +26,7 @@ from ..record.reasons import ABORTED, ENGINE_ERROR, UNDELIVERED
 from ..record.session import CallAnswer, ChoiceOutcome, Session
 from ..record.session_table import SessionTable
 from ..record.trajectory import Trajectories, fold
-from ..render.capabilities import Abilities, abilities, warn_of_rows
+from ..render.capabilities import Abilities, probe_abilities, warn_of_rows
 from ..render.renderer import ChatRenderer
 from .chat import ChatCall, Reply, TextCall
 from .choice import Choice, ChoiceRequest, Piece, engine_fault
@@ -92,8 +92,8 @@ class Core:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """Which renderer renders, and what it can bridge."""
-        return abilities(self.renderer)
+        """Which renderer is used, and what it can bridge."""
+        return probe_abilities(self.renderer)
 
     async def start(self) -> None:
         """Get the engine ready. An engine that can't be reached yet is asked again with the first call."""

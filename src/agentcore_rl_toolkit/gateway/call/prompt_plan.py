@@ -150,7 +150,7 @@ class PromptPlanner:
         if form is not None:
             plan.sampling = dataclasses.replace(plan.sampling, json_schema=None, form=form)
         elif must_call:
-            plan.forced = self._renderer.forced(call)
+            plan.forced = self._renderer.encode_forced_call(call)
             plan.prompt = plan.prompt + array(IDS, plan.forced)
 
     def _plan_text(self, session: Session, call: TextCall, sampling: Sampling) -> PromptPlan:
@@ -163,7 +163,7 @@ class PromptPlanner:
         else:
             turn, keep, rest = self._find_text(session, call.prompt)
             start = turn.tokens(keep) if turn is not None else array(IDS)
-            prompt = start + tokenizer.packed(rest, add_special_tokens=turn is None)
+            prompt = start + tokenizer.encode_packed(rest, add_special_tokens=turn is None)
         if not prompt:
             raise GatewayFault.invalid("prompt is empty", param="prompt")
         bridged = turn is not None and keep > turn.prompt_length
@@ -217,7 +217,7 @@ def _find_thought(renderer: ChatRenderer, prompt: array[int]) -> Literal["", "op
 
 def _begin_call(renderer: ChatRenderer, call: ChatCall) -> str:
     """The beginning of the call that must be made, without a thought before it."""
-    return renderer.tokenizer.decode(renderer.forced(call)).rpartition(THOUGHT)[2].lstrip()
+    return renderer.tokenizer.decode(renderer.encode_forced_call(call)).rpartition(THOUGHT)[2].lstrip()
 
 
 def _find_call_mark(renderer: ChatRenderer, call: ChatCall) -> str:

@@ -1,6 +1,6 @@
-"""Messages to token ids, sampled ids to a reply, and bridges between turns.
+"""Renders messages to token ids, parses sampled ids into replies, and bridges from one turn to the next.
 
-In: canonical messages, token ids. Out: token ids, parsed replies, or the reason why a bridge is not exact. It refuses
-to render what the model sampled, and has no notion of sessions. `renderer.py` owns the other parts. It may import
-`engine`, `gateway.call.chat` and `gateway.record.turn`.
+In: canonical messages, token ids. Out: token ids, parsed replies, or the reason why a bridge would not be exact. This
+folder never re-renders tokens that the model sampled, and it does not know sessions. `renderer.py` uses the other
+modules. The folder may import `engine`, `gateway.call.chat` and `gateway.record`.
 """

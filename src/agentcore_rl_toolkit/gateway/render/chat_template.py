@@ -1,9 +1,9 @@
-"""A model rendered by its own chat template, and bridges for it that are derived by rendering probes.
+"""Renders a model with its own chat template, and derives bridges by rendering probes.
 
-`renderers` knows many families; this is for every other template. What stands between a sampled reply and the prompt
-for the next one is found by rendering the conversation with a mark in the reply's place and the new messages behind
-it. A reply that others follow is written as history is, so that what templates do to the last message alone (an empty
-thought, an end of text) is not taken for a difference.
+`renderers` covers many model families; this module covers every other template. It finds the text between a sampled
+reply and the next prompt by rendering the conversation with a mark in place of the reply, followed by the new messages.
+The marked reply is always part of the history, because templates treat the last message specially: they add an empty
+thought, or an end of text.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from typing import Any
 
 from ..call.chat import Message, parse_arguments
 from ..record import reasons
-from .probes import SYSTEM, TOOL, USER, calling, result, shared, without_thoughts
+from .probes import SYSTEM, TOOL, USER, find_common_prefix, make_calls, make_result, strip_thoughts
 
 _MARK, _NEXT, _THOUGHT_MARK = "probe51mark", "probe82mark", "probe37mark"
-_CALLED = [USER, calling(arguments={"at": _MARK}), result()]
+_CALLED = [USER, make_calls(arguments={"at": _MARK}), make_result()]
 _THOUGHT: list[Message] = [USER, {"role": "assistant", "content": "Yes.", "reasoning_content": _MARK}]
 
 
 @dataclass(frozen=True)
 class TemplateForms:
-    """How a template takes messages, where templates differ."""
+    """The form in which a template expects messages, where templates differ."""
 
     arguments_as_text: bool = False
-    """Tool arguments are JSON text."""
+    """Tool arguments are JSON text instead of objects."""
     no_content: Any = ""
-    """What stands for the text of a reply that has tool calls only."""
+    """The `content` of a reply that consists of tool calls only."""
     thought_key: str = "reasoning_content"
-    """The field that reasoning is in."""
+    """The field that holds reasoning."""
     text_in_parts: bool = False
-    """Text is a list of parts, as messages with images have it."""
+    """Text is a list of parts, as in messages with images."""
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
-        formed = [self._formed(m) if m["role"] == "assistant" else m for m in _with_own_ids(messages)]
-        return [_in_parts(m) for m in formed] if self.text_in_parts else formed
+        formed = [self._form_message(m) if m["role"] == "assistant" else m for m in _rename_repeated_ids(messages)]
+        return [_split_into_parts(m) for m in formed] if self.text_in_parts else formed
 
-    def _formed(self, message: Message) -> Message:
+    def _form_message(self, message: Message) -> Message:
         formed = dict(message)
         if message.get("tool_calls"):
             formed["content"] = message.get("content") or self.no_content
-            formed["tool_calls"] = [self._call(call) for call in message["tool_calls"]]
+            formed["tool_calls"] = [self._form_call(call) for call in message["tool_calls"]]
         if self.thought_key != "reasoning_content" and "reasoning_content" in formed:
             formed[self.thought_key] = formed.pop("reasoning_content")
         return formed
 
-    def _call(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _form_call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         arguments = parse_arguments(function.get("arguments"))
         if self.arguments_as_text and not isinstance(arguments, str):
@@ -63,15 +63,15 @@ class TurnEnd:
     """How a template ends a reply that other messages follow."""
 
     before: str
-    """What it writes between the reply and the token that ends the turn."""
+    """The text between the reply and the token that ends the turn."""
     token: str
-    """That token, as history has it."""
+    """The token that ends the turn in the history."""
     sampled: str
-    """The token that the model samples to end it, mostly the same."""
+    """The token that the model samples to end the turn, usually the same one."""
 
 
 class ChatTemplate:
-    """A tokenizer's chat template as text, with what probes show of it."""
+    """A tokenizer's chat template, which renders text, and the properties that probes reveal."""
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any], forms: TemplateForms | None = None) -> None:
         self._tokenizer = tokenizer
@@ -90,7 +90,7 @@ class ChatTemplate:
         return text
 
     def _find_forms(self) -> TemplateForms:
-        """The first that shows calls, and then the first that shows reasoning; the plainest if none does."""
+        """The first forms that show calls, then the first that also show reasoning; the defaults if none do."""
         asked = str(USER["content"])
         in_parts = not self._shows(TemplateForms(), [USER], asked) and self._shows(
             TemplateForms(text_in_parts=True), [USER], asked
@@ -99,10 +99,10 @@ class ChatTemplate:
         for as_text, no_content in ((False, ""), (False, None), (True, ""), (True, None)):
             tried = replace(forms, arguments_as_text=as_text, no_content=no_content)
             if self._shows(tried, _CALLED, _MARK):
-                return self._with_thoughts(tried)
-        return self._with_thoughts(forms)
+                return self._find_thought_key(tried)
+        return self._find_thought_key(forms)
 
-    def _with_thoughts(self, forms: TemplateForms) -> TemplateForms:
+    def _find_thought_key(self, forms: TemplateForms) -> TemplateForms:
         for key in ("reasoning_content", "thinking", "reasoning"):
             tried = replace(forms, thought_key=key)
             if self._shows(tried, _THOUGHT, _MARK):
@@ -112,16 +112,16 @@ class ChatTemplate:
     def _shows(self, forms: TemplateForms, messages: list[Message], mark: str) -> bool:
         try:
             return mark in self._text(forms, messages, [TOOL], False)
-        except Exception:  # a Jinja template may raise anything it likes
+        except Exception:  # a Jinja template may raise any exception
             return False
 
-    # What the start says of it
+    # Properties that the gateway reports at startup
 
     def shows_calls(self) -> bool:
         return self._shows(self.forms, _CALLED, _MARK)
 
     def shows_results(self) -> bool:
-        return self._shows(self.forms, [USER, calling(), result(content=_MARK)], _MARK)
+        return self._shows(self.forms, [USER, make_calls(), make_result(content=_MARK)], _MARK)
 
     def shows_tools(self) -> bool:
         try:
@@ -138,14 +138,14 @@ class ChatTemplate:
         except Exception:
             return False
 
-    def opening(self) -> str:
-        """What the prompt for a reply adds to the conversation."""
+    def find_opening(self) -> str:
+        """The text that the generation prompt adds to the conversation."""
         asked, prompt = self.text([USER], None, False), self.text([USER], None, True)
-        return prompt[len(shared(asked, prompt)) :]
+        return prompt[len(find_common_prefix(asked, prompt)) :]
 
 
 class TemplateBridge:
-    """The tokens between a sampled reply and the next prompt, for a template known only by what it does."""
+    """Derives the tokens between a sampled reply and the next prompt from what a template renders."""
 
     def __init__(self, template: ChatTemplate, tokenizer: Any) -> None:
         self._template = template
@@ -155,21 +155,21 @@ class TemplateBridge:
         self._shows_calls = template.shows_calls()
         self._opening = self._find_opening()
         self._ends: list[TurnEnd | None] = []
-        """How a reply ends that has no tool call, one, or several."""
+        """How a reply ends that has no tool call, one call, or several calls."""
         for calls in (0, 1, 2) if self._shows_calls else (0,):
-            known = not calls or self._ends[0] is not None  # a template that ends no text ends no call either
+            known = not calls or self._ends[0] is not None  # without an end for text, there is none for calls
             self._ends.append(self._find_end(calls) if known else None)
         sampled = [end.sampled for end in self._ends if end is not None]
         self.stop_ids = [tokenizer.convert_tokens_to_ids(token) for token in dict.fromkeys(sampled)]
 
-    def marks(self) -> dict[str, int]:
-        """The tokens that end a reply in history, and the id of what the model samples there."""
+    def map_end_marks(self) -> dict[str, int]:
+        """Map each token that ends a reply in the history to the id that the model samples instead."""
         ends = [end for end in self._ends if end is not None and end.token != end.sampled]
         return {end.token: self._tokenizer.convert_tokens_to_ids(end.sampled) for end in ends}
 
     @property
     def closing(self) -> str:
-        """What the template writes between a text and the token that ends the turn."""
+        """The text that the template writes between a text reply and the token that ends the turn."""
         return self._ends[0].before.strip() if self._ends[0] is not None else ""
 
     def bridge(
@@ -182,9 +182,9 @@ class TemplateBridge:
         *,
         thought: bool | None = None,
     ) -> list[int] | str:
-        """The tokens after a sampled reply, the last of the first `used` messages; or why there are none.
+        """The tokens that follow a sampled reply, which is message number `used`; or the reason why there is no bridge.
 
-        With `thought` given, history must stand as the template writes it: whether the reply has reasoning.
+        `thought` says whether the reply has reasoning; with it, the history must be exactly what the template writes.
         """
         exact = thought is None
         reply, new = messages[used - 1], messages[used:]
@@ -192,107 +192,107 @@ class TemplateBridge:
         end = self._ends[min(calls, 2)]
         if end is None:
             return reasons.NO_TURN_END
-        before = [_plain(message) for message in messages[: used - 1]]
-        marked = _marked(reply, calls) | ({"reasoning_content": _THOUGHT_MARK} if thought else {})
+        before = [_drop_reasoning(message) for message in messages[: used - 1]]
+        marked = _mark_reply(reply, calls) | ({"reasoning_content": _THOUGHT_MARK} if thought else {})
         try:
-            prompt, whole = self._with_and_without(before, [marked, *new], tools)
-        except Exception:  # a reply that the template refuses: its tokens are on record, whatever it says here
-            before = [_neutral(message) for message in before]
-            prompt, whole = self._with_and_without(before, [marked, *new], tools)
+            prompt, whole = self._render_both(before, [marked, *new], tools)
+        except Exception:  # the template refuses a reply; its tokens are recorded, so its text does not matter
+            before = [_neutralize(message) for message in before]
+            prompt, whole = self._render_both(before, [marked, *new], tools)
         head, found, tail = whole.rpartition(_MARK)
         if not found:
             return reasons.REPLY_HIDDEN
         if thought and _THOUGHT_MARK not in head:
             return reasons.THOUGHT_DROPPED
-        if not _starts(head, prompt.removesuffix(self._opening), exact):
+        if not _keeps_history(head, prompt.removesuffix(self._opening), exact):
             return reasons.REWRITTEN
         if not tail.startswith(end.before + end.token):
             return reasons.NO_TURN_END
         closed = bool(sampled) and sampled[-1] in stop_ids
-        return self._new_ids(tail, end, closed=closed, calls=bool(calls))
+        return self._encode_tail(tail, end, closed=closed, calls=bool(calls))
 
-    def _with_and_without(self, before: list[Message], after: list[Message], tools: Any) -> tuple[str, str]:
+    def _render_both(self, before: list[Message], after: list[Message], tools: Any) -> tuple[str, str]:
         return self._template.text(before, tools, True), self._template.text([*before, *after], tools, True)
 
-    def _new_ids(self, tail: str, end: TurnEnd, *, closed: bool, calls: bool) -> list[int]:
-        # The token is encoded with what follows: some swallow the space behind them.
+    def _encode_tail(self, tail: str, end: TurnEnd, *, closed: bool, calls: bool) -> list[int]:
+        # Encode the end token together with the text behind it: some tokens absorb the space that follows.
         ids: list[int] = self._tokenizer.encode(tail[len(end.before) :])
         if closed:
             return ids[1:]
-        unsaid = [] if calls else self._tokenizer.encode(end.before)
-        return [*unsaid, self._tokenizer.convert_tokens_to_ids(end.sampled), *ids[1:]]
+        missing = [] if calls else self._tokenizer.encode(end.before)
+        return [*missing, self._tokenizer.convert_tokens_to_ids(end.sampled), *ids[1:]]
 
     def _find_opening(self) -> str:
         try:
-            return self._template.opening()
+            return self._template.find_opening()
         except Exception:
             return ""
 
     def _find_end(self, calls: int) -> TurnEnd | None:
-        """How a reply ends: by the last token that it has in common as history and as the last message."""
-        reply = _marked(calling(calls) if calls else {}, calls)
-        following = [result(n, _NEXT) for n in range(calls)] or [{"role": "user", "content": _NEXT}]
+        """Find the end of a reply: the last token that it has both in the history and as the last message."""
+        reply = _mark_reply(make_calls(calls) if calls else {}, calls)
+        following = [make_result(n, _NEXT) for n in range(calls)] or [{"role": "user", "content": _NEXT}]
         tools = [TOOL] if calls else None
-        history = self._behind([USER, reply, *following], tools, True)
-        last = self._behind([USER, reply], tools, False)
+        history = self._text_after_mark([USER, reply, *following], tools, True)
+        last = self._text_after_mark([USER, reply], tools, False)
         if history is None or last is None:
             return None
         gap = history.partition(_NEXT)[0]
-        tokens = self._tokens(shared(gap, last))
+        tokens = self._find_tokens(find_common_prefix(gap, last))
         if tokens:
             start, token = tokens[-1]
-            return TurnEnd(gap[:start], token, self._unless_between_calls(token))
-        ends, lasts = self._tokens(gap), self._tokens(last)
-        if ends and lasts:  # the last message ends in a token of its own
+            return TurnEnd(gap[:start], token, self._find_sampled_end(token))
+        ends, lasts = self._find_tokens(gap), self._find_tokens(last)
+        if ends and lasts:  # the last message ends with a different token
             start, token = ends[0]
             return TurnEnd(gap[:start], token, lasts[-1][1])
         return None
 
-    def _behind(self, messages: list[Message], tools: Any, reply_follows: bool) -> str | None:
-        """What stands behind the mark; None if it is not shown, or the template refuses."""
+    def _text_after_mark(self, messages: list[Message], tools: Any, reply_follows: bool) -> str | None:
+        """The text after the mark; None if the template does not show the mark, or refuses the messages."""
         try:
             _, found, rest = self._template.text(messages, tools, reply_follows).rpartition(_MARK)
             return rest if found else None
-        except Exception:  # a Jinja template may raise anything it likes
+        except Exception:  # a Jinja template may raise any exception
             return None
 
-    def _unless_between_calls(self, token: str) -> str:
-        """The token, unless it also stands between two calls: then the model ends its turn with another."""
-        reply = _marked(calling(2, {"at": _NEXT}), 2, 0)
-        behind = self._behind([USER, reply, result(), result(1)], [TOOL], False) or ""
-        between, shown, _ = behind.partition(_NEXT)
+    def _find_sampled_end(self, token: str) -> str:
+        """The token that the model samples: `token`, or the one that ends text if `token` also separates two calls."""
+        reply = _mark_reply(make_calls(2, {"at": _NEXT}), 2, 0)
+        after = self._text_after_mark([USER, reply, make_result(), make_result(1)], [TOOL], False) or ""
+        between, shown, _ = after.partition(_NEXT)
         end = self._ends[0] if self._ends else None
         return end.sampled if end is not None and shown and token in between else token
 
-    def _tokens(self, text: str) -> list[tuple[int, str]]:
+    def _find_tokens(self, text: str) -> list[tuple[int, str]]:
         return [(found.start(), found[0]) for found in self._marks.finditer(text)] if self._has_marks else []
 
 
-def _plain(message: Message) -> Message:
+def _drop_reasoning(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
-def _neutral(message: Message) -> Message:
-    """A reply with words that every template takes: no marks of the format, and arguments that are an object."""
+def _neutralize(message: Message) -> Message:
+    """Replace a reply's text and arguments by ones that every template accepts."""
     if message["role"] != "assistant":
         return message
     calls = [call | {"function": call["function"] | {"arguments": {}}} for call in message.get("tool_calls") or ()]
     return message | {"content": "x" if message.get("content") else ""} | ({"tool_calls": calls} if calls else {})
 
 
-def _marked(reply: Message, calls: int, place: int = -1) -> Message:
-    """The reply with a mark for its last words; with calls, in the arguments of the one at `place`."""
+def _mark_reply(reply: Message, calls: int, place: int = -1) -> Message:
+    """Put a mark in place of the reply's text or, if it has calls, of the arguments of the call at `place`."""
     if not calls:
         return {"role": "assistant", "content": _MARK}
     made = list(reply["tool_calls"])
     made[place] = made[place] | {"function": made[place]["function"] | {"arguments": {"at": _MARK}}}
-    return _plain(reply) | {"content": "", "tool_calls": made}  # text may stand behind the calls, too
+    return _drop_reasoning(reply) | {"content": "", "tool_calls": made}  # some templates write the text after the calls
 
 
-def _with_own_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Tool-call ids that an earlier reply had already, and the results under them, get names of their own.
+def _rename_repeated_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Rename tool-call ids that an earlier reply already used, and the ids of their results.
 
-    Some templates look up a result's tool by its id; clients that count their calls in each turn repeat ids.
+    Some templates look up a result's tool by its id, and clients that number their calls per turn repeat ids.
     """
     made = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
     if len(set(made)) == len(made):
@@ -304,38 +304,38 @@ def _with_own_ids(messages: Sequence[Message]) -> Sequence[Message]:
             calls = message["tool_calls"]
             for known in {call.get("id") for call in calls}:
                 seen[known] = seen.get(known, 0) + 1
-            message = message | {"tool_calls": [call | {"id": _own_id(call.get("id"), seen)} for call in calls]}
+            message = message | {"tool_calls": [call | {"id": _number_id(call.get("id"), seen)} for call in calls]}
         elif message.get("tool_call_id") in seen:
-            message = message | {"tool_call_id": _own_id(message["tool_call_id"], seen)}
+            message = message | {"tool_call_id": _number_id(message["tool_call_id"], seen)}
         named.append(message)
     return named
 
 
-def _own_id(known: Any, seen: dict[Any, int]) -> Any:
+def _number_id(known: Any, seen: dict[Any, int]) -> Any:
     return known if seen[known] == 1 else f"{known}_{seen[known]}"
 
 
-def _in_parts(message: Message) -> Message:
+def _split_into_parts(message: Message) -> Message:
     content = message.get("content")
     return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
 
 
-def _starts(head: str, before: str, exact: bool) -> bool:
-    """Whether the conversation before the reply is written as it was; kept reasoning is not part of the question."""
+def _keeps_history(head: str, before: str, exact: bool) -> bool:
+    """Whether the template still writes the conversation before the reply as before; `exact` ignores reasoning."""
     if head.startswith(before):
         return True
-    return exact and without_thoughts(head).startswith(without_thoughts(before))
+    return exact and strip_thoughts(head).startswith(strip_thoughts(before))
 
 
 class TemplateRenderer:
-    """Renders by the tokenizer's chat template, and reads replies as `parser`, a renderer of `renderers`, does."""
+    """Renders with the tokenizer's chat template, and parses replies with `parser`, a renderer of `renderers`."""
 
     name = "default"
 
     def __init__(
         self, tokenizer: Any, settings: dict[str, Any], parser: Any, *, like: TemplateRenderer | None = None
     ) -> None:
-        """`like` is one with other settings: what was found out of the template for it holds here."""
+        """`like` is a renderer with other settings for the same template; its probe results are reused."""
         self._tokenizer = tokenizer
         self.parser = parser
         forms = like.template.forms if like is not None else None
@@ -343,7 +343,7 @@ class TemplateRenderer:
         self._stop_ids: list[int] = like._stop_ids if like is not None else self._find_stop_ids()
         closing = like._closing if like is not None else tokenizer.encode(self.bridge.closing)
         self._closing: list[int] = closing
-        """What stands between a text and the token that ends the turn."""
+        """The ids between a text reply and the token that ends the turn."""
 
     def _find_stop_ids(self) -> list[int]:
         ends = dict.fromkeys([self._tokenizer.eos_token_id, *self.bridge.stop_ids])
@@ -356,10 +356,10 @@ class TemplateRenderer:
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids
 
-    def stops(self) -> dict[str, int]:
-        """The marks that end a reply in history, and the tokens that the model samples there."""
+    def map_stops(self) -> dict[str, int]:
+        """Map each mark that ends a reply in the history to the id that the model samples there."""
         known = {self._tokenizer.decode([stop]): stop for stop in self._stop_ids}
-        return self.bridge.marks() | known
+        return self.bridge.map_end_marks() | known
 
     def render_ids(
         self, messages: list[Message], *, tools: Any = None, add_generation_prompt: bool = False

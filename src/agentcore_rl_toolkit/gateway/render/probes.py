@@ -1,6 +1,6 @@
-"""Short conversations that show what a chat template does, and whether a renderer does the same.
+"""Short conversations that show how a chat template renders, and whether a renderer does the same.
 
-A renderer is trusted where it renders all of them as the template does. Everything here runs once, at the start.
+The gateway trusts a renderer that renders all of them as the template does. It runs the probes once, at startup.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..call.chat import Message
 
 Render = Callable[[list[Message], list[dict[str, Any]] | None, bool], Any]
-"""Messages, tools, and whether the prompt for a reply follows."""
+"""Renders messages and tools; the flag says whether to add the generation prompt."""
 
 _THOUGHTS = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _ARGUMENTS = {"at": "Zürich <&> 'x'", "days": 2, "exact": True, "of": [1.5, {"a": None}]}
@@ -41,8 +41,8 @@ THANKS: Message = {"role": "user", "content": "Thanks! And\n\n tomorrow?"}
 THOUGHT: Message = TEXT | {"reasoning_content": "Let me think."}
 
 
-def calling(count: int = 1, arguments: Any = _ARGUMENTS, **others: Any) -> Message:
-    """A reply of tool calls."""
+def make_calls(count: int = 1, arguments: Any = _ARGUMENTS, **others: Any) -> Message:
+    """A reply that makes `count` tool calls."""
     calls = [
         {"id": f"functions.look:{n}", "type": "function", "function": {"name": "look", "arguments": arguments}}
         for n in range(count)
@@ -50,7 +50,7 @@ def calling(count: int = 1, arguments: Any = _ARGUMENTS, **others: Any) -> Messa
     return {"role": "assistant", "content": "", "tool_calls": calls} | others
 
 
-def result(number: int = 0, content: str = "12 degrees") -> Message:
+def make_result(number: int = 0, content: str = "12 degrees") -> Message:
     return {"role": "tool", "tool_call_id": f"functions.look:{number}", "name": "look", "content": content}
 
 
@@ -58,13 +58,13 @@ def result(number: int = 0, content: str = "12 degrees") -> Message:
 class Probe:
     """A conversation to render."""
 
-    about: str
+    label: str
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
 
     @property
     def first(self) -> bool:
-        """Whether it is what a session begins with."""
+        """Whether a session can begin with it: it has no reply yet."""
         return all(message["role"] != "assistant" for message in self.messages)
 
 
@@ -74,13 +74,13 @@ PROBES = [
     Probe("tools", [USER], [TOOL]),
     Probe("a system prompt and tools", [SYSTEM, USER], [TOOL]),
     Probe("a second question", [SYSTEM, USER, TEXT, THANKS]),
-    Probe("a tool's result", [SYSTEM, USER, calling(), result()], [TOOL]),
-    Probe("a tool's result without a system prompt", [USER, calling(), result()], [TOOL]),
-    Probe("two tool results", [SYSTEM, USER, calling(2), result(), result(1)], [TOOL]),
-    Probe("text beside a tool call", [SYSTEM, USER, calling(content="Let me look."), result()], [TOOL]),
-    Probe("reasoning before a tool call", [USER, calling(reasoning_content="Hm."), result()], [TOOL]),
-    Probe("a second call", [USER, calling(), result(), calling(), result()], [TOOL]),
-    Probe("a question after a tool's result", [USER, calling(), result(), TEXT, THANKS], [TOOL]),
+    Probe("a tool's result", [SYSTEM, USER, make_calls(), make_result()], [TOOL]),
+    Probe("a tool's result without a system prompt", [USER, make_calls(), make_result()], [TOOL]),
+    Probe("two tool results", [SYSTEM, USER, make_calls(2), make_result(), make_result(1)], [TOOL]),
+    Probe("text beside a tool call", [SYSTEM, USER, make_calls(content="Let me look."), make_result()], [TOOL]),
+    Probe("reasoning before a tool call", [USER, make_calls(reasoning_content="Hm."), make_result()], [TOOL]),
+    Probe("a second call", [USER, make_calls(), make_result(), make_calls(), make_result()], [TOOL]),
+    Probe("a question after a tool's result", [USER, make_calls(), make_result(), TEXT, THANKS], [TOOL]),
     Probe("reasoning of an earlier answer", [SYSTEM, USER, THOUGHT, THANKS]),
 ]
 
@@ -89,67 +89,68 @@ PROBES = [
 class Difference:
     """Where a renderer and a template first differ."""
 
-    about: str
+    probe: str
     rendered: str
     template: str
     first: bool
-    """Whether the session's first prompt differs already."""
+    """Whether a session's first prompt already differs."""
 
     def __str__(self) -> str:
-        return f"for {self.about} it renders {self.rendered!r} where the chat template has {self.template!r}"
+        return f"for {self.probe} it renders {self.rendered!r} where the chat template has {self.template!r}"
 
 
 @dataclass(frozen=True)
 class ProbeComparison:
-    """How a renderer does beside a template."""
+    """How far a renderer agrees with a template."""
 
     agreed: int
-    """Probes that were the same, up to the first that was not."""
+    """How many probes agree before the first that differs."""
     thoughts: int
-    """How many of these differ in what is left of earlier reasoning, which the gateway keeps as it was sampled."""
+    """How many of these differ only in earlier reasoning, which the gateway keeps as it was sampled."""
     difference: Difference | None
 
 
-def compare(
+def compare_rendering(
     render: Render, template: Render, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
 ) -> ProbeComparison:
-    """Compare `render`, which gives ids, with `template`, which gives text, up to the first difference.
+    """Compare `render`, which returns ids, with `template`, which returns text, up to the first difference.
 
-    Conversations that the template refuses are left out. After a reply, text that is the same in other tokens will do:
-    the gateway goes on from sampled ids, and renders no reply.
+    Probes that the template refuses are skipped. In a probe that contains a reply, equal text in different tokens
+    counts as equal: the gateway keeps the sampled ids, and never renders a reply.
     """
     agreed = thoughts = 0
     for probe in PROBES:
         try:
             text = template(probe.messages, probe.tools, True)
-        except Exception:  # a Jinja template may raise anything it likes
+        except Exception:  # a Jinja template may raise any exception
             continue
         wanted = encode(text)
         try:
             got: list[int] = render(probe.messages, probe.tools, True)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            return ProbeComparison(agreed, thoughts, Difference(probe.about, said, text[-60:], probe.first))
-        ours, theirs = decode(got), decode(wanted)
-        if got != wanted and (probe.first or without_thoughts(ours) != without_thoughts(theirs)):
-            return ProbeComparison(agreed, thoughts, Difference(probe.about, *parted(ours, theirs), probe.first))
+            raised = f"{type(error).__name__}: {error}"
+            return ProbeComparison(agreed, thoughts, Difference(probe.label, raised, text[-60:], probe.first))
+        rendered, expected = decode(got), decode(wanted)
+        if got != wanted and (probe.first or strip_thoughts(rendered) != strip_thoughts(expected)):
+            quoted = quote_difference(rendered, expected)
+            return ProbeComparison(agreed, thoughts, Difference(probe.label, *quoted, probe.first))
         agreed += 1
-        thoughts += ours != theirs
+        thoughts += rendered != expected
     return ProbeComparison(agreed, thoughts, None)
 
 
-def without_thoughts(text: str) -> str:
-    """The text without whole thoughts, empty ones included."""
+def strip_thoughts(text: str) -> str:
+    """Remove complete thoughts, including empty ones."""
     return _THOUGHTS.sub("", text)
 
 
-def parted(one: str, other: str) -> tuple[str, str]:
-    """What two texts have around the place where they begin to differ."""
-    place = len(shared(one, other))
+def quote_difference(one: str, other: str) -> tuple[str, str]:
+    """Quote both texts around the first place where they differ."""
+    place = len(find_common_prefix(one, other))
     return one[max(0, place - 24) : place + 40], other[max(0, place - 24) : place + 40]
 
 
-def shared(one: str, other: str) -> str:
-    """What both texts begin with."""
+def find_common_prefix(one: str, other: str) -> str:
+    """The longest prefix that both texts share."""
     pairs = enumerate(zip(one, other, strict=False))
     return one[: next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))]

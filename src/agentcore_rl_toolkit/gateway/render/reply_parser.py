@@ -1,7 +1,7 @@
-"""Sampled ids to a reply, through `renderers`: text, reasoning and tool calls.
+"""Parses sampled ids into a reply, through `renderers`: text, reasoning and tool calls.
 
-A reply that no parser can read is plain text. A tool call that is not one stays in the text as it was sampled, and is
-counted as a parse failure.
+A reply that the parser can't read becomes plain text. A malformed tool call stays in the text as it was sampled, and
+counts as a parse failure.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class ReplyParser:
     def parse(
         self, renderer: Any, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str
     ) -> Reply:
-        """The reply in the sampled ids. `prompt_end` are the prompt's last ids, which may have begun the reply."""
+        """Parse the sampled ids. `prompt_end` holds the prompt's last ids, which may have begun the reply."""
         ids, tools = list(sampled), call.known_tools or None
         try:
             parsed = renderer.parse_response(ids, tools=tools, prompt_ids=list(prompt_end))
-        except (ValueError, RecursionError):  # a model may write JSON that the parser refuses
+        except (ValueError, RecursionError):  # the model may write JSON that the parser refuses
             reply = self._plain_reply(ids, prompt_end)
             reply.parse_failures = 1 if tools else 0
             return reply
         reply = Reply(content=parsed.content.strip(), reasoning=(parsed.reasoning_content or "").strip())
         attempts = parsed.tool_calls
         may_call = bool(tools) and call.tool_choice != "none"
-        # Some formats have no reasoning, and some parsers take all of a reply for it.
+        # Some formats have no reasoning, and some parsers treat a whole reply as reasoning.
         odd = not reply.content if reply.reasoning else reply.content.startswith("<think>")
-        if (attempts and not may_call) or (odd and not attempts):  # without tools, an apparent call is text
+        if (attempts and not may_call) or (odd and not attempts):  # without tools, a call is text
             reply = self._plain_reply(ids, prompt_end, reply.reasoning)
         if not may_call:
             return reply
@@ -58,7 +58,7 @@ class ReplyParser:
         return reply
 
     def _sampled_text(self, ids: list[int], attempt: Any) -> str:
-        """A broken call, as it was sampled."""
+        """The text of a malformed call, as it was sampled."""
         if attempt.token_span is None:
             return str(attempt.raw)
         start, end = attempt.token_span
@@ -72,23 +72,23 @@ class ReplyParser:
         if not opened and not text.startswith("<think>"):
             return Reply(text)
         thought, closed, rest = text.partition("</think>")
-        if not closed and reasoning:  # ended by a call, or not at all
+        if not closed and reasoning:  # a call ended the thought, or nothing did
             thought, _, rest = text.partition(reasoning)
         return Reply(rest.strip(), reasoning or thought.replace("<think>", "").strip())
 
 
 def _add_call(reply: Reply, uid: str, name: Any, arguments: Any) -> bool:
-    """Add a call to the reply, if it can be sent to a client."""
-    if not name or not isinstance(name, str) or not _sendable(name):
+    """Add a call to the reply if clients can receive it; return whether they can."""
+    if not name or not isinstance(name, str) or not _is_sendable(name):
         return False
     text = write_arguments(arguments or {})
-    if not _sendable(text):
-        text = json.dumps(json.loads(text))  # lone surrogates, escaped
+    if not _is_sendable(text):
+        text = json.dumps(json.loads(text))  # escapes lone surrogates
     reply.tool_calls.append(ToolCall(f"call_{uid or uuid.uuid4().hex}_{len(reply.tool_calls)}", name, text))
     return True
 
 
-def _sendable(text: str) -> bool:
+def _is_sendable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def _sendable(text: str) -> bool:
 
 
 def _parse_text_calls(reply: Reply, uid: str, broken: list[str]) -> None:
-    """Calls written as text between `<tool_call>` tags, by models that have no tokens of their own for it."""
+    """Parse calls that models without special tokens for calls write as text between `<tool_call>` tags."""
     for match in _TEXT_CALL.finditer(reply.content):
         try:
             found = json.loads(match[1])

@@ -1,8 +1,8 @@
 """Adapts orders of roles that some chat templates refuse: several system messages, or two user messages in a row.
 
-Many templates refuse a system message that is not the first, drop it, or move it to the start. Each order is tried once
-per template. Where one fails, leading system messages are joined, later ones become the user's, and consecutive user
-messages are joined. A template that takes all orders gets every message as it is.
+Many templates refuse a later system message, drop it, or move it to the start. The adapter tries each order once per
+template. For the orders that fail, it joins leading system messages, turns later ones into user messages, and joins
+consecutive user messages. A template that accepts every order gets the messages unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _REPLY: Message = {"role": "assistant", "content": "Xreplyprobe"}
 
 
 def adapt_roles(renderer: Any, decode: Callable[[list[int]], str]) -> Any:
-    """The renderer itself if it takes every order of roles; otherwise one that adapts messages first."""
+    """Return the renderer if it accepts every order of roles, otherwise an adapter around it."""
     if not _shows(renderer, decode, [_SYSTEM, _USER]):
-        return renderer  # the template has no place for a system message
+        return renderer  # the template does not show system messages
     later: Message = {"role": "system", "content": _LATER}
     leading = _shows(renderer, decode, [_SYSTEM, later, _USER])
     midway = all(
@@ -34,10 +34,10 @@ def adapt_roles(renderer: Any, decode: Callable[[list[int]], str]) -> Any:
 
 
 def _shows(renderer: Any, decode: Callable[[list[int]], str], messages: list[Message]) -> bool:
-    """Whether the prompt contains these messages' texts, in their order."""
+    """Whether the prompt contains the texts of these messages in order."""
     try:
         text = decode(list(renderer.render_ids(messages, add_generation_prompt=True)))
-    except Exception:  # a Jinja template may raise anything it likes
+    except Exception:  # a Jinja template may raise any exception
         return False
     place = 0
     for message in messages:
@@ -48,11 +48,11 @@ def _shows(renderer: Any, decode: Callable[[list[int]], str], messages: list[Mes
 
 
 class RoleOrderAdapter:
-    """A renderer that changes the roles and order of messages to ones that its template takes."""
+    """A renderer that first changes the roles of messages to an order that its template accepts."""
 
     def __init__(self, renderer: Any, leading: bool, midway: bool, users: bool) -> None:
-        """`leading`, `midway` and `users` say what the template takes: several system messages at the start, some
-        later on, and several messages of the user in a row."""
+        """The flags say what the template accepts: several `leading` system messages, system messages `midway` in
+        the conversation, and several `users`' messages in a row."""
         self.inner = renderer
         self._leading, self._midway, self._users = leading, midway, users
 
@@ -60,17 +60,17 @@ class RoleOrderAdapter:
         return getattr(self.inner, name)
 
     def render_ids(self, messages: Sequence[Message], **more: Any) -> Any:
-        return self.inner.render_ids(self._adapted(messages), **more)
+        return self.inner.render_ids(self._adapt(messages), **more)
 
-    def around_reply(self, messages: Sequence[Message], used: int) -> tuple[list[Message], int]:
-        """The messages, adapted before and after reply number `used`, and the reply's new number."""
-        before = self._adapted(messages[: used - 1])
-        return [*before, messages[used - 1], *self._adapted(messages[used:], start=False)], len(before) + 1
+    def adapt_around_reply(self, messages: Sequence[Message], used: int) -> tuple[list[Message], int]:
+        """Adapt the messages before and after reply number `used`; return them with the reply's new number."""
+        before = self._adapt(messages[: used - 1])
+        return [*before, messages[used - 1], *self._adapt(messages[used:], start=False)], len(before) + 1
 
     def bridge_to_next_turn(self, known: list[int], sampled: list[int], new: Sequence[Message], **more: Any) -> Any:
-        return self.inner.bridge_to_next_turn(known, sampled, self._adapted(new, start=False), **more)
+        return self.inner.bridge_to_next_turn(known, sampled, self._adapt(new, start=False), **more)
 
-    def _adapted(self, messages: Sequence[Message], *, start: bool = True) -> list[Message]:
+    def _adapt(self, messages: Sequence[Message], *, start: bool = True) -> list[Message]:
         adapted: list[Message] = []
         leading = start
         for message in messages:
@@ -91,6 +91,6 @@ class RoleOrderAdapter:
         return (role == "system" and not self._leading) or (role == "user" and not self._users)
 
 
-def unwrap(renderer: Any) -> Any:
-    """The renderer itself, without the adapter."""
+def unwrap_adapter(renderer: Any) -> Any:
+    """Return the renderer inside an adapter, or the renderer itself."""
     return renderer.inner if isinstance(renderer, RoleOrderAdapter) else renderer

@@ -1,4 +1,4 @@
-"""The ids that a model samples for a given reply: its text in the chat template, up to the end of the turn."""
+"""Finds the ids that a model would sample for a given reply: its text in the chat template, up to the turn's end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...errors import RenderFault
 from ..call.chat import Message
 
 Prompt = Callable[[list[Message], list[dict[str, Any]]], Sequence[int]]
-"""Renders the prompt for a reply to a conversation with these tools."""
+"""Renders the prompt for a reply, given the messages and the tools."""
 
 
 def template_reply_ids(
@@ -17,17 +17,19 @@ def template_reply_ids(
     prompt: Prompt,
     stops: Mapping[str, int],
     before: Sequence[Message],
-    said: Message,
+    reply: Message,
     tools: list[dict[str, Any]],
 ) -> list[int]:
-    """The ids that a model samples for the reply `said` after `before`; `stops` maps the marks that end a turn to ids.
+    """The ids that a model samples for `reply` after `before`; `stops` maps the marks that end a turn to ids.
 
-    In some formats a turn ends where the next one begins, so the template renders a next message too.
+    In some formats a turn ends where the next one begins, so the template also renders a next message.
     """
     decode = tokenizer.decode
     start = list(prompt(list(before), tools))
-    whole = list(prompt([*before, said, next_message(said)], tools))
-    begun, rest = _after(decode(start), decode(whole), list(stops)) or _parted(decode, start, whole)
+    whole = list(prompt([*before, reply, next_message(reply)], tools))
+    begun, rest = _split_at_prompt(decode(start), decode(whole), list(stops)) or _split_at_difference(
+        decode, start, whole
+    )
     opened = "<think>" in begun and "</think>" not in begun
     sampled = [text for text, stop in stops.items() if text in rest and decode([stop]) == text]
     ends = [(rest.find(text), text) for text in sampled or stops if text in rest]
@@ -38,9 +40,9 @@ def template_reply_ids(
     return [*tokenizer.encode(thought + rest[:place]), stops[end]]
 
 
-def next_message(said: Message, content: str | None = None) -> Message:
-    """A message that may follow a reply: the first tool's result, or a user's message."""
-    calls = said.get("tool_calls")
+def next_message(reply: Message, content: str | None = None) -> Message:
+    """A message that can follow the reply: the first tool's result, or a user's message."""
+    calls = reply.get("tool_calls")
     if not calls:
         return {"role": "user", "content": content or "Go on."}
     return {
@@ -51,8 +53,8 @@ def next_message(said: Message, content: str | None = None) -> Message:
     }
 
 
-def _after(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
-    """The words that end every prompt, and what `whole` says after them; None if it has written them otherwise."""
+def _split_at_prompt(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
+    """The text that ends every prompt, and the rest of `whole` after it; None if `whole` does not contain it."""
     prompt = start[max((start.rfind(end) + len(end) for end in ends if end in start), default=0) :]
     if whole.startswith(start):
         return prompt, whole[len(start) :]
@@ -60,8 +62,8 @@ def _after(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
     return (prompt, body.rpartition(prompt)[2]) if prompt.strip() and prompt in body else None
 
 
-def _parted(decode: Callable[[list[int]], str], start: list[int], whole: list[int]) -> tuple[str, str]:
-    """What each of the two says after what they have in common."""
+def _split_at_difference(decode: Callable[[list[int]], str], start: list[int], whole: list[int]) -> tuple[str, str]:
+    """The rest of each text after the tokens that both share."""
     pairs = zip(start, whole, strict=False)
     common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(start), len(whole)))
     return decode(start[common:]), decode(whole[common:])

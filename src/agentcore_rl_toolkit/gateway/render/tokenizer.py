@@ -1,7 +1,7 @@
-"""A tokenizer as the gateway and `renderers` use it: directly on the compiled one, without offsets or padding.
+"""The tokenizer that the gateway and `renderers` use. It calls the compiled tokenizer, without offsets or padding.
 
-`fastokens` encodes text fifty times faster than the tokenizer's own code. It is used where both agree on texts that are
-hard to split and on random sequences of the tokenizer's own vocabulary.
+`fastokens` encodes text fifty times faster than the tokenizer's own code. The gateway uses it if both agree on texts
+that are hard to split and on random sequences from the tokenizer's vocabulary.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _HARD = [
 
 
 class Tokenizer:
-    """Text to ids and back."""
+    """Encodes text to ids and decodes ids to text."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer` is a fast tokenizer of Transformers."""
+        """`tokenizer` is a fast tokenizer from Transformers."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(
@@ -51,24 +51,24 @@ class Tokenizer:
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         thoughts = ("<think>", "</think>")
         named = tokenizer.convert_tokens_to_ids([token for token in self.all_special_tokens if token not in thoughts])
-        marked = (i for i, token in _added(tokenizer) if token.special and token.content not in thoughts)
+        marked = (i for i, token in _list_added_tokens(tokenizer) if token.special and token.content not in thoughts)
         self.special_ids: frozenset[int] = frozenset((*named, *marked))
         self.chat_template: str | None = getattr(tokenizer, "chat_template", None)
-        self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _added(tokenizer))}
+        self._added: dict[str, int] = {str(t): i for i, t in ((i, t.content) for i, t in _list_added_tokens(tokenizer))}
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
         self._fast = FastEncoder.create(backend)
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
-        return self.packed(text, add_special_tokens).tolist()
+        return self.encode_packed(text, add_special_tokens).tolist()
 
-    def packed(self, text: str, add_special_tokens: bool = False) -> array[int]:
-        """As `encode`, without a list in between."""
+    def encode_packed(self, text: str, add_special_tokens: bool = False) -> array[int]:
+        """Like `encode`, but returns an array without building a list."""
         try:
             text.encode()
         except UnicodeEncodeError:  # lone surrogates can't be encoded
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         if self._fast is not None and not add_special_tokens:
-            with contextlib.suppress(ValueError):  # it can't skip a byte that is missing from the vocabulary
+            with contextlib.suppress(ValueError):  # fastokens fails on a byte that is missing from the vocabulary
                 return self._fast.encode(text)
         return array(IDS, self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
@@ -92,7 +92,7 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str | os.PathLike[str], chat_template: str | os.PathLike[str] | None = None) -> Tokenizer:
-    """Load from a folder, a hub id or `tiny`; `chat_template` is a Jinja file that replaces its own."""
+    """Load from a folder, a hub id or `tiny`; `chat_template` is a Jinja file that replaces the tokenizer's own."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -121,11 +121,11 @@ class FastEncoder:
 
     @classmethod
     def create(cls, backend: Any) -> FastEncoder | None:
-        """None if `fastokens` can't load the tokenizer, or encodes differently."""
+        """Create an encoder; None if `fastokens` can't load the tokenizer, or encodes differently."""
         try:
             fast = cls(backend)
             return fast if fast._agrees(backend) else None
-        except Exception:  # not installed; or it doesn't support the model, pattern or a step
+        except Exception:  # not installed, or it does not support this tokenizer
             return None
 
     def encode(self, text: str) -> array[int]:
@@ -134,12 +134,12 @@ class FastEncoder:
         return ids
 
     def _agrees(self, backend: Any) -> bool:
-        texts = [*_HARD, *_random_texts(backend)]
+        texts = [*_HARD, *_make_random_texts(backend)]
         return all(backend.encode(text, add_special_tokens=False).ids == self.encode(text).tolist() for text in texts)
 
 
-def _random_texts(backend: Any) -> Iterator[str]:
-    """Texts of random ids, every added token among them, with and without special tokens."""
+def _make_random_texts(backend: Any) -> Iterator[str]:
+    """Yield texts of random ids, including every added token, with and without special tokens."""
     rng, size = random.Random(0), backend.get_vocab_size(with_added_tokens=True)
     added = iter(sorted(backend.get_added_tokens_decoder()))
     for _ in range(_TRIED):
@@ -149,5 +149,5 @@ def _random_texts(backend: Any) -> Iterator[str]:
             yield backend.decode(ids, skip_special_tokens=skip)
 
 
-def _added(tokenizer: Any) -> list[tuple[int, Any]]:
+def _list_added_tokens(tokenizer: Any) -> list[tuple[int, Any]]:
     return list(getattr(tokenizer, "added_tokens_decoder", {}).items())

@@ -1,7 +1,7 @@
-"""Tool calls and reasoning in formats that `renderers` reads only with its own vocabulary, or not at all.
+"""Parses tool calls and reasoning in formats that `renderers` parses only with its own vocabulary, or not at all.
 
-A reader turns the text of a reply, special tokens included, into what it says. Which one reads a template's replies is
-found out by having each read what the template itself writes (see `families`).
+A reader parses the text of a reply, including special tokens. `families` chooses the reader for a template by letting
+each one read replies that the template itself writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..call.chat import parse_arguments
 
 @dataclass
 class CallAttempt:
-    """A tool call as it was written, in the shape that `renderers` gives."""
+    """A tool call as the model wrote it, in the shape that `renderers` returns."""
 
     raw: str
     name: str | None = None
@@ -32,7 +32,7 @@ class CallAttempt:
 
 @dataclass
 class ParsedText:
-    """What a reply says, in the shape that `renderers` gives."""
+    """A parsed reply, in the shape that `renderers` returns."""
 
     content: str = ""
     reasoning_content: str | None = None
@@ -40,7 +40,7 @@ class ParsedText:
 
 
 class TextReader:
-    """Reads replies by their text."""
+    """Parses replies from their text."""
 
     def __init__(self, tokenizer: Any, read: Callable[[str], ParsedText]) -> None:
         self._tokenizer, self._read = tokenizer, read
@@ -57,7 +57,7 @@ class TextReader:
 
 
 def read_pythonic(text: str) -> ParsedText:
-    """`<|tool_call_start|>[look(at='Paris', days=2)]<|tool_call_end|>`, as LFM2 writes calls.
+    """`<|tool_call_start|>[look(at='Paris', days=2)]<|tool_call_end|>`, the format of LFM2.
 
     >>> read_pythonic("So: <|tool_call_start|>[look(at='Paris', days=2)]<|tool_call_end|>").tool_calls[0].arguments
     {'at': 'Paris', 'days': 2}
@@ -67,7 +67,7 @@ def read_pythonic(text: str) -> ParsedText:
         try:
             listed = ast.parse(found[1].strip(), mode="eval").body
             calls = listed.elts if isinstance(listed, ast.List) else [listed]
-            reading.tool_calls += [_python_call(call, found[0]) for call in calls]
+            reading.tool_calls += [_read_python_call(call, found[0]) for call in calls]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             reading.tool_calls.append(CallAttempt(found[0]))
     return reading
@@ -77,27 +77,27 @@ _PYTHONIC = re.compile(r"<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)", 
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-def _python_call(call: ast.expr, raw: str) -> CallAttempt:
+def _read_python_call(call: ast.expr, raw: str) -> CallAttempt:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         return CallAttempt(raw)
-    values = {str(one.arg): _python_value(one.value) for one in call.keywords if one.arg}
+    values = {str(one.arg): _read_python_value(one.value) for one in call.keywords if one.arg}
     return CallAttempt(raw, call.func.id, values)
 
 
-def _python_value(node: ast.expr) -> Any:
-    """A literal; the words of JSON are ones too."""
+def _read_python_value(node: ast.expr) -> Any:
+    """Evaluate a Python literal, which may contain the JSON words `true`, `false` and `null`."""
     if isinstance(node, ast.Name) and node.id in _WORDS:
         return _WORDS[node.id]
     if isinstance(node, ast.Dict):
         keys = [ast.literal_eval(key) for key in node.keys if key is not None]
-        return dict(zip(keys, map(_python_value, node.values), strict=True))
+        return dict(zip(keys, map(_read_python_value, node.values), strict=True))
     if isinstance(node, ast.List):
-        return [_python_value(item) for item in node.elts]
+        return [_read_python_value(item) for item in node.elts]
     return ast.literal_eval(node)
 
 
 def read_harmony(text: str) -> ParsedText:
-    """Messages on channels, as gpt-oss writes them.
+    """Messages on channels, the format of gpt-oss.
 
     >>> thought = "<|channel|>analysis<|message|>Hm.<|end|>"
     >>> read_harmony(thought + "<|start|>assistant<|channel|>final<|message|>Yes.").content
@@ -120,7 +120,7 @@ def read_harmony(text: str) -> ParsedText:
 
 
 def read_atem(text: str) -> ParsedText:
-    """Blocks with a recipient, and calls as elements, as Muse writes them."""
+    """Blocks with a recipient, and calls as elements, the format of Muse."""
     reading = ParsedText()
     for block in re.split(r"<\|(?:eom|eot)\|>(?:<\|start\|>assistant)?", text):
         head, marked, body = block.partition("<|message|>")
@@ -130,7 +130,7 @@ def read_atem(text: str) -> ParsedText:
         elif recipient[1] == "self":
             reading.reasoning_content = (reading.reasoning_content or "") + body
         elif "<atem:invoke" in body:
-            reading.tool_calls += [_atem_call(found[1], found[2], found[0]) for found in _INVOKED.finditer(body)]
+            reading.tool_calls += [_read_atem_call(found[1], found[2], found[0]) for found in _INVOKED.finditer(body)]
         else:
             reading.content += body
     return reading
@@ -140,11 +140,11 @@ _INVOKED = re.compile(r'<atem:invoke name="([^"]*)">(.*?)</atem:invoke>', re.DOT
 _PARAMETER = re.compile(r'<atem:parameter name="([^"]*)"[^>]*>(.*?)</atem:parameter>', re.DOTALL)
 
 
-def _atem_call(name: str, body: str, raw: str) -> CallAttempt:
-    return CallAttempt(raw, name, {found[1]: _json_or_text(found[2]) for found in _PARAMETER.finditer(body)})
+def _read_atem_call(name: str, body: str, raw: str) -> CallAttempt:
+    return CallAttempt(raw, name, {found[1]: _read_json_or_text(found[2]) for found in _PARAMETER.finditer(body)})
 
 
-def _json_or_text(text: str) -> Any:
+def _read_json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -152,7 +152,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def read_mistral(text: str) -> ParsedText:
-    """`[TOOL_CALLS]` and JSON: a list of calls, or a name and `[ARGS]` for each, as Mistral's models write them.
+    """`[TOOL_CALLS]` and JSON, the format of Mistral: a list of calls, or a name and `[ARGS]` for each call.
 
     >>> read_mistral('[TOOL_CALLS] [{"name": "look", "arguments": {"at": "Paris"}}]').tool_calls[0].name
     'look'
@@ -163,13 +163,13 @@ def read_mistral(text: str) -> ParsedText:
     reading = ParsedText(content)
     for written in calls:
         name, marked, arguments = written.partition("[ARGS]")
-        found = _json_or_text(arguments if marked else written.strip())
+        found = _read_json_or_text(arguments if marked else written.strip())
         made = [{"name": name.strip(), "arguments": found}] if marked else found if isinstance(found, list) else [found]
-        reading.tool_calls += [_json_call(one, written) for one in made]
+        reading.tool_calls += [_read_json_call(one, written) for one in made]
     return reading
 
 
-def _json_call(found: Any, raw: str) -> CallAttempt:
+def _read_json_call(found: Any, raw: str) -> CallAttempt:
     if not isinstance(found, dict) or not isinstance(found.get("arguments"), dict):
         return CallAttempt(raw)
     return CallAttempt(raw, found.get("name"), found["arguments"])
@@ -181,4 +181,4 @@ READERS: dict[str, tuple[str, Callable[[str], ParsedText]]] = {
     "atem": ("<atem:", read_atem),
     "mistral": ("[TOOL_CALLS]", read_mistral),
 }
-"""By name: a mark that a template of this format has, and how its replies are read."""
+"""For each format: a mark by which its templates are recognized, and the function that reads its replies."""

@@ -15,8 +15,8 @@ from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
-from agentcore_rl_toolkit.gateway.render.capabilities import abilities
-from agentcore_rl_toolkit.gateway.render.probes import TOOL, calling, result
+from agentcore_rl_toolkit.gateway.render.capabilities import probe_abilities
+from agentcore_rl_toolkit.gateway.render.probes import TOOL, make_calls, make_result
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
@@ -169,7 +169,7 @@ def test_ids_that_a_client_repeats_in_each_turn_name_their_own_calls() -> None:
 def test_a_renderer_whose_first_prompt_is_another_is_refused(
     template: str, renderer: str, ours: str, theirs: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"not that of .*{ours.replace('|', '.')}.*{theirs.replace('|', '.')}"):
+    with pytest.raises(ConfigError, match=f"does not fit .*{ours.replace('|', '.')}.*{theirs.replace('|', '.')}"):
         ChatRenderer(tokenizer(template), renderer=renderer)
 
 
@@ -185,7 +185,7 @@ def test_a_renderer_that_was_asked_for_renders_the_templates_first_prompt() -> N
 def test_a_renderer_that_differs_later_is_taken_with_a_warning() -> None:
     asked = ChatRenderer(tokenizer("gemma4_v3"), renderer="gemma4")
     assert asked.name == "gemma4"
-    (problem,) = abilities(asked).problems.values()
+    (problem,) = probe_abilities(asked).problems.values()
     assert "where the chat template has" in problem
 
 
@@ -193,10 +193,10 @@ def test_a_renderer_that_differs_later_is_taken_with_a_warning() -> None:
 
 
 def test_the_start_says_which_renderer_it_is_and_what_it_bridges() -> None:
-    known = abilities(ChatRenderer(tokenizer("qwen3")))
+    known = probe_abilities(ChatRenderer(tokenizer("qwen3")))
     assert known.line == "renderer qwen3: renders as the chat template does; bridges text, tools, reasoning"
     assert known.problems == {}
-    known = abilities(ChatRenderer(tokenizer("qwen2_5")))
+    known = probe_abilities(ChatRenderer(tokenizer("qwen2_5")))
     assert known.line.startswith("renderer: the chat template itself, replies are read as qwen3's (nearest is ")
     assert known.line.endswith("; bridges text, tools")
 
@@ -211,7 +211,7 @@ def test_the_start_says_which_renderer_it_is_and_what_it_bridges() -> None:
     ],
 )
 def test_the_start_says_what_a_template_has_no_place_for(template: str, about: str, why: str) -> None:
-    known = abilities(ChatRenderer(tokenizer(template)))
+    known = probe_abilities(ChatRenderer(tokenizer(template)))
     assert why in known.problems[about]
     assert known.line.endswith("; bridges text")
 
@@ -221,17 +221,17 @@ def test_the_start_says_what_a_template_has_no_place_for(template: str, about: s
     [
         (REWRITING_TEMPLATE, "writes earlier messages differently"),
         (PLAIN_TEMPLATE.replace("<|im_end|>", ""), "ends a reply without a token"),
-        (PLAIN_TEMPLATE.replace("<tool_call>", "<invoke>"), "are not read as what they are"),
+        (PLAIN_TEMPLATE.replace("<tool_call>", "<invoke>"), "are not parsed correctly"),
     ],
 )
 def test_the_start_says_what_cannot_be_bridged(template: str, why: str) -> None:
-    known = abilities(ChatRenderer(Tokenizer(make_tokenizer("some/model", template))))
+    known = probe_abilities(ChatRenderer(Tokenizer(make_tokenizer("some/model", template))))
     assert any(why in problem for problem in known.problems.values())
 
 
 def test_the_start_tries_a_second_round_of_tools() -> None:
     """DeepSeek's template takes back the end of a tool's output once another call follows it."""
-    known = abilities(ChatRenderer(tokenizer("deepseekv3")))
+    known = probe_abilities(ChatRenderer(tokenizer("deepseekv3")))
     assert "writes earlier messages differently" in known.problems["tools"]
 
 
@@ -252,7 +252,7 @@ def test_a_renderer_that_refuses_to_go_on_is_helped_by_the_template() -> None:
     """Gemma 4's goes on from a tool's result, but not from one that the user's words follow."""
     render = ChatRenderer(tokenizer("gemma4_v5"))
     assert render.family.name == "gemma4"
-    tools, said = [TOOL], calling(arguments={"at": "Paris"})
+    tools, said = [TOOL], make_calls(arguments={"at": "Paris"})
     prompt = render.render(ChatCall([USER], tools))
 
     def rendered(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
@@ -260,6 +260,6 @@ def test_a_renderer_that_refuses_to_go_on_is_helped_by_the_template() -> None:
 
     ids = template_reply_ids(render.tokenizer, rendered, render.stops, [USER], said, tools)
     before = Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
-    whole = ChatCall([USER, said, result(content="sunny"), USER], tools)
+    whole = ChatCall([USER, said, make_result(content="sunny"), USER], tools)
     keep, added = render.bridge(before, whole, 2)
     assert (keep, before.tokens() + added) == (before.length, render.render(whole))

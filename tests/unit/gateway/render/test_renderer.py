@@ -80,7 +80,7 @@ def turn(prompt: array[int], sampled: list[int], parent: Turn | None = None, kee
 def sampled(render: ChatRenderer, prompt: array[int], reply: Message) -> list[int]:
     """A reply as the model would sample it after the prompt, without the token that ends it."""
     whole = render._plain.render_ids([*HISTORY, reply], tools=TOOLS)
-    ids = render.tokenizer.encode(render._rest(prompt.tolist(), whole).rstrip())
+    ids = render.tokenizer.encode(render._decode_rest(prompt.tolist(), whole).rstrip())
     return [token for token in ids if token not in render.stop_ids]
 
 
@@ -509,7 +509,7 @@ def test_any_ids_are_read(ids: list[int], tools: bool, family: str) -> None:
 def test_a_forced_call_is_begun_and_nothing_more(family: str, choice: str) -> None:
     render = generic() if family == "generic" else renderer(family)
     call = ChatCall(HISTORY, TOOLS, choice)
-    forced = render.forced(call)
+    forced = render.encode_forced_call(call)
     prompt = render.render(call)
     assert not set(forced) & set(render.stop_ids)
     text = render.tokenizer.decode(forced)
@@ -519,7 +519,7 @@ def test_a_forced_call_is_begun_and_nothing_more(family: str, choice: str) -> No
     assert ("</think>" in text) or not begun  # a thought that the prompt has opened is closed
     # The rest of a call, as the model goes on with it, makes it whole.
     whole = render._plain.render_ids([*HISTORY, CALL], tools=TOOLS)
-    rest = render.tokenizer.encode(render._rest(prompt.tolist(), whole).rstrip())
+    rest = render.tokenizer.encode(render._decode_rest(prompt.tolist(), whole).rstrip())
     assert render.tokenizer.decode(rest).startswith(text)
     ids = [*forced, *render.tokenizer.encode(render.tokenizer.decode(rest)[len(text) :])]
     reply = render.parse(ids, prompt[-64:], call, "u")
@@ -527,21 +527,21 @@ def test_a_forced_call_is_begun_and_nothing_more(family: str, choice: str) -> No
 
 
 def test_nothing_is_forced_unless_asked_for() -> None:
-    assert renderer().forced(ChatCall(HISTORY, TOOLS)) == []
-    assert renderer().forced(ChatCall(HISTORY, TOOLS, "none")) == []
+    assert renderer().encode_forced_call(ChatCall(HISTORY, TOOLS)) == []
+    assert renderer().encode_forced_call(ChatCall(HISTORY, TOOLS, "none")) == []
 
 
 def test_a_format_without_calls_can_force_none() -> None:
     render = generic(PLAIN_TEMPLATE.replace("c.function.name", "'x'"))
-    with pytest.raises(RenderFault, match="no place to force"):
-        render.forced(ChatCall(HISTORY, TOOLS, "=get_weather"))
-    with pytest.raises(RenderFault, match="no place to force"):
-        generic(FORGETFUL_TEMPLATE).forced(ChatCall(HISTORY, TOOLS, "required"))
+    with pytest.raises(RenderFault, match="does not allow a forced call"):
+        render.encode_forced_call(ChatCall(HISTORY, TOOLS, "=get_weather"))
+    with pytest.raises(RenderFault, match="does not allow a forced call"):
+        generic(FORGETFUL_TEMPLATE).encode_forced_call(ChatCall(HISTORY, TOOLS, "required"))
     bare = PLAIN_TEMPLATE.replace("<tool_call>\n{{ {'name': c.function.name, 'arguments'", "{{ {c.function.name")
-    with pytest.raises(RenderFault, match="no place to force"):
-        generic(bare.replace("{{ {c.function.name: c.function.arguments} | tojson }}", "{{ c.function.name }}")).forced(
-            ChatCall(HISTORY, TOOLS, "required")
-        )
+    with pytest.raises(RenderFault, match="does not allow a forced call"):
+        generic(
+            bare.replace("{{ {c.function.name: c.function.arguments} | tojson }}", "{{ c.function.name }}")
+        ).encode_forced_call(ChatCall(HISTORY, TOOLS, "required"))
 
 
 # Settings
@@ -559,7 +559,7 @@ def test_template_settings_are_taken_or_refused() -> None:
         {"x": 10**400},
         {"thinking_retention": "all"},
     ):
-        with pytest.raises(RenderFault, match="refused"):
+        with pytest.raises(RenderFault, match="can't use chat_template_kwargs"):
             render.render(ChatCall(HISTORY, template=bad))
     assert render.render(ChatCall(HISTORY)) == plain
 
@@ -594,13 +594,13 @@ def test_any_number_of_different_settings_is_served_and_few_are_kept() -> None:
     assert render.kept_settings == module._RENDERERS
 
 
-def test_what_cannot_be_rendered_for_is_said_at_the_start() -> None:
+def test_creating_a_renderer_fails_if_none_fits() -> None:
     tokenizer = Tokenizer(make_tokenizer("some/model"))
     with pytest.raises(ConfigError, match="no chat template"):
         ChatRenderer(tokenizer)
     with pytest.raises(ConfigError, match="no renderer 'nonsense'"):
         ChatRenderer(tokenizer, renderer="nonsense")
-    with pytest.raises(ConfigError, match="can't be rendered for"):
+    with pytest.raises(ConfigError, match="can't create a renderer"):
         ChatRenderer(tokenizer, renderer="llama-3")
     with pytest.raises(ConfigError, match="neither"):
         ChatRenderer(tokenizer, renderer="qwen3", history="other")  # type: ignore[arg-type]

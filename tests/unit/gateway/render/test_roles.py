@@ -41,7 +41,7 @@ def rendered(template: str) -> tuple[Any, str]:
     tokenizer = make_tokenizer("anonymous", template)
     renderer = ChatRenderer(Tokenizer(tokenizer), renderer="default")
     ids = list(renderer.render(ChatCall(ASKED)))
-    return renderer._renderer({}), str(tokenizer.decode(ids))
+    return renderer._get_renderer({}), str(tokenizer.decode(ids))
 
 
 def turn(role: str, content: str) -> str:
