@@ -95,7 +95,7 @@ def test_results_are_delivered_once(setup: Setup) -> None:
 
 
 def test_what_was_there_before_is_found(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.5)  # nothing announces it: it is found by looking
+    monkeypatch.setattr(Delivery, "announced_interval", 0.5)  # nothing announces it: it is found by looking
     setup.put("exp/row/early.json", announce=False)
     setup.expect("exp/row/early.json")
     eventually(lambda: setup.inbox.delivered["exp/row/early.json"] == 1)

@@ -31,7 +31,6 @@ Deliver = Callable[[dict[str, Any] | None, Exception | None], None]
 PATIENCE = 30.0
 """Seconds of refusals that the client tolerates: credentials are renewed, permissions spread."""
 _SHORTEST, _LONGEST = 0.2, 10.0
-_WITH_ANNOUNCEMENTS = 5.0
 _SHARE = 0.1
 _LISTED_AT_ONCE = 1000
 _READS_PER_SECOND = 50
@@ -60,6 +59,9 @@ def look_interval(rollout_seconds: float) -> float:
 
 class Delivery:
     """Delivers the results of one experiment."""
+
+    announced_interval = 5.0
+    """Seconds between two looks, at least, while the store announces results."""
 
     def __init__(self, store: Store, exp_id: str, *, patience: float | None = None) -> None:
         self.store, self._exp_id = store, exp_id
@@ -173,7 +175,7 @@ class Delivery:
         if not self._may_list:
             seconds = max(seconds, len(self._expected) / _READS_PER_SECOND)
         relies_on_announcements = self.store.announces and (self.heard or self._unheard < _UNHEARD)
-        return max(seconds, _WITH_ANNOUNCEMENTS) if relies_on_announcements else seconds
+        return max(seconds, self.announced_interval) if relies_on_announcements else seconds
 
     async def look(self) -> None:
         """Look once for every expected result."""

@@ -25,7 +25,6 @@ DOWN = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR})
 """Statuses that an outage gives rollouts."""
 _INCONCLUSIVE = frozenset({Status.TIMEOUT, Status.CANCELLED})
 _SHARE = 0.25
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 _MUCH_LONGER = 2.0
 
 
@@ -89,6 +88,9 @@ class Outage:
     40.0
     """
 
+    first_wait, longest_wait = 0.5, 30.0
+    """Bounds on the seconds that a new rollout waits in an outage."""
+
     def __init__(self, dice: Callable[[], float] = random.random) -> None:
         self._dice = dice
         self._running: dict[object, float] = {}
@@ -125,7 +127,7 @@ class Outage:
         """Seconds to wait before a start: a quarter of the outage so far, less up to half of that at random."""
         if self._since is None:
             return 0.0
-        ceiling = min(max(_SHARE * (now - self._since), _FIRST_WAIT), _LONGEST_WAIT)
+        ceiling = min(max(_SHARE * (now - self._since), self.first_wait), self.longest_wait)
         return ceiling * (0.5 + 0.5 * self._dice())
 
     def seconds(self, now: float) -> float:

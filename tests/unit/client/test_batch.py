@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
-from agentcore_rl_toolkit.client import scheduler
 from agentcore_rl_toolkit.client.batch import BatchItem, input_id_of
+from agentcore_rl_toolkit.client.scheduler import Outage
 from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime import Invocation
 from agentcore_rl_toolkit.types import Status
@@ -25,7 +25,7 @@ from support.runtime import eventually
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(Outage, "first_wait", 0.01)
 
 
 def run(runtime: Any, folder: Path, rows: list[Any], **options: Any) -> list[BatchItem]:

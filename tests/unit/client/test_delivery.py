@@ -202,7 +202,7 @@ def test_without_permission_to_list_results_are_read_one_by_one(
 
 
 def test_an_announced_result_that_may_not_be_read_is_an_error(store: OddStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.2)
+    monkeypatch.setattr(Delivery, "announced_interval", 0.2)
     store.announces = True
     store.raises |= {"keys": StoreForbidden("list"), "get": StoreForbidden("you may not read")}
     with loop_thread() as threads:
@@ -245,7 +245,7 @@ def test_a_listener_outlives_whatever_it_hears(caplog: pytest.LogCaptureFixture)
 
 
 def test_announcements_that_never_come_are_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.6)
+    monkeypatch.setattr(Delivery, "announced_interval", 0.6)
     store = OddStore(announces=True)
     with loop_thread() as threads:
         inbox = Inbox(threads, store)

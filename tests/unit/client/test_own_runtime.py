@@ -10,7 +10,7 @@ import pytest
 
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.agent.result import LARGEST_RESULT
-from agentcore_rl_toolkit.client import delivery
+from agentcore_rl_toolkit.client.delivery import Delivery
 from agentcore_rl_toolkit.client.in_flight import requests_per_second
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
@@ -65,7 +65,7 @@ def test_one_hostile_result_is_one_failed_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announces: bool
 ) -> None:
     """They come first; whatever looks for results must find the others after them."""
-    monkeypatch.setattr(delivery, "_WITH_ANNOUNCEMENTS", 0.2)
+    monkeypatch.setattr(Delivery, "announced_interval", 0.2)
 
     def result(payload: dict[str, Any]) -> bytes:
         document = (DELIVERED | FAILED).get(payload.get("name", ""))
