@@ -51,7 +51,7 @@ class FakeAgentCoreControl:
         self.page = 2
         self.url = ""
         self._reads: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     @property
     def changes(self) -> list[str]:
@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
         try:
-            with self.control._lock:
+            with self.control.lock:
                 answer = self.control.answer(self.command, target.path, query, json.loads(data) if data else {})
             self._send(200 if self.command in ("GET", "POST") else 202, answer)
         except Refused as refused:

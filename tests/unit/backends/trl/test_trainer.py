@@ -359,9 +359,8 @@ def test_fewer_groups_than_rows_leave_slots_empty(tmp_path: Path) -> None:
     """A step that ran out of its token budget has run fewer rows than were asked for."""
 
     class Short(Watched):
-        def _roll_out(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-            run, self._run_groups = self._run_groups, lambda *asked: run(*asked)[:1]
-            return super()._roll_out(prompts, trainer)
+        def __init__(self, model: Any, rows: Any, run_groups: Any, *args: Any, **others: Any) -> None:
+            super().__init__(model, rows, lambda *asked: run_groups(*asked)[:1], *args, **others)
 
     trainer = stepped(single(), tmp_path, kind=Short)
     assert sum(row[2] == [0] for row in trainer.seen()) == 3
@@ -432,18 +431,20 @@ def test_the_pinned_internals_of_trl() -> None:
     assert 'extra_fields.pop("env_mask", None)' in source, BROKEN
 
 
-def test_the_pinned_keys_of_trls_batch(tmp_path: Path) -> None:
+def test_the_pinned_keys_of_trls_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[set[str]] = []
+    generate = GRPOTrainer._generate_and_score_completions
 
-    class Plain(Watched):
-        def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:
-            keys.append(set(output))
-            return super()._complete_batch(output)
+    def watched(trainer: GRPOTrainer, inputs: Any) -> Any:
+        output = generate(trainer, inputs)
+        keys.append(set(output))
+        return output
 
-    stepped(single(), tmp_path, kind=Plain)
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", watched)
+    stepped(single(), tmp_path)
     assert keys == [
         {
             *("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages"),
-            *("num_items_in_batch", "sampling_per_token_logps", "old_per_token_logps"),
+            *("num_items_in_batch", "sampling_per_token_logps"),
         }
     ], BROKEN
