@@ -15,11 +15,14 @@ import openai
 
 from agentcore_rl_toolkit.engine.base import EngineInfo, Sampled, SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import make_tokenizer
 
 MODEL = "scripted"
+KEEPS_ALIVE = GatewayLimits(keep_alive_seconds=0.01)
+"""A stream whose engine is silent sends keep-alives at once."""
 WEATHER = {
     "type": "function",
     "function": {

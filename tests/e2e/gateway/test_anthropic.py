@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
-from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
+from support.gateway import KEEPS_ALIVE, MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
 FUNCTION = WEATHER["function"]
@@ -457,8 +457,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream():
 
 def test_a_silent_engine_does_not_look_like_a_dead_one():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         speaking = asker(running.open_session())
         with speaking.messages.with_streaming_response.create(
             model=MODEL, max_tokens=5, messages=HELLO, stream=True
@@ -471,11 +470,12 @@ def test_a_silent_engine_does_not_look_like_a_dead_one():
 
 def test_pings_are_nothing_to_the_sdk():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
-        with asker(running.open_session()).messages.stream(model=MODEL, max_tokens=5, messages=HELLO) as stream:
-            engine.let(len(ids("four")))  # the stream began with a ping
-            assert stream.get_final_text() == "four"
+    with (
+        gateway(engine, limits=KEEPS_ALIVE) as running,
+        asker(running.open_session()).messages.stream(model=MODEL, max_tokens=5, messages=HELLO) as stream,
+    ):
+        engine.let(len(ids("four")))  # the stream began with a ping
+        assert stream.get_final_text() == "four"
 
 
 def test_models():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 
-from agentcore_rl_toolkit.engine.base import EngineInfo
+from agentcore_rl_toolkit.engine.base import EngineInfo, SampleRequest
 from agentcore_rl_toolkit.engine.replicas import Replicas
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import EngineError
@@ -509,11 +510,17 @@ class Watched:
 @pytest.mark.parametrize("accept", ["application/json", "application/msgpack"])
 def test_a_large_read_lets_others_in(accept: str):
     """The loop comes round between any two items: whoever waits is served."""
-    with gateway(ScriptedEngine(lambda request: ids("four"))) as running:
+    loops: set[asyncio.AbstractEventLoop] = set()
+
+    def say(request: SampleRequest) -> list[int]:
+        loops.add(asyncio.get_running_loop())
+        return ids("four")
+
+    with gateway(ScriptedEngine(say)) as running:
         session = running.open_session()
         for number in range(20):
             chat(session, messages=[{"role": "user", "content": f"number {number}"}])
-        loop, rounds, seen = running._loop.loop, [0], []
+        (loop,), rounds, seen = loops, [0], []
 
         def count() -> None:
             rounds[0] += 1

@@ -20,7 +20,7 @@ from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.bedrock import ARN, CLAUDE, STAND_INS, bedrock
 from support.fault_proxy import FaultProxy
-from support.gateway import MODEL, WEATHER, Control, Gated, call_text, gateway, ids, in_thread, until
+from support.gateway import KEEPS_ALIVE, MODEL, WEATHER, Control, Gated, call_text, gateway, ids, in_thread, until
 from support.speakers.bedrock_converse import gather
 
 HELLO = [{"role": "user", "content": [{"text": "what is two plus two?"}]}]
@@ -284,19 +284,16 @@ def test_an_error_in_a_stream(status: int, code: str):
 
 def test_signs_of_life_are_nothing_to_boto3():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
-        with client(running.open_session()) as made:
-            events = made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]  # returns with the first sign
-            engine.wait(engine.asked)
-            engine.let(100)
-            assert text(gather(events)) == "four"
+    with gateway(engine, limits=KEEPS_ALIVE) as running, client(running.open_session()) as made:
+        events = made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]  # returns with the first sign
+        engine.wait(engine.asked)
+        engine.let(100)
+        assert text(gather(events)) == "four"
 
 
 def test_signs_of_life_are_sent():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         url = f"{running.open_session()['bedrock_endpoint_url']}/model/{MODEL}/converse-stream"
         with httpx.stream("POST", url, json={"messages": HELLO}) as response:
             assert response.headers["content-type"] == "application/vnd.amazon.eventstream"
@@ -310,12 +307,14 @@ def test_signs_of_life_are_sent():
 
 def test_an_error_after_a_sign_of_life():
     engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
-    with gateway(engine) as running, client(running.open_session()) as made:
-        running._running.app.keep_alive_seconds = 0.01
-        with closing(made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]) as events:
-            engine.let(2)  # the stream is there, so a sign was sent
-            with pytest.raises(EventStreamError, match="too bad"):
-                list(events)
+    with (
+        gateway(engine, limits=KEEPS_ALIVE) as running,
+        client(running.open_session()) as made,
+        closing(made.converse_stream(modelId=MODEL, messages=HELLO)["stream"]) as events,
+    ):
+        engine.let(2)  # the stream is there, so a sign was sent
+        with pytest.raises(EventStreamError, match="too bad"):
+            list(events)
 
 
 # Requests that are sent again

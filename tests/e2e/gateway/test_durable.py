@@ -19,7 +19,6 @@ import pytest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY, Gateway
 from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, SegmentIndex
-from agentcore_rl_toolkit.gateway.record.session import Session
 from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
@@ -130,8 +129,10 @@ def test_an_answer_that_was_never_received_outlives_a_restart(tmp_path: Path):
     with gateway([ids("four")], log=tmp_path) as first:
         session = first.open_session()
         client(session).chat.completions.create(model=MODEL, messages=HELLO)
+        until(lambda: first.core.in_flight == 0)
         known = first.core.sessions.get(session["session_id"])
-        first._loop.run(undelivered(first, known))
+        (answer,) = known.answers.values()
+        first.core.recorder.mark_undelivered(known, answer)
     engine = ScriptedEngine([ids("five")])
     with gateway(engine, log=tmp_path) as second:
         assert rows(second, session)[1]["masked"] == {"undelivered": len(ids("four"))}
@@ -139,11 +140,6 @@ def test_an_answer_that_was_never_received_outlives_a_restart(tmp_path: Path):
         assert (answer.choices[0].message.content, engine.requests) == ("four", [])
         known = rows(second, session)[1]
         assert (known["turns"], known["trained"]) == (1, known["sampled"])
-
-
-async def undelivered(running: Gateway, session: Session) -> None:
-    (answer,) = session.answers.values()
-    running.core.recorder.mark_undelivered(session, answer)
 
 
 def test_closed_deleted_and_plain_completions_after_a_restart(tmp_path: Path):

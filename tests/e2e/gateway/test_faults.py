@@ -8,8 +8,9 @@ import gzip
 import json
 import math
 import socket
+import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ import httpx
 import hypothesis
 import openai
 import pytest
+from aiohttp import web
 from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import Sampled, SampleRequest
@@ -24,7 +26,7 @@ from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, l
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
-from agentcore_rl_toolkit.gateway.http.stream_sender import Progress
+from agentcore_rl_toolkit.gateway.http.stream_sender import WriteProgress
 from agentcore_rl_toolkit.gateway.record.segments import SegmentIndex
 from support.fault_proxy import FaultProxy
 from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, text_of, until
@@ -230,12 +232,12 @@ def test_a_client_that_goes_away_in_the_middle_of_a_stream():
         assert (known.rows, known.trained) == (1, len(ids("four")))
 
 
-def test_the_write_that_finds_the_client_gone_is_no_error(caplog: pytest.LogCaptureFixture):
+def test_the_write_that_finds_the_client_gone_is_no_error(caplog: pytest.LogCaptureFixture, connections: Any):
     engine = Cutting([ids(SAID), ids("four")])
     engine.at_the_end = False
     with gateway(engine) as running:
         session = running.open_session()
-        engine.running = running
+        engine.connections = connections
         with pytest.raises((openai.APIConnectionError, httpx.HTTPError)):
             text(chat(session, stream=True))
         until(lambda: running.core.in_flight == 0)
@@ -249,24 +251,55 @@ def test_the_write_that_finds_the_client_gone_is_no_error(caplog: pytest.LogCapt
 class Cutting(ScriptedEngine):
     """Cuts all connections to the gateway while it gives its last tokens, or others, the first time."""
 
-    running: Gateway | None = None
+    connections: Sequence[asyncio.WriteTransport] = ()
     at_the_end = True
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         async for sampled in super().sample(request):
-            if bool(sampled.finish) == self.at_the_end and self.running is not None:
-                close_connections(self.running)
-                self.running = None
+            if bool(sampled.finish) == self.at_the_end:
+                for connection in self.connections:
+                    connection.abort()
+                self.connections = ()
             yield sampled
 
 
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.WriteTransport]:
+    """The gateway's ends of all connections to it."""
+    made: list[asyncio.WriteTransport] = []
+    connection_made = web.Server.connection_made
+
+    def keep(server: web.Server, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        made.append(transport)
+        connection_made(server, handler, transport)
+
+    monkeypatch.setattr(web.Server, "connection_made", keep)
+    return made
+
+
+def send(session: dict[str, Any], **more: Any) -> socket.socket:
+    """A connection with a request on it, whose answer is not read."""
+    url, body = urlsplit(session["base_url"]), json.dumps({"model": MODEL, "messages": HELLO} | more).encode()
+    head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((url.hostname, url.port))
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def cut(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+    connection.close()
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_was_never_received_is_given_to_whoever_asks_again(stream: bool):
+def test_an_answer_that_was_never_received_is_given_to_whoever_asks_again(stream: bool, connections: Any):
     """It was sampled whole when the client went away: kept, masked, and trained once somebody has it."""
     engine = Cutting([ids("four"), ids("five")])
     with gateway(engine) as running:
         session = running.open_session()
-        engine.running = running
+        engine.connections = connections
         with pytest.raises((openai.APIConnectionError, httpx.HTTPError)):
             text(chat(session, stream=stream))
         until(lambda: running.core.in_flight == 0)
@@ -284,15 +317,11 @@ def test_choices_that_were_sampled_for_a_client_that_is_gone_are_not_trained(str
     engine = Gated(ScriptedEngine(lambda request: ids("four" if request.choice == 0 else SAID)))
     with gateway(engine) as running:
         session = running.open_session()
-        body = {"model": MODEL, "messages": HELLO, "n": 2, "stream": stream}
-        with httpx.Client() as asker:
-            asking = in_thread(lambda: asker.post(f"{session['base_url']}/chat/completions", json=body, timeout=30))
-            engine.wait(engine.asked, 2)
-            engine.let(2 * len(ids("four")) if stream else 1)
-            engine.wait(engine.ended)  # the first is recorded
-            running._loop.loop.call_soon_threadsafe(close_connections, running)
-            with pytest.raises(httpx.HTTPError):
-                asking()
+        connection = send(session, n=2, stream=stream)
+        engine.wait(engine.asked, 2)
+        engine.let(2 * len(ids("four")) if stream else 1)
+        engine.wait(engine.ended)  # the first is recorded
+        cut(connection)
         until(lambda: running.core.in_flight == 0)
         known = fidelity(running, session)
         assert (known.turns, known.trained) == (2, 0)
@@ -316,15 +345,9 @@ class Endless(ScriptedEngine):
 @pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
 def test_a_client_that_stops_reading_holds_up_no_weight_update(keep_alive: float, caplog: pytest.LogCaptureFixture):
     engine = Endless([])
-    with gateway(engine, limits=GatewayLimits(stalled_seconds=0.3)) as running:
-        running._running.app.keep_alive_seconds = keep_alive
+    with gateway(engine, limits=GatewayLimits(keep_alive_seconds=keep_alive, stalled_seconds=0.3)) as running:
         session = running.open_session()
-        body = json.dumps({"model": MODEL, "messages": HELLO, "stream": True}).encode()
-        head = f"POST {urlsplit(session['base_url']).path}/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-        with socket.socket() as mute:
-            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mute.connect(("127.0.0.1", urlsplit(running.url).port))
-            mute.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        with send(session, stream=True):
             until(lambda: bool(engine.requests))
             control = Control(running)
             control("POST", "/pause").raise_for_status()
@@ -337,21 +360,13 @@ def test_a_client_that_stops_reading_holds_up_no_weight_update(keep_alive: float
 
 
 def test_a_client_that_reads_slowly_is_waited_for():
-    progress = Progress()
+    progress = WriteProgress()
     assert progress.waited(0.0, written=100, left=90) == 0
     assert progress.waited(50.0, written=150, left=140) == 50  # more was written, nothing has gone out
     assert progress.waited(59.0, written=150, left=139) == 0
     assert progress.waited(69.0, written=150, left=139) == 10
     assert progress.waited(100.0, written=150, left=0) == 0
     assert progress.waited(900.0, written=150, left=0) == 0  # it has read all there is
-
-
-def close_connections(running: Gateway) -> None:
-    server = running._running._server
-    assert server is not None
-    for connection in server.connections:
-        if connection.transport is not None:
-            connection.transport.abort()
 
 
 def test_one_choice_that_fails_fails_the_call():

@@ -17,7 +17,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
-from support.gateway import MODEL, Control, Gated, call_text, gateway, ids
+from support.gateway import KEEPS_ALIVE, MODEL, Control, Gated, call_text, gateway, ids
 from support.speakers.google_contents import google
 
 GEMINI = "gemini-2.5-pro"
@@ -198,8 +198,7 @@ def test_an_error_in_a_stream():
 
 def test_signs_of_life_are_nothing_to_the_client():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running, client(running.open_session()) as made:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running, client(running.open_session()) as made:
 
         def let(response: httpx.Response) -> None:  # the headers are there, so a sign was sent
             engine.let(100)

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import EngineError
 from support.bedrock import ARN, CLAUDE, bedrock
-from support.gateway import MODEL, Gated, gateway, ids
+from support.gateway import KEEPS_ALIVE, MODEL, Gated, gateway, ids
 
 BODY = {
     "anthropic_version": "bedrock-2023-05-31",
@@ -101,8 +101,7 @@ def test_an_error_in_a_stream():
 
 def test_signs_of_life_are_nothing_to_the_clients():
     engine = Gated(ScriptedEngine([ids("four"), ids("five")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         session = running.open_session()
         with client(session) as made:
             answer = made.invoke_model_with_response_stream(modelId=MODEL, body=json.dumps(BODY))  # with the first sign

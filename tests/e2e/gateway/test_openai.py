@@ -15,11 +15,23 @@ import pytest
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
-from agentcore_rl_toolkit.gateway.call import choice as sampling
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
+from agentcore_rl_toolkit.gateway.call.choice import Choice
 from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
-from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids, in_thread, tokenizer
+from support.gateway import (
+    KEEPS_ALIVE,
+    MODEL,
+    WEATHER,
+    Control,
+    Gated,
+    call_text,
+    client,
+    gateway,
+    ids,
+    in_thread,
+    tokenizer,
+)
 from support.tokenizers import make_tokenizer
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -600,8 +612,7 @@ def test_pieces_arrive_as_they_are_sampled():
 
 def test_a_silent_engine_does_not_look_like_a_dead_one():
     engine = Gated(ScriptedEngine([ids("four")]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         session = running.open_session()
         asker = client(session)
         with asker.chat.completions.with_streaming_response.create(
@@ -619,8 +630,7 @@ def test_keep_alive_comments_are_nothing_to_the_sdk():
     engine = Gated(
         ScriptedEngine([ScriptedLine(ids("four", end=False), fails=EngineError("too bad", sampled_any=True))])
     )
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         stream = chat(running.open_session(), stream=True)  # returns with the first comment
         engine.let(len(ids("four")))
         with pytest.raises(openai.APIError, match="too bad"):
@@ -629,8 +639,7 @@ def test_keep_alive_comments_are_nothing_to_the_sdk():
 
 def test_an_error_after_a_keep_alive_is_an_event():
     engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         stream = chat(running.open_session(), stream=True)
         engine.let(2)
         with pytest.raises(openai.APIError, match="too bad"):
@@ -640,8 +649,8 @@ def test_an_error_after_a_keep_alive_is_an_event():
 @pytest.mark.parametrize("pace", [math.inf, 0.0])
 def test_in_a_crowd_pieces_are_fewer_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch, pace: float):
     said = "the answer is four, the weather in Paris is sunny and warm"
-    monkeypatch.setattr(sampling, "_CROWD", 0)
-    monkeypatch.setattr(sampling, "_PACE", pace)
+    monkeypatch.setattr(Choice, "crowd", 0)
+    monkeypatch.setattr(Choice, "pace", pace)
     engine = Gated(ScriptedEngine([ids(said)]))
     with gateway(engine) as running:
         session = running.open_session()

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine, logprob_of
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
-from support.gateway import MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids
+from support.gateway import KEEPS_ALIVE, MODEL, WEATHER, Control, Gated, call_text, client, gateway, ids
 
 FLAT = {"type": "function", **WEATHER["function"]}
 SCRIPT = [
@@ -387,8 +387,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream():
 
 def test_an_error_after_a_sign_of_life_is_an_event():
     engine = Gated(ScriptedEngine([ScriptedLine([], fails=EngineError("too bad"))]))
-    with gateway(engine) as running:
-        running._running.app.keep_alive_seconds = 0.01
+    with gateway(engine, limits=KEEPS_ALIVE) as running:
         stream = respond(running.open_session(), stream=True)
         engine.let(2)
         with pytest.raises(openai.APIError, match="too bad"):

@@ -42,7 +42,7 @@ _ASK_EVERY, _ASK_SECONDS = 5.0, 2.0  # how often an engine is asked how it is, a
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """When the gateway refuses instead of queueing."""
+    """When the gateway refuses instead of queueing, and how long it waits."""
 
     max_in_flight: int = 4096
     max_sessions: int = 100_000
@@ -51,6 +51,8 @@ class GatewayLimits:
     body_seconds: float = 60.0
     """The gateway refuses a request after this time without a byte of its body."""
     sweep_seconds: float = 30.0
+    keep_alive_seconds: float = 10.0
+    """A stream that sent nothing for this time sends a keep-alive; with 0, it sends none."""
     stalled_seconds: float = 60.0
     """A client that reads nothing of its stream for this time counts as gone."""
 

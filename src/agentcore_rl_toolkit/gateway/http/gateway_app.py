@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 SessionHandler = Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]
 _JSON = "application/json"
-_KEEP_ALIVE_SECONDS = 10.0
 _PUBLIC = {operation.path for operation in OPERATIONS if not operation.needs_admin_key}
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
 
@@ -54,7 +53,6 @@ class App:
         admin_key: str,
         url: Callable[[], str],
         trusts_own_user: bool = False,
-        keep_alive_seconds: float = _KEEP_ALIVE_SECONDS,
     ) -> None:
         """`url` returns the gateway's address, for the URLs given to agents.
 
@@ -64,7 +62,6 @@ class App:
         self._trusts_own_user = trusts_own_user
         self._admin_key = admin_key.encode()
         self._url = url
-        self.keep_alive_seconds = keep_alive_seconds
         self._queries = ModelQueries(core)
         plain: dict[str, Handler] = {
             "health": self._health,

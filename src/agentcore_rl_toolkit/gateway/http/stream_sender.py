@@ -106,7 +106,8 @@ class StreamSender:
 
     def _watch(self) -> None:
         """Send keep-alives while the engine is busy, and drop a client that stopped reading."""
-        silent, stalled = self._app.keep_alive_seconds, self._app.core.limits.stalled_seconds
+        limits = self._app.core.limits
+        silent, stalled = limits.keep_alive_seconds, limits.stalled_seconds
         if self._timer is not None:
             now = time.monotonic()
             self._drop_stalled(stalled, now)

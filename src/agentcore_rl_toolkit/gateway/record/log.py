@@ -35,7 +35,6 @@ from .turn import Turn
 logger = logging.getLogger(__name__)
 
 _SEGMENT_BYTES = 8 << 20
-_SYNC_SECONDS = 1.0
 _PENDING_BYTES = 64 << 20
 _WEIGHTS = "weights.json"
 
@@ -52,8 +51,9 @@ class WeightState(msgspec.Struct):
 class Log:
     """A folder of segments, open for writing by one gateway."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int = 8 << 30) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int = 8 << 30, sync_seconds: float = 1.0) -> None:
+        """The log is synced to the disk every `sync_seconds`, which is how much a crash of the machine can lose."""
+        self._max_bytes, self._sync_seconds = max_bytes, sync_seconds
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
@@ -329,7 +329,7 @@ class Log:
 
     def _sync_forever(self) -> None:
         while True:
-            closing = self._closed.wait(_SYNC_SECONDS)
+            closing = self._closed.wait(self._sync_seconds)
             try:
                 self._sync()
             except Exception as error:  # try again: a log that is never synced loses more than this did

@@ -28,10 +28,7 @@ from .reply_parser import ReplyParser
 from .roles import RoleOrderAdapter, adapt_roles, unwrap_adapter
 from .tokenizer import Tokenizer
 
-_TAIL = 256  # how many of a prompt's last tokens a bridge needs, to see how the prompt begins the reply
 _PROMPT_END = 64
-_CACHED_TOKENS = 4_000_000
-_RENDERERS = 64  # how many renderers to keep, one for each template setting
 _RESERVED = {
     *("chat_template", "tokenize", "tools", "conversation", "messages", "add_generation_prompt", "tokenizer_kwargs"),
     *("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
@@ -41,6 +38,13 @@ _RESERVED = {
 
 class ChatRenderer:
     """Renders prompts, bridges turns and parses replies for one model."""
+
+    bridge_tail = 256
+    """How many of a prompt's last tokens a bridge needs, to see how the prompt begins the reply."""
+    most_cached_tokens = 4_000_000
+    """Tokens of the prompts that are kept, at most."""
+    most_settings = 64
+    """How many renderers are kept, one for each template setting, at most."""
 
     def __init__(
         self,
@@ -116,7 +120,7 @@ class ChatRenderer:
             with self._lock:
                 self._cached += len(prompt) - len(self._cache.pop(key, ()))
                 self._cache[key] = prompt
-                while self._cached > _CACHED_TOKENS and self._cache:
+                while self._cached > self.most_cached_tokens and self._cache:
                     self._cached -= len(self._cache.popitem(last=False)[1])
         return prompt
 
@@ -131,7 +135,7 @@ class ChatRenderer:
         new = call.messages[used:]
         if not new or has_assistant(new):
             return reasons.FOREIGN
-        known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - _TAIL)).tolist()
+        known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - self.bridge_tail)).tolist()
         sampled = turn.sampled.tolist()
         renderer = self._get_renderer(call.template)
         try:
@@ -248,17 +252,23 @@ class ChatRenderer:
         name = call.tool_choice.removeprefix("=") if call.tool_choice.startswith("=") else None
         arguments = {"probe_key": 1}
         probes = [(name, arguments), (name, {})] if name else [("probe_name", arguments), ("other_name", arguments)]
-        renderer = self._get_renderer(call.template)
-        try:
-            start = renderer.render_ids([_PROBE], tools=call.tools, add_generation_prompt=True)
-            replies = [renderer.render_ids([_PROBE, _make_probe_call(*probe)], tools=call.tools) for probe in probes]
-        except Exception as error:
-            raise RenderFault(f"the model's chat template can't force a tool call: {error}") from error
-        first, second = (self.tokenizer.encode(self._decode_rest(start, reply)) for reply in replies)
+        probed = ChatCall([_PROBE], call.tools, template=call.template)
+        replies = self.render_replies(probed, [_make_probe_call(*probe) for probe in probes])
+        first, second = map(self.tokenizer.encode, replies)
         ids = first[: _count_common(first, second)]
         if not ids or first == second or (name and name not in self.tokenizer.decode(ids)):
             raise RenderFault("this model's tool format does not allow a forced call")
         return ids
+
+    def render_replies(self, call: ChatCall, replies: Sequence[Message]) -> list[str]:
+        """The text that each reply would add to the call's prompt."""
+        renderer, tools = self._get_renderer(call.template), call.tools or None
+        try:
+            start = renderer.render_ids(list(call.messages), tools=tools, add_generation_prompt=True)
+            wholes = [renderer.render_ids([*call.messages, reply], tools=tools) for reply in replies]
+        except Exception as error:
+            raise RenderFault(f"the model's chat template can't render this reply: {error}") from error
+        return [self._decode_rest(start, whole) for whole in wholes]
 
     def _decode_rest(self, start: list[int], whole: list[int]) -> str:
         """The text of a conversation after the prompt for its last message."""
@@ -292,7 +302,7 @@ class ChatRenderer:
             raise
         except Exception as error:
             raise RenderFault(f"can't use chat_template_kwargs {str(settings)[:200]}: {error}") from error
-        if len(self._renderers) > _RENDERERS:
+        if len(self._renderers) > self.most_settings:
             self._renderers.popitem(last=False)
         return created
 

@@ -112,11 +112,10 @@ def test_a_part_of_a_record_is_taken_back(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_syncing_continues_when_there_are_descriptors_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agentcore_rl_toolkit.gateway.record.log._SYNC_SECONDS", 0.01)
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with opened(tmp_path) as log:
+    with opened(tmp_path, sync_seconds=0.01) as log:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # none is free, whatever other threads close meanwhile
         try:
             new_session(log, "one")

@@ -18,7 +18,6 @@ from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, par
 from agentcore_rl_toolkit.gateway.call.fingerprint import hash_prompt
 from agentcore_rl_toolkit.gateway.record import reasons
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
-from agentcore_rl_toolkit.gateway.render import renderer as module
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import FAMILIES, PLAIN_TEMPLATE, REWRITING_TEMPLATE, make_tokenizer
@@ -77,11 +76,10 @@ def turn(prompt: array[int], sampled: list[int], parent: Turn | None = None, kee
     return Turn(0, parent, keep, prompt[keep:], array(IDS, sampled), array(LOGPROBS, [0.0] * len(sampled)), "stop")
 
 
-def sampled(render: ChatRenderer, prompt: array[int], reply: Message) -> list[int]:
-    """A reply as the model would sample it after the prompt, without the token that ends it."""
-    whole = render._plain.render_ids([*HISTORY, reply], tools=TOOLS)
-    ids = render.tokenizer.encode(render._decode_rest(prompt.tolist(), whole).rstrip())
-    return [token for token in ids if token not in render.stop_ids]
+def sampled(render: ChatRenderer, reply: Message) -> list[int]:
+    """A reply as the model would sample it after the history, without the token that ends it."""
+    (text,) = render.render_replies(ChatCall(HISTORY, TOOLS), [reply])
+    return [token for token in render.tokenizer.encode(text.rstrip()) if token not in render.stop_ids]
 
 
 def bridged(render: ChatRenderer, before: Turn, call: ChatCall, used: int) -> array[int] | None:
@@ -109,7 +107,7 @@ def test_the_next_prompt_begins_with_the_exact_ids_of_the_last_turn(
     prompt = render.render(ChatCall(HISTORY, TOOLS))
     # Ids that no rendering would give: the same text, in other tokens.
     odd = [token for word in ["It", "is", "sun"] for letter in word for token in render.tokenizer.encode(letter)]
-    for ids in (sampled(render, prompt, reply), sampled(render, prompt, reply) + odd):
+    for ids in (sampled(render, reply), sampled(render, reply) + odd):
         for end in ([], *([stop] for stop in render.stop_ids)):
             before = turn(prompt, ids + end)
             after = bridged(render, before, ChatCall([*HISTORY, reply, *new], TOOLS), 3)
@@ -133,7 +131,7 @@ def test_a_bridge_is_what_a_stable_template_renders(
 ) -> None:
     render = renderer(family)
     prompt = render.render(ChatCall(HISTORY, TOOLS))
-    before = turn(prompt, sampled(render, prompt, reply) + [render.stop_ids[0]] * ended)
+    before = turn(prompt, sampled(render, reply) + [render.stop_ids[0]] * ended)
     whole = ChatCall([*HISTORY, reply, *new], TOOLS)
     assert bridged(render, before, whole, 3) == render.render(whole)
 
@@ -145,11 +143,11 @@ def test_bridging_on_the_end_of_a_prompt_is_bridging_on_all_of_it(
 ) -> None:
     render = renderer(family)
     prompt = render.render(ChatCall(HISTORY, TOOLS))
-    before = turn(prompt, [*sampled(render, prompt, reply), render.stop_ids[0]])
+    before = turn(prompt, [*sampled(render, reply), render.stop_ids[0]])
     call = ChatCall([*HISTORY, reply, *new], TOOLS)
-    monkeypatch.setattr(module, "_TAIL", len(prompt))
+    monkeypatch.setattr(render, "bridge_tail", len(prompt))
     whole = render.bridge(before, call, 3)
-    monkeypatch.setattr(module, "_TAIL", 24)
+    monkeypatch.setattr(render, "bridge_tail", 24)
     assert isinstance(whole, tuple)
     assert render.bridge(before, call, 3) == whole
 
@@ -159,7 +157,7 @@ def test_a_turn_that_shares_all_of_its_prompt_is_bridged_like_any_other(family: 
     """Another choice of the same call, or the same call again."""
     render = renderer(family)
     prompt = render.render(ChatCall(HISTORY, TOOLS))
-    first = turn(prompt, [*sampled(render, prompt, TEXT), render.stop_ids[0]])
+    first = turn(prompt, [*sampled(render, TEXT), render.stop_ids[0]])
     second = turn(prompt, first.sampled.tolist(), first, first.prompt_length)
     assert not second.delta
     call = ChatCall([*HISTORY, TEXT, THANKS], TOOLS)
@@ -265,7 +263,7 @@ def test_an_unknown_template_is_bridged_exactly(reply: Message, new: list[Messag
     prompt = render.render(ChatCall(HISTORY, TOOLS))
     whole = ChatCall([*HISTORY, reply, *new], TOOLS)
     stop = render.stop_ids[0]
-    before = turn(prompt, sampled(render, prompt, reply) + [stop] * ended)
+    before = turn(prompt, sampled(render, reply) + [stop] * ended)
     assert bridged(render, before, whole, 3) == render.render(whole)
     odd = turn(prompt, [5, 6, 7] + [stop] * ended)
     after = bridged(render, odd, whole, 3)
@@ -404,7 +402,7 @@ def test_calls_are_read_back(family: str, many: int) -> None:
         }
         for place, city in enumerate(["Paris", "Rome, 'é' <x>"][:many])
     ]
-    ids = sampled(render, prompt, CALL | {"tool_calls": made})
+    ids = sampled(render, CALL | {"tool_calls": made})
     reply = render.parse([*ids, render.stop_ids[0]], prompt[-64:], ChatCall(HISTORY, TOOLS), "u")
     assert calls(reply) == [("get_weather", call["function"]["arguments"]) for call in made]
     assert [call.id for call in reply.tool_calls] == [f"call_u_{place}" for place in range(many)]
@@ -518,10 +516,9 @@ def test_a_forced_call_is_begun_and_nothing_more(family: str, choice: str) -> No
     begun = render.tokenizer.decode(prompt.tolist()[-4:]).rstrip().endswith("<think>")
     assert ("</think>" in text) or not begun  # a thought that the prompt has opened is closed
     # The rest of a call, as the model goes on with it, makes it whole.
-    whole = render._plain.render_ids([*HISTORY, CALL], tools=TOOLS)
-    rest = render.tokenizer.encode(render._decode_rest(prompt.tolist(), whole).rstrip())
-    assert render.tokenizer.decode(rest).startswith(text)
-    ids = [*forced, *render.tokenizer.encode(render.tokenizer.decode(rest)[len(text) :])]
+    (rest,) = render.render_replies(call, [CALL])
+    assert rest.startswith(text)
+    ids = [*forced, *render.tokenizer.encode(rest.rstrip()[len(text) :])]
     reply = render.parse(ids, prompt[-64:], call, "u")
     assert calls(reply) == [("get_weather", {"city": "Paris", "days": 2})]
 
@@ -591,7 +588,7 @@ def test_any_number_of_different_settings_is_served_and_few_are_kept() -> None:
     for number in range(200):
         text = render.tokenizer.decode(render.render(ChatCall(HISTORY, template={"mood": number})).tolist())
         assert text.startswith(f"{number}<|im_start|>")
-    assert render.kept_settings == module._RENDERERS
+    assert render.kept_settings == render.most_settings
 
 
 def test_creating_a_renderer_fails_if_none_fits() -> None:
@@ -613,7 +610,7 @@ def test_creating_a_renderer_fails_if_none_fits() -> None:
 
 
 def test_prompts_are_rendered_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHED_TOKENS", 200)
+    monkeypatch.setattr(ChatRenderer, "most_cached_tokens", 200)
     render = ChatRenderer(Tokenizer(make_tokenizer("some/qwen")), renderer="qwen3")
     asked = [ChatCall([{"role": "user", "content": f"number {number}"}]) for number in range(60)]
     plain = [render.render(call) for call in asked]

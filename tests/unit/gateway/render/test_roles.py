@@ -8,7 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.render.roles import RoleOrderAdapter
+from agentcore_rl_toolkit.gateway.render.roles import RoleOrderAdapter, adapt_roles
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
@@ -41,7 +41,7 @@ def rendered(template: str) -> tuple[Any, str]:
     tokenizer = make_tokenizer("anonymous", template)
     renderer = ChatRenderer(Tokenizer(tokenizer), renderer="default")
     ids = list(renderer.render(ChatCall(ASKED)))
-    return renderer._get_renderer({}), str(tokenizer.decode(ids))
+    return adapt_roles(renderer.family.create({}), renderer.tokenizer.decode), str(tokenizer.decode(ids))
 
 
 def turn(role: str, content: str) -> str:

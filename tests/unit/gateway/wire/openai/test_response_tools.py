@@ -32,15 +32,12 @@ def names(tools: list[dict[str, Any]]) -> list[str]:
 def said(made: ResponseExchange, *calls: ToolCall) -> list[dict[str, Any]]:
     """The items of a reply, which a stream's events have to agree with."""
     answered = answer(Reply(tool_calls=list(calls)))
-    items = json.loads(made.whole(answered))["output"]
-    data = streamed(ResponseExchange(asked({"input": "hi", **_body(made)})), answered).decode()
+    whole = json.loads(made.whole(answered))
+    items = whole["output"]
+    data = streamed(ResponseExchange(asked({"input": "hi", "tools": whole["tools"]})), answered).decode()
     events = [json.loads(line.removeprefix("data: ")) for line in data.splitlines() if line.startswith("data: ")]
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == items
     return list(items)
-
-
-def _body(made: ResponseExchange) -> dict[str, Any]:
-    return {"tools": made._echo["tools"]}
 
 
 def test_a_namespace_is_flat_to_the_model_and_comes_back_as_one():
