@@ -30,7 +30,7 @@ from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.record.reasons import MEANINGS
 from agentcore_rl_toolkit.gateway.render.capabilities import Abilities, probe_abilities
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids
+from agentcore_rl_toolkit.gateway.render.template_reply import encode_template_reply
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer, load_tokenizer
 
 _ASKED: Message = {"role": "user", "content": "When?"}
@@ -109,7 +109,7 @@ class Model:
             return self._renderer.render(ChatCall(messages, tools)).tolist()
 
         tools = TOOLS if self.tools else []
-        return template_reply_ids(self.tokenizer, prompt, self._renderer.stops, [_ASKED], message, tools)
+        return encode_template_reply(self.tokenizer, prompt, self._renderer.stops, [_ASKED], message, tools)
 
 
 @dataclass

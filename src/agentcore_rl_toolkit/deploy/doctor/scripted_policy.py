@@ -9,7 +9,7 @@ from typing import Any
 from ...engine.base import SampleRequest
 from ...gateway.call.chat import ChatCall, Message
 from ...gateway.render.renderer import ChatRenderer
-from ...gateway.render.template_reply import template_reply_ids
+from ...gateway.render.template_reply import encode_template_reply
 from ...gateway.render.tokenizer import Tokenizer
 
 Tools = list[dict[str, Any]]
@@ -48,7 +48,7 @@ def reply_ids(renderer: ChatRenderer, before: Sequence[Message], reply: Message,
     def prompt(messages: list[Message], tools: Tools) -> Sequence[int]:
         return renderer.render(ChatCall(messages, tools))
 
-    return template_reply_ids(renderer.tokenizer, prompt, renderer.stops, before, reply, tools)
+    return encode_template_reply(renderer.tokenizer, prompt, renderer.stops, before, reply, tools)
 
 
 def call_message(tool: dict[str, Any]) -> Message:

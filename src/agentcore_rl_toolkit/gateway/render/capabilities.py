@@ -22,7 +22,7 @@ from ..record.turn import LOGPROBS, Turn
 from .chat_template import ChatTemplate
 from .probes import SYSTEM, TEXT, THOUGHT, TOOL, USER, make_calls
 from .renderer import ChatRenderer
-from .template_reply import next_message, template_reply_ids
+from .template_reply import encode_template_reply, make_next_message
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _find_unshown(template: ChatTemplate) -> Iterator[tuple[str, str]]:
         yield "tools", "it leaves out the tool calls of earlier replies"
     elif not template.shows_results():
         yield "tools", "it leaves out the results of tools"
-    if not template.takes_system():
+    if not template.shows_system():
         yield "system prompts", f"it refuses or leaves out {SYSTEM['content']!r}"
 
 
@@ -108,7 +108,7 @@ def _find_problem(
     renderer: ChatRenderer, sampled: Message, tools: list[dict[str, Any]], template: ChatTemplate | None
 ) -> str | None:
     """The reason why the renderer can't bridge from the reply `sampled`; None if it can."""
-    messages = [USER, sampled, next_message(sampled, _NEXT)]
+    messages = [USER, sampled, make_next_message(sampled, _NEXT)]
     try:
         prompt = renderer.render(ChatCall([USER], tools))
         if renderer.family.name == "default":  # the bridge must not depend on the sampled text, after one reply or two
@@ -116,7 +116,7 @@ def _find_problem(
             for asked in (messages, [*messages, *messages[1:]]):
                 if isinstance(reason := renderer.bridge(plain, ChatCall(asked, tools), len(asked) - 1), str):
                     return MEANINGS[reason]
-        ids = template_reply_ids(renderer.tokenizer, _make_prompt(renderer), renderer.stops, [USER], sampled, tools)
+        ids = encode_template_reply(renderer.tokenizer, _make_prompt(renderer), renderer.stops, [USER], sampled, tools)
         reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "probe")
         if not _matches_reply(reply, sampled):
             return f"replies like {renderer.tokenizer.decode(ids)[:100]!r} are not parsed correctly"
@@ -126,7 +126,7 @@ def _find_problem(
     if isinstance(found, str):
         return MEANINGS[found]
     added = renderer.tokenizer.decode(found[1].tolist())
-    if template is not None and not template.text(messages, tools or None, True).endswith(added):
+    if template is not None and not template.render_text(messages, tools or None, True).endswith(added):
         return f"the bridge adds {added[:60]!r}, which the chat template does not write"
     return None
 

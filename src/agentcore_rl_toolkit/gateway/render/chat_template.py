@@ -78,10 +78,10 @@ class ChatTemplate:
         self._settings = settings
         self.forms = forms or self._find_forms()
 
-    def text(self, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
-        return self._text(self.forms, messages, tools, reply_follows)
+    def render_text(self, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
+        return self._render_text(self.forms, messages, tools, reply_follows)
 
-    def _text(self, forms: TemplateForms, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
+    def _render_text(self, forms: TemplateForms, messages: Sequence[Message], tools: Any, reply_follows: bool) -> str:
         settings = self._settings | ({"tools": tools} if tools else {})
         formed = forms.apply(messages)
         text: str = self._tokenizer.apply_chat_template(
@@ -111,7 +111,7 @@ class ChatTemplate:
 
     def _shows(self, forms: TemplateForms, messages: list[Message], mark: str) -> bool:
         try:
-            return mark in self._text(forms, messages, [TOOL], False)
+            return mark in self._render_text(forms, messages, [TOOL], False)
         except Exception:  # a Jinja template may raise any exception
             return False
 
@@ -125,22 +125,22 @@ class ChatTemplate:
 
     def shows_tools(self) -> bool:
         try:
-            return "look" in self.text([USER], [TOOL], True)
+            return "look" in self.render_text([USER], [TOOL], True)
         except Exception:
             return False
 
     def shows_thoughts(self) -> bool:
         return self._shows(self.forms, _THOUGHT, _MARK)
 
-    def takes_system(self) -> bool:
+    def shows_system(self) -> bool:
         try:
-            return str(SYSTEM["content"]) in self.text([SYSTEM, USER], None, True)
+            return str(SYSTEM["content"]) in self.render_text([SYSTEM, USER], None, True)
         except Exception:
             return False
 
     def find_opening(self) -> str:
         """The text that the generation prompt adds to the conversation."""
-        asked, prompt = self.text([USER], None, False), self.text([USER], None, True)
+        asked, prompt = self.render_text([USER], None, False), self.render_text([USER], None, True)
         return prompt[len(find_common_prefix(asked, prompt)) :]
 
 
@@ -212,7 +212,9 @@ class TemplateBridge:
         return self._encode_tail(tail, end, closed=closed, calls=bool(calls))
 
     def _render_both(self, before: list[Message], after: list[Message], tools: Any) -> tuple[str, str]:
-        return self._template.text(before, tools, True), self._template.text([*before, *after], tools, True)
+        return self._template.render_text(before, tools, True), self._template.render_text(
+            [*before, *after], tools, True
+        )
 
     def _encode_tail(self, tail: str, end: TurnEnd, *, closed: bool, calls: bool) -> list[int]:
         # Encode the end token together with the text behind it: some tokens absorb the space that follows.
@@ -233,8 +235,8 @@ class TemplateBridge:
         reply = _mark_reply(make_calls(calls) if calls else {}, calls)
         following = [make_result(n, _NEXT) for n in range(calls)] or [{"role": "user", "content": _NEXT}]
         tools = [TOOL] if calls else None
-        history = self._text_after_mark([USER, reply, *following], tools, True)
-        last = self._text_after_mark([USER, reply], tools, False)
+        history = self._render_after_mark([USER, reply, *following], tools, True)
+        last = self._render_after_mark([USER, reply], tools, False)
         if history is None or last is None:
             return None
         gap = history.partition(_NEXT)[0]
@@ -248,10 +250,10 @@ class TemplateBridge:
             return TurnEnd(gap[:start], token, lasts[-1][1])
         return None
 
-    def _text_after_mark(self, messages: list[Message], tools: Any, reply_follows: bool) -> str | None:
+    def _render_after_mark(self, messages: list[Message], tools: Any, reply_follows: bool) -> str | None:
         """The text after the mark; None if the template does not show the mark, or refuses the messages."""
         try:
-            _, found, rest = self._template.text(messages, tools, reply_follows).rpartition(_MARK)
+            _, found, rest = self._template.render_text(messages, tools, reply_follows).rpartition(_MARK)
             return rest if found else None
         except Exception:  # a Jinja template may raise any exception
             return None
@@ -259,7 +261,7 @@ class TemplateBridge:
     def _find_sampled_end(self, token: str) -> str:
         """The token that the model samples: `token`, or the one that ends text if `token` also separates two calls."""
         reply = _mark_reply(make_calls(2, {"at": _NEXT}), 2, 0)
-        after = self._text_after_mark([USER, reply, make_result(), make_result(1)], [TOOL], False) or ""
+        after = self._render_after_mark([USER, reply, make_result(), make_result(1)], [TOOL], False) or ""
         between, shown, _ = after.partition(_NEXT)
         end = self._ends[0] if self._ends else None
         return end.sampled if end is not None and shown and token in between else token
@@ -364,7 +366,7 @@ class TemplateRenderer:
     def render_ids(
         self, messages: list[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(self.template.text(messages, tools, add_generation_prompt))
+        ids: list[int] = self._tokenizer.encode(self.template.render_text(messages, tools, add_generation_prompt))
         return ids
 
     def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> Any:

@@ -17,7 +17,7 @@ from ..call.chat import ChatCall, Message, ToolCall, parse_arguments
 from .chat_template import ChatTemplate, TemplateRenderer
 from .probes import TEXT, THOUGHT, TOOL, USER, Difference, ProbeComparison, Render, compare_rendering, make_calls
 from .reply_parser import ReplyParser
-from .template_reply import template_reply_ids
+from .template_reply import encode_template_reply
 from .tokenizer import Tokenizer
 from .tool_formats import READERS, TextReader
 
@@ -155,7 +155,10 @@ def _compare_all(
             renderer = create_renderer(tokenizer, merge_chat_template_kwargs(config, settings))
         except Exception:  # missing special tokens, unsupported settings, files that can't be loaded
             continue
-        yield config, compare_rendering(_make_render(renderer), template.text, tokenizer.encode, tokenizer.decode)
+        yield (
+            config,
+            compare_rendering(_make_render(renderer), template.render_text, tokenizer.encode, tokenizer.decode),
+        )
 
 
 def _make_render(renderer: Any) -> Render:
@@ -239,7 +242,7 @@ def _sample_replies(tokenizer: Tokenizer, renderer: TemplateRenderer) -> Iterato
     thoughtful = make_calls(arguments=_ARGUMENTS, reasoning_content="Hm.")
     for message in (TEXT, make_calls(arguments=_ARGUMENTS), make_calls(2, _ARGUMENTS), THOUGHT, thoughtful):
         try:
-            ids = template_reply_ids(tokenizer, prompt, renderer.map_stops(), [USER], message, [TOOL])
+            ids = encode_template_reply(tokenizer, prompt, renderer.map_stops(), [USER], message, [TOOL])
             yield ids, prompt([USER], [TOOL]), message
         except Exception:  # the template refuses the reply, or does not end it
             continue

@@ -12,7 +12,7 @@ Prompt = Callable[[list[Message], list[dict[str, Any]]], Sequence[int]]
 """Renders the prompt for a reply, given the messages and the tools."""
 
 
-def template_reply_ids(
+def encode_template_reply(
     tokenizer: Any,
     prompt: Prompt,
     stops: Mapping[str, int],
@@ -26,7 +26,7 @@ def template_reply_ids(
     """
     decode = tokenizer.decode
     start = list(prompt(list(before), tools))
-    whole = list(prompt([*before, reply, next_message(reply)], tools))
+    whole = list(prompt([*before, reply, make_next_message(reply)], tools))
     begun, rest = _split_at_prompt(decode(start), decode(whole), list(stops)) or _split_at_difference(
         decode, start, whole
     )
@@ -40,7 +40,7 @@ def template_reply_ids(
     return [*tokenizer.encode(thought + rest[:place]), stops[end]]
 
 
-def next_message(reply: Message, content: str | None = None) -> Message:
+def make_next_message(reply: Message, content: str | None = None) -> Message:
     """A message that can follow the reply: the first tool's result, or a user's message."""
     calls = reply.get("tool_calls")
     if not calls:

@@ -18,7 +18,7 @@ from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 from agentcore_rl_toolkit.gateway.render.capabilities import probe_abilities
 from agentcore_rl_toolkit.gateway.render.probes import TOOL, make_calls, make_result
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.render.template_reply import template_reply_ids
+from agentcore_rl_toolkit.gateway.render.template_reply import encode_template_reply
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from support.tokenizers import PLAIN_TEMPLATE, REWRITING_TEMPLATE, make_tokenizer
 
@@ -258,7 +258,7 @@ def test_a_renderer_that_refuses_to_go_on_is_helped_by_the_template() -> None:
     def rendered(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
         return render.render(ChatCall(messages, tools)).tolist()
 
-    ids = template_reply_ids(render.tokenizer, rendered, render.stops, [USER], said, tools)
+    ids = encode_template_reply(render.tokenizer, rendered, render.stops, [USER], said, tools)
     before = Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
     whole = ChatCall([USER, said, make_result(content="sunny"), USER], tools)
     keep, added = render.bridge(before, whole, 2)
