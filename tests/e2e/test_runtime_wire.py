@@ -339,11 +339,11 @@ def test_check_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("{", "can't be read"),
+        ("{", "is not valid JSON"),
         ('{"agents": {}}', "names no agents"),
         ('{"agents": {"a": {}}}', "entry is missing"),
         ('{"agents": {"a": {"entry": "nowhere.py"}}}', "there is no agent at"),
-        ('{"agents": {"a": {"entry": "rl_app.py", "memory": 1}}}', "unknown setting memory"),
+        ('{"agents": {"a": {"entry": "rl_app.py", "memory": 1}}}', "unknown setting 'memory'"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory": 1}}}}', "unknown setting 'memory'"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory_mb": -1}}}}', "memory_mb must be greater than 0"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"allow": ["x"]}}}}', "'x' is not an address"),

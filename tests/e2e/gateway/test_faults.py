@@ -805,7 +805,7 @@ def test_deep_json_within_a_text(patient: Any, depth: int):
         (b'{"messages": NaN}', "not valid JSON"),
         (b"{}", "messages"),
         (b'{"messages": [{"role": "system", "content": "x"}]}', "no user turn"),
-        (b'{"messages": [{"role": "user", "content": [{"type": "picture"}]}]}', "no text"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "picture"}]}]}', "without a text"),
         (b'{"model": "other", "messages": [{"role": "user", "content": "x"}]}', "does not exist"),
     ],
 )
