@@ -130,7 +130,7 @@ def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
     [
         (("rollout", AGENT, "--data", "nowhere.jsonl"), "nowhere.jsonl can't be read: No such file"),
         (("rollout", AGENT, "--data", "empty.jsonl"), "empty.jsonl has no rows"),
-        (("rollout", "nowhere.py", "--data", "one.jsonl"), "there is no agent at"),
+        (("rollout", "nowhere.py", "--data", "one.jsonl"), "no agent found at"),
         (("rollout", AGENT, "--data", "one.jsonl", "--store", "Bad_Name"), "is not the name of a store"),
         (("rollout", AGENT, "--data", "one.jsonl", "--set", "x"), "--set x: the value is missing"),
         (("eval", AGENT, "--data", "one.jsonl", "--output", "x.txt"), "unknown file type"),

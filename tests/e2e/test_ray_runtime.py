@@ -205,5 +205,5 @@ def test_a_cluster_without_room_throttles(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_not_there_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="there is no agent at"):
+    with pytest.raises(ConfigError, match="no agent found at"):
         RayRuntime("/nowhere/rl_app.py")

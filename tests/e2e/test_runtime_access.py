@@ -379,7 +379,7 @@ def test_serve_prints_the_token_and_ps_and_logs_send_it(user: RuntimeUser, tmp_p
             return subprocess.run(whole, capture_output=True, text=True, env=clean_env(**env), timeout=60)
 
         assert cli("ps", AGENTCORE_RL_RUNTIME_TOKEN=token).returncode == 0
-        assert "there is no such session" in cli("logs x", AGENTCORE_RL_RUNTIME_TOKEN=token).stderr
+        assert "this session does not exist" in cli("logs x", AGENTCORE_RL_RUNTIME_TOKEN=token).stderr
         for done in (cli("ps"), cli("ps", AGENTCORE_RL_RUNTIME_TOKEN="stale" * 5)):
             assert done.returncode == 1
             assert "token" in done.stderr

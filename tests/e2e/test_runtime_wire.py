@@ -74,7 +74,7 @@ def test_boto3_unchanged(user: RuntimeUser, aws: Any) -> None:
     assert {"contentDelta": {"stderr": "err\n"}} in chunks
     assert chunks[-1] == {"contentStop": {"exitCode": 4, "status": "COMPLETED"}}
     assert client.stop_runtime_session(agentRuntimeArn=arn, runtimeSessionId=session_id)["statusCode"] == 200
-    with pytest.raises(client.exceptions.ResourceNotFoundException, match="there is no session"):
+    with pytest.raises(client.exceptions.ResourceNotFoundException, match="does not exist"):
         client.stop_runtime_session(agentRuntimeArn=arn, runtimeSessionId=session_id)
 
 
@@ -313,7 +313,7 @@ def test_serve_ps_logs_and_ctrl_c(user: RuntimeUser, tmp_path: Path) -> None:
     eventually(lambda: "going to sleep" in cli("runtime", "logs", session_id[:8], "--url", url).stdout)
     missing = cli("runtime", "logs", "nobody", "--url", url)
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert "there is no such session" in missing.stderr
+    assert "this session does not exist" in missing.stderr
 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
@@ -342,7 +342,7 @@ def test_check_is_a_table() -> None:
         ("{", "is not valid JSON"),
         ('{"agents": {}}', "names no agents"),
         ('{"agents": {"a": {}}}', "entry is missing"),
-        ('{"agents": {"a": {"entry": "nowhere.py"}}}', "there is no agent at"),
+        ('{"agents": {"a": {"entry": "nowhere.py"}}}', "no agent found at"),
         ('{"agents": {"a": {"entry": "rl_app.py", "memory": 1}}}', "unknown setting 'memory'"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory": 1}}}}', "unknown setting 'memory'"),
         ('{"agents": {"a": {"entry": "rl_app.py", "policy": {"memory_mb": -1}}}}', "memory_mb must be greater than 0"),

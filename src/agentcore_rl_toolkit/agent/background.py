@@ -183,7 +183,7 @@ def _start_thread(function: Callable[..., Any], *args: Any) -> None:
 
 
 async def _wait(event: threading.Event, deadline: float) -> bool:
-    """Whether the event is set by then. It polls, because the process may have no thread left to wait in."""
+    """Whether the event is set by the deadline. It polls, because the process may be unable to start another thread."""
     while not event.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return event.is_set()

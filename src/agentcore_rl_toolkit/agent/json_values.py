@@ -101,7 +101,7 @@ class _Converter:
         simple = _simplify(value)
         if simple is _UNKNOWN:
             raise NotSerializable(
-                f"{self._where()} is a {full_type_name(value)}, which has no JSON form",
+                f"{self._where()} is a {full_type_name(value)}, which JSON can't represent",
                 hint="return numbers, strings, lists and dicts of them, or convert it first",
             )
         return self.convert(simple)
@@ -177,7 +177,7 @@ def _count_elements(array: Any) -> int:
 
 
 def _simplify(value: Any) -> Any:
-    """A single value as a string or number, `_UNKNOWN` if it has no such form."""
+    """A single value as a string or number, `_UNKNOWN` if it can't be converted to one."""
     if isinstance(value, Decimal):
         number = float(value)
         return number if Decimal(repr(number)) == value or not value.is_finite() else str(value)

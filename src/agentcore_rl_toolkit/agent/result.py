@@ -137,7 +137,7 @@ _TOO_DEEP = f"a result is nested at most {DEEPEST} levels deep"
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"JSON has no number {name}")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
@@ -156,7 +156,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 @dataclass(frozen=True)
 class ResultBuilder:
-    """Builds the one result of a rollout, with what the request said."""
+    """Builds the one result of a rollout, with the ids and the payload of its request."""
 
     id: RolloutId
     s3_bucket: str

@@ -6,7 +6,7 @@ a trainer. It may import every station except `cli`, `deploy` and `studio`; noth
 
 base.py      the protocol of a backend, its discovery, the checks before a run, and the plan
 settings.py  the settings that backends share
-launch.py    trainers with a program of their own: start it, end it, write its summary
+launch.py    trainers that run as a separate program: start it, end it, write its summary
 loop/        trainers that are libraries: the rollouts of each step, the run's folder, the report
 
 One folder for each trainer.

@@ -46,7 +46,7 @@ class TrainingPlan:
     """What was checked, and what could not be."""
 
     def text(self) -> str:
-        """The plan as a shell script, or as a TOML file if there is no program to start."""
+        """The plan as a shell script, or as a TOML file if the backend doesn't start a program."""
         lines = [f"# {note}" for note in self.notes]
         for path, content in self.files.items():
             lines += [f"# {path}", *(f"#   {line}" for line in content.splitlines())]
@@ -141,9 +141,7 @@ def _check_agent(settings: TrainSettings) -> str:
     agent = settings.agent
     if not agent.startswith("arn:"):
         if not Path(agent).exists():
-            raise ConfigError(
-                f"there is no agent at {agent!r}", hint="give an ARN, or the path of an agent (rl_app.py)"
-            )
+            raise ConfigError(f"no agent found at {agent!r}", hint="give an ARN, or the path of an agent (rl_app.py)")
         return f"agent: {agent}, on this machine"
     if not runs_on_aws(agent):
         return f"agent: {agent}, not on AWS"

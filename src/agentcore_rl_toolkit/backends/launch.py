@@ -1,6 +1,6 @@
-"""Trainers that have a program of their own: write its overrides, start it, end it on a signal, and write its summary.
+"""Trainers that run as a separate program: write its overrides, start it, end it on a signal, and write its summary.
 
-The program runs in a process group of its own, and only processes of that group are ever signalled. A run leaves
+The program runs in its own process group, and only processes of that group are ever signalled. A run leaves
 `command.sh` (the program as a shell script) and `summary.json` (how it ended) in its folder.
 """
 

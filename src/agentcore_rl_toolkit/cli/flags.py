@@ -108,7 +108,7 @@ def read_variables(given: Iterable[str]) -> dict[str, str]:
     for text in given:
         name, separator, value = text.partition("=")
         if not separator and name not in os.environ:
-            raise ConfigError(f"--env {name}: this shell has no such variable", hint="write NAME=VALUE")
+            raise ConfigError(f"--env {name}: the variable is not set in this shell", hint="write NAME=VALUE")
         variables[name] = value if separator else os.environ[name]
     return variables
 

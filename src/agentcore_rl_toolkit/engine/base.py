@@ -1,6 +1,6 @@
 """The `Engine` protocol: token ids in; ids, logprobs, finish reason, weight version and expert routes out.
 
-An engine has no notion of messages or HTTP clients. One suite (`tests/contract/test_engine.py`) runs against every
+An engine doesn't see messages or HTTP clients. One suite (`tests/contract/test_engine.py`) runs against every
 implementation.
 """
 

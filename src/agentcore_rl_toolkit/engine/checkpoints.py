@@ -33,7 +33,7 @@ def resolve_model(model: str) -> str:
         return str(max(checkpoints, key=_step))
     found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
     raise ConfigError(
-        f"{model} has no model: there is {found}",
+        f"{model} does not contain a model: found {found}",
         hint="give a folder with config.json or adapter_config.json, or the output folder of a run",
     )
 

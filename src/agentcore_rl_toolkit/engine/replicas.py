@@ -41,7 +41,7 @@ class Replicas:
         self, engines: Sequence[Engine], *, slack: int = 16, eject_after: int = 2, check_every: float = 5.0
     ) -> None:
         if not engines:
-            raise ConfigError("there is no engine", hint="give at least one, like vllm=http://localhost:8000")
+            raise ConfigError("no engine was given", hint="give at least one, like vllm=http://localhost:8000")
         self.replicas = [Replica(engine, i) for i, engine in enumerate(engines)]
         self._slack = slack  # requests that a session's replica may have more than the least loaded one
         self._eject_after = eject_after

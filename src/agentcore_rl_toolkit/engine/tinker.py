@@ -167,7 +167,7 @@ class TinkerEngine:
             if getattr(sampling, name) not in (None, neutral):
                 raise EngineError(f"Tinker can't sample with {name}", status=400)
         if sampling.top_logprobs and "topk_sample_logprobs" not in inspect.signature(client.sample).parameters:
-            raise EngineError(f"tinker {tinker.__version__} has no alternatives to sampled tokens", status=400)
+            raise EngineError(f"tinker {tinker.__version__} does not return alternatives to sampled tokens", status=400)
 
     def _params(self, request: SampleRequest) -> tinker.SamplingParams:
         sampling, limit = request.sampling, request.sampling.max_tokens

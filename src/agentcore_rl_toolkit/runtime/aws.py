@@ -211,7 +211,7 @@ class _Stream(AsyncIterator[T]):
         if self._reading is None or self._reading.done():
             _release(self._raw)
         else:
-            # Closing needs the lock that the reader holds, so wake the reader first. urllib3 before 2.3 has no
+            # Closing needs the lock that the reader holds, so wake the reader first. urllib3 before 2.3 lacks
             # `shutdown`; there the reader's thread ends with the next byte or the read timeout.
             with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
                 self._raw.shutdown()

@@ -1,6 +1,6 @@
 """The runtime seam: `Runtime` starts a session by invoking it, runs commands in it, and stops it.
 
-A runtime gives each session id an isolated process of its own and sends it every request with that id. Every runtime
+A runtime gives each session id its own isolated process and sends it every request with that id. Every runtime
 raises `RuntimeFault` with AWS's codes.
 """
 
@@ -61,7 +61,7 @@ class Runtime(Protocol):
         """Send `payload` to the session's app; the first invoke starts the session."""
 
     async def stop(self, session_id: str) -> None:
-        """End the session; raises `ResourceNotFoundException` if there is none."""
+        """End the session; raises `ResourceNotFoundException` if it doesn't exist."""
 
     def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""

@@ -90,7 +90,7 @@ class RayRuntime:
         check_session_id(session_id)
         session = self._sessions.get(session_id)
         if session is None:
-            raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
+            raise RuntimeFault(f"session {session_id} does not exist", code="ResourceNotFoundException")
         await asyncio.shield(session.end("the session was stopped"))
 
     async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
@@ -99,7 +99,7 @@ class RayRuntime:
         check_command(command, timeout)
         session = self._sessions.get(session_id)
         if session is None or session.stopping:
-            raise RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
+            raise RuntimeFault(f"session {session_id} does not exist", code="ResourceNotFoundException")
         async for event in session.command(command, timeout):
             yield event
 
@@ -139,7 +139,7 @@ class RayRuntime:
         except asyncio.TimeoutError:
             ray.kill(actor)
             raise RuntimeFault(
-                f"the cluster had no place for a session within {self._start_timeout:g} s",
+                f"the cluster could not place a session within {self._start_timeout:g} s",
                 code="ThrottlingException",
                 reason="full",
                 hint=f"stop sessions, add nodes, or lower options, which are {self._options}",

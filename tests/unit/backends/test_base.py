@@ -101,7 +101,7 @@ def rows(tmp_path: Path) -> str:
 def test_an_agent_on_this_machine(tmp_path: Path, rows: str) -> None:
     agent = tmp_path / "rl_app.py"
     settings = {"agent": str(agent), "data": rows, "eval_data": rows, "rows_per_step": 2}
-    with pytest.raises(ConfigError, match="there is no agent at"):
+    with pytest.raises(ConfigError, match="no agent found at"):
         check_settings(TrainSettings(**settings))
     agent.write_text("")
     assert check_settings(TrainSettings(**settings)) == (

@@ -32,7 +32,7 @@ def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) 
         made(weights(step), "config.json", "model.safetensors")
     made(weights(11), "config.json")  # verl saves it without `hf_model` too
     made(tmp_path / "checkpoints")
-    with pytest.raises(ConfigError, match="has no model"):
+    with pytest.raises(ConfigError, match="does not contain a model"):
         resolve_model(str(tmp_path))
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("11")  # a kill cut off the twelfth
     assert resolve_model(str(tmp_path)) == str(weights(10))
@@ -47,5 +47,7 @@ def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(tmp_path: Path, f
 
 def test_a_folder_without_a_model_says_what_it_has(tmp_path: Path) -> None:
     made(tmp_path, "rows.jsonl")
-    with pytest.raises(ConfigError, match=r"has no model: there is rows\.jsonl\nhint: give a folder with config\.json"):
+    with pytest.raises(
+        ConfigError, match=r"does not contain a model: found rows\.jsonl\nhint: give a folder with config\.json"
+    ):
         resolve_model(str(tmp_path))

@@ -88,7 +88,7 @@ class Report:
         """Explain avoidable breaks in the token sequence, and say where the run's files are."""
         for reason, count in _counts(self.steps, "fidelity/unbridged/").items():
             if reason not in UNAVOIDABLE:
-                self.say(f"{count} turns began a row of their own ({reason}): {MEANINGS.get(reason, reason)}")
+                self.say(f"{count} turns began a new row ({reason}): {MEANINGS.get(reason, reason)}")
         curve = self._draw_curve()
         if curve is not None:
             self.say(f"reward curve   {curve}")

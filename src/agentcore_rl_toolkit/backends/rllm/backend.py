@@ -50,7 +50,7 @@ class RllmSettings(TrainSettings):
 
 
 class RllmBackend:
-    """rLLM, in a process of its own."""
+    """rLLM, in a separate process."""
 
     name = "rllm"
     extra = "rllm"
@@ -136,7 +136,7 @@ class SessionCounts:
 def _check_files(settings: RllmSettings) -> None:
     for name, path in (("data", settings.data), ("eval_data", settings.eval_data)):
         if path == "-":
-            raise ConfigError(f"{name} must be a file", hint="rLLM reads it in a process of its own")
+            raise ConfigError(f"{name} must be a file", hint="rLLM reads it in a separate process")
         if path:
             check_ids(path, read_rows(path)[0])
     if settings.trainer == "tinker" and settings.model == TINY and "tinker_base_url" not in settings.options:

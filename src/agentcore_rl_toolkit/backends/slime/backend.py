@@ -80,7 +80,7 @@ class SlimeSettings(RolloutSettings):
 
 
 class SlimeBackend:
-    """slime, in processes of its own."""
+    """slime, in separate processes."""
 
     name = "slime"
     extra = "slime"

@@ -1,8 +1,9 @@
 """slime's samples → payloads, and rollouts → slime's samples, which are copies of those of its data source.
 
 A rollout of several rows becomes several samples with one `rollout_id`. slime's loss averages over all their tokens
-together, so the rollout counts once. In our rollout function, a rollout that is not trained on has no sample. In
-slime's own loop, which wants a sample for each slot, it becomes a placeholder: two padding tokens, masked and removed.
+together, so the rollout counts once. Our rollout function returns samples only for rollouts that are trained on.
+slime's own loop needs a sample for each slot, so the others become placeholders there: two padding tokens, masked and
+removed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def restore_batch(args: Any) -> None:
 
 
 def _remove_lone(samples: Sequence[Any]) -> None:
-    """Remove a rollout that is the only one left in its group: it has no other to compare with."""
+    """Remove a rollout that is the only one left in its group, because it can't be compared with another."""
     kept: dict[Any, set[Any]] = {}
     short = {sample.group_index for sample in samples if sample.remove_sample}
     for sample in samples:

@@ -233,7 +233,7 @@ class ColocatedEngine:
         if self._thread is None or self._closed:
             raise EngineError("the engine is not running", status=503)
         if request.model not in (None, self.name):
-            raise EngineError(f"there is no model {request.model!r} here, only {self.name!r}", status=404)
+            raise EngineError(f"model {request.model!r} does not exist; this engine serves {self.name!r}", status=404)
         if not request.prompt:
             raise EngineError("the prompt is empty", status=400)
         wanted = request.sampling.max_tokens or 1

@@ -36,7 +36,7 @@ class RuntimeImage:
     role_arn: str | None = None
 
     def spec(self, existing: Mapping[str, Any]) -> RuntimeSpec:
-        """The existing runtime with this image; `existing` is AWS's description, empty if there is none."""
+        """The existing runtime with this image; `existing` is AWS's description, empty if the runtime doesn't exist."""
         role = self.role_arn or existing.get("roleArn")
         if role is None:
             hint = "give role_arn once, or create the runtime with agentcore-rl deploy"
@@ -119,7 +119,7 @@ class VerlSettings(SavingSettings):
 
 
 class VerlBackend:
-    """verl, as a program of its own: `python -m verl.trainer.main_ppo`."""
+    """verl, as a separate program: `python -m verl.trainer.main_ppo`."""
 
     name = "verl"
     extra = "verl"

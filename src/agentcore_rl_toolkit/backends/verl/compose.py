@@ -107,7 +107,7 @@ class RolloutConfig:
         settings = _read_settings(OmegaConf.to_container(given, resolve=True), rollout)
         if not settings.agent and settings.image is None:
             hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
-            raise ConfigError("there is no agent to run", hint=hint)
+            raise ConfigError("verl's configuration names no agent to run", hint=hint)
         if _on_aws(settings) and (settings.store is None or settings.store.startswith((".", "/"))):
             hint = "give agentcore.s3_bucket: a bucket that the agent's role may write to"
             raise ConfigError("sessions on AWS can't store results in a folder", hint=hint)

@@ -3,9 +3,9 @@
     prompt of verl → n rollouts (rollout/) → agent → gateway → VerlEngine → verl's servers
                      group, judged         → outputs → TransferQueue → verl
 
-A group that is not trained on is a failed prompt to verl, without outputs, and its sampler takes another prompt. An
-error that ends the run (too many failures, an impossible setting) is raised from verl's next call: the workers run
-groups in the background, and verl has no other place to receive it.
+To verl, a group that is not trained on is a failed prompt without outputs, and its sampler takes another prompt. An
+error that ends the run (too many failures, an impossible setting) is raised from verl's next call, because the workers
+run groups in the background and verl can't receive it anywhere else.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_json_object,
         default={},
         metavar="JSON",
-        help="calls not to train on, by model, system, user or tools, for sessions that have no rule (default: none)",
+        help="calls not to train on, by model, system, user or tools, for sessions without a rule (default: none)",
     )
     add_listen_flags(parser, 9000, "on loopback, its own names and that of --public-url; elsewhere, all")
     parser.add_argument("--public-url", help="tell agents to call this address (default: the host and port)")

@@ -250,7 +250,7 @@ class HttpClient:
             return await response.read()
 
     async def post_command(self, path: str, *body: bytes, optional: bool = False) -> None:
-        """A request without a result; with `optional`, a server that doesn't know the path is no error."""
+        """Send a request without a result. With `optional`, a server may lack the path."""
         response = await self.send("POST", path, *body)
         if not (optional and response.status in (404, 405)):
             await self._check_status(response)

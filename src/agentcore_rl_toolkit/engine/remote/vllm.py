@@ -45,7 +45,7 @@ class VllmEngine(ServerEngine):
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
         if mode not in ("tokens", "generate"):
-            raise ConfigError(f"vLLM has no mode {mode!r}", hint="one of tokens, generate")
+            raise ConfigError(f"unknown vLLM mode {mode!r}", hint="one of tokens, generate")
         super().__init__(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
         self.mode = mode
         self._pause_mode = pause_mode

@@ -41,16 +41,16 @@ class GrammarFactory:
     def _lark(self, form: Form) -> str:
         """A form in Lark, the grammar language of `llguidance`."""
         ways = {"call": form.call, "answer": form.schema is not None}
-        rules = [f"said: {' | '.join(name for name, there in ways.items() if there)}"]
+        rules = [f"reply: {' | '.join(name for name, there in ways.items() if there)}"]
         if form.call:
             rules += [f"call: {self._literal(form.call)} FREE? <[*]>*", "FREE: /(?s:.+)/"]
         if form.schema is not None:
             rules.append(f"answer: %json {json.dumps(form.schema or {'type': 'object'})}")
         if form.thought:
             begin = f"{self._literal(THINK)} " if form.thought == "optional" else ""
-            bare = " | gap said" if form.thought == "optional" else ""
-            rules += [f"start: {begin}thought gap said{bare}", f"gap: /{GAP}/", *self._thought()]
-        return "\n".join([*rules, *([] if form.thought else ["start: said"])])
+            bare = " | gap reply" if form.thought == "optional" else ""
+            rules += [f"start: {begin}thought gap reply{bare}", f"gap: /{GAP}/", *self._thought()]
+        return "\n".join([*rules, *([] if form.thought else ["start: reply"])])
 
     def _thought(self) -> list[str]:
         """Rules for the rest of a thought, including its end."""

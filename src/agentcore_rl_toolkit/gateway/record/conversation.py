@@ -1,7 +1,7 @@
 """Conversations that a later call continues by an id alone, as OpenAI's Responses API allows.
 
-Each stores only what the one before it has not, so that a session's memory of them is linear in what was said, whether
-clients send ids or the whole history every time. The log keeps the same messages with the turns.
+Each stores only the messages that its predecessor lacks, so a session's memory is linear in the number of messages,
+whether clients send ids or the whole history every time. The log keeps the same messages with the turns.
 """
 
 from __future__ import annotations

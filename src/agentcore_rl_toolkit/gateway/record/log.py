@@ -68,7 +68,7 @@ class Log:
         self._pending_bytes = 0
         self._pending_weights: WeightState | None = None
         self._error = ""
-        """What the disk last said, until it works again."""
+        """The last error of the disk; empty once a write succeeds."""
         self._torn = False
         """The segment ends in a part of a record."""
         self._dirty = False

@@ -121,7 +121,7 @@ class SessionTable:
             log.make_room(self._disposable(log))
         if log.full:
             raise GatewayFault(
-                "the log is full: it has no room for another session",
+                "the log is full and can't hold another session",
                 status=503,
                 code="log_full",
                 hint="close or delete sessions that are over",

@@ -1,6 +1,6 @@
 """Turns folded into training rows. A pure function of turns.
 
-A row is one path through the session's tree, from the first turn to one that nothing to train on goes on from. Every
+A row is one path through the session's tree, from the first turn to one that no trainable turn continues. Every
 sampled token is trained in exactly one row, or masked, with the reason counted. A session that folds into several rows
 (sub-agents, compaction, retries) counts once: the rows' weights are their shares of the trained tokens and add up to 1.
 """
@@ -71,7 +71,7 @@ class Fidelity:
     rows: int
     turns: int
     bridges: int
-    """Prompts that went on from the exact ids of the turn before."""
+    """Prompts that continued the exact ids of the turn before."""
     renders: int
     """Prompts rendered anew although the session had turns: a changed history, or one that could not be bridged."""
     parse_failures: int
@@ -91,7 +91,7 @@ class Fidelity:
 
     @property
     def split(self) -> dict[str, int]:
-        """Those of `unbridged` where the conversation went on and its row did not."""
+        """Those of `unbridged` where the conversation continued but its row did not."""
         return {reason: count for reason, count in self.unbridged.items() if reason not in UNAVOIDABLE}
 
 
@@ -151,8 +151,8 @@ def _unbridged(turns: Sequence[Turn]) -> dict[str, int]:
 
 def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
     """Why a turn is masked, for those that are."""
-    # Whoever goes on from a reply has received it. Beginning with some of the same tokens is not going on from it, and
-    # neither is another choice of the same call, which shares its prompt.
+    # A client that continues a reply has received it. A prompt that only begins with some of the same tokens doesn't
+    # continue it, and neither does another choice of the same call, which shares its prompt.
     received = {
         turn.parent
         for turn in turns
@@ -171,17 +171,17 @@ def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
 def _paths(turns: Sequence[Turn], reasons: dict[Turn, str]) -> Iterator[tuple[list[Turn], set[Turn]]]:
     """For each row its turns, first to last, and those trained in it: each in the first row that has it.
 
-    A row ends in a turn that has something to train on, and that no other such turn goes on from.
+    A row ends in a turn that has something to train on and that no other such turn continues.
     """
     ends: list[Turn] = []
-    gone_on: set[Turn] = set()
+    continued: set[Turn] = set()
     for turn in reversed(turns):
         trains = turn not in reasons and _usable(turn) > 0
-        if trains and turn not in gone_on:
+        if trains and turn not in continued:
             ends.append(turn)
-        before = _before(turn) if trains or turn in gone_on else None
+        before = _before(turn) if trains or turn in continued else None
         if before is not None:
-            gone_on.add(before)
+            continued.add(before)
     placed = set(reasons)
     for end in reversed(ends):
         path = list(_chain(end))

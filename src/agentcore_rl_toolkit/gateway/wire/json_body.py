@@ -52,8 +52,8 @@ def _check_memory(body: bytes) -> None:
 
 
 def mended(value: Any) -> Any:
-    """With U+FFFD for each lone surrogate, and floats for integers of more than 64 bits: infinite if they are larger
-    than any float, as they are to a client that has no other numbers."""
+    """Replaces each lone surrogate with U+FFFD, and integers of more than 64 bits with floats. An integer larger than
+    any float becomes infinite, as in a client whose only numbers are floats."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, (list, tuple)):

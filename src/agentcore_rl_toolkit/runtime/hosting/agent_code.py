@@ -25,7 +25,7 @@ def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple
         if path.is_dir():
             path = path / "rl_app.py"
         if not path.is_file():
-            raise ConfigError(f"there is no agent at {path}", hint="name a Python file, or module:app")
+            raise ConfigError(f"no agent found at {path}", hint="name a Python file, or module:app")
         default = path.parent.name if path.stem in ("rl_app", "app", "main", "basic_app") else path.stem
         folder, entry = str(path.parent), path.name
     else:

@@ -137,4 +137,4 @@ class LocalAgent:
 
 
 def _no_session(session_id: str) -> RuntimeFault:
-    return RuntimeFault(f"there is no session {session_id}", code="ResourceNotFoundException")
+    return RuntimeFault(f"session {session_id} does not exist", code="ResourceNotFoundException")

@@ -128,7 +128,7 @@ class LocalRuntime:
         """An agent by its name."""
         if name not in self.agents:
             known = ", ".join(self.agents)
-            raise RuntimeFault(f"there is no agent {name!r}; there is {known}", code="ResourceNotFoundException")
+            raise RuntimeFault(f"agent {name!r} does not exist, only {known}", code="ResourceNotFoundException")
         return self.agents[name]
 
     def log_of(self, session_id: str) -> Path | None:

@@ -43,7 +43,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     assert first.split() == ["1", "0.250", "-", "70", "1", "100.0%", "3", "2.0", "0:04"]
     assert second.split() == ["2", "0.500", "-", "70", "2", "100.0%", "3", "2.0", "0:02"]
     assert after.startswith("held-out rows at step 2")
-    assert unbridged.startswith("6 turns began a row of their own (no_turn_end): the chat template ends a reply with")
+    assert unbridged.startswith("6 turns began a new row (no_turn_end): the chat template ends a reply with")
     assert "changed_history" not in done.stderr  # the agent's own doing
 
 

@@ -28,5 +28,5 @@ def test_a_template_without_tools_is_found_out(tmp_path: Path):
 
 
 def test_a_model_that_is_not_there(tmp_path: Path):
-    with pytest.raises(ConfigError, match="has no model: there is nothing"):
+    with pytest.raises(ConfigError, match="does not contain a model: found nothing"):
         load_policy(TrlSettings(model=str(tmp_path), device="cpu"))

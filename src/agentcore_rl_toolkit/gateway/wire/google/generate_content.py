@@ -78,8 +78,8 @@ class GenerateExchange:
             self._note(place, outcome.tokens)
             reply = outcome.reply
             thought = [_thought(reply.reasoning)] if reply.reasoning and self._shows_thoughts else []
-            said = [{"text": reply.content}] if reply.content else []
-            candidates.append(self._candidate(place, thought + _signed(said, reply), _finish_reason(outcome)))
+            texts = [{"text": reply.content}] if reply.content else []
+            candidates.append(self._candidate(place, thought + _signed(texts, reply), _finish_reason(outcome)))
         turns = [outcome.turn for outcome in answer.outcomes]
         used = usage(turns[0].prompt_length, turns[0].keep, sum(len(turn.sampled) for turn in turns))
         return dump({"candidates": candidates, "usageMetadata": used, **_envelope(answer)})
@@ -167,14 +167,14 @@ def _thought(text: str) -> Part:
     return {"text": text, "thought": True}
 
 
-def _signed(said: list[Part], reply: Reply) -> list[Part]:
+def _signed(texts: list[Part], reply: Reply) -> list[Part]:
     """A reply's parts with its calls, and its thought in a signature. A reply without any gets an empty part."""
     calls = [function_call(call) for call in reply.tool_calls]
-    if not calls and not said:
-        said = [{"text": ""}]
+    if not calls and not texts:
+        texts = [{"text": ""}]
     if reply.reasoning:
-        (calls or said)[0]["thoughtSignature"] = sign(reply.reasoning)
-    return said + calls
+        (calls or texts)[0]["thoughtSignature"] = sign(reply.reasoning)
+    return texts + calls
 
 
 def _finish_reason(outcome: ChoiceOutcome) -> str:

@@ -350,7 +350,7 @@ def chat_logprobs(tokens: Sequence[str], values: Sequence[float], tops: Tops) ->
 
 
 def _logprob(token: str, value: float) -> dict[str, Any]:
-    # Part of a character has no bytes: its text does not tell which.
+    # For part of a character `bytes` is None, because the text does not show which bytes it has.
     data = None if "\ufffd" in token else list(token.encode("utf-8", "surrogatepass"))
     return {"token": token, "logprob": finite_or_none(value), "bytes": data}
 

@@ -1,7 +1,7 @@
 """A command's events as AWS's wire sends them: frames of an event stream that starts at once and is never silent long.
 
-The first frame precedes all output, so that boto3 has no reason to send the request again, and a frame fills every
-silence, so that no client's read timeout passes. Reading pulls the events, so nothing is buffered here.
+The first frame precedes all output, so that boto3 doesn't send the request again. A frame fills every silence, so that
+no client's read timeout passes. Reading pulls the events, so nothing is buffered here.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class StatusPages:
     async def _show_log(self, request: web.Request) -> web.Response:
         path = self._runtime.log_of(request.match_info["session"])
         if path is None:
-            return web.Response(status=404, text="there is no such session")
+            return web.Response(status=404, text="this session does not exist")
         offset = request.query.get("offset", "0")
         if not re.fullmatch("[0-9]{1,18}", offset):
             return web.json_response({"message": f"offset {offset[:40]!r} is not a number"}, status=400)

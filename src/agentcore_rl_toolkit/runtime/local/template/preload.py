@@ -31,7 +31,7 @@ _FINDERS = ("BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFin
 _PROGRAMS = frozenset({"antigravity", "ensurepip", "idlelib", "pip", "test", "this", "turtledemo"})
 """Packages with modules that have effects when imported."""
 _NOWHERE = "http://127.0.0.1:9"
-"""The discard port: nothing listens there, and the throwaway session has no network besides."""
+"""The discard port: nothing listens there, and the throwaway session can't reach the network anyway."""
 
 
 class _ImportObserver:
