@@ -59,13 +59,13 @@ def check(root: Path, before: Before, seconds: float = _SECONDS) -> Checks:
             java_17=java.major_versions(root) == {_JAVA_17},
             tests_pass=built.ok and built.failed == 0,
             tests_kept=built.run >= before.tests and before.methods <= java.test_methods(root),
-            dependencies=_up_to_date(java.versions(root), before.dependencies),
+            dependencies=is_up_to_date(java.versions(root), before.dependencies),
         )
     except OSError:
         return Checks()
 
 
-def _up_to_date(known: dict[str, set[str]], wanted: dict[str, str]) -> bool:
+def is_up_to_date(known: dict[str, set[str]], wanted: dict[str, str]) -> bool:
     """A dependency that the project no longer has is no dependency behind."""
     return all(java.at_least(version, least) for name, least in wanted.items() for version in known.get(name, ()))
 

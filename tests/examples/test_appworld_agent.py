@@ -129,13 +129,12 @@ def test_nothing_is_left_behind_by_a_world() -> None:
         "import threading; threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()"
     )
     world.execute("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
-    child = world._child
-    folder, pid = child.folder, child._process.pid
+    folder, pid = world.execute("import os; print(os.getcwd(), os.getpid())").split()
     assert os.path.isdir(folder)
     world.close()
     assert not os.path.exists(folder)
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
 
 
 def test_the_state_is_not_in_the_codes_process(world: Any) -> None:

@@ -136,7 +136,7 @@ def test_appworld_is_driven_in_its_own_environment(settings: Path) -> None:
         assert one.completed()
         assert one.evaluate().success
         assert not other.completed()
-        folder = Path(one._child.folder)
+        folder = Path(one.execute("import os\nprint(os.getcwd())").strip())
         assert (folder / "experiments" / "outputs" / "rollout" / "tasks" / "abc_1" / "code.py").exists()
     assert not folder.exists()
     assert sorted(path.name for path in (settings / "data").iterdir()) == ["datasets", "tasks"]

@@ -212,10 +212,10 @@ def test_archives_with_anything_outside_are_refused_whole(tmp_path: Path, bad: t
 
 
 def test_archives_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "_LARGEST_ARCHIVE", 1000)
+    monkeypatch.setattr(workspace, "LARGEST_ARCHIVE", 1000)
     with pytest.raises(workspace.Refused, match="too large"):
         workspace.unpack(archive(tmp_path / "a.tar.gz", member("a", size=600), member("b", size=600)), tmp_path)
-    monkeypatch.setattr(workspace, "_MOST_FILES", 1)
+    monkeypatch.setattr(workspace, "MOST_FILES", 1)
     with pytest.raises(workspace.Refused, match="too large"):
         workspace.unpack(archive(tmp_path / "a.tar.gz", member("a"), member("b")), tmp_path)
 
@@ -460,15 +460,15 @@ def test_what_a_project_is_worth(reward: Any, harm: Callable[[Path], object], fa
 def test_checks_are_bounded_in_time(session: Any, reward: Any) -> None:
     before = reward.Before.of(session.root, TASK)
     migrate(session.root)
-    waiting = "for (int i = 0; i < 60; i++) java.util.concurrent.locks.LockSupport.parkNanos(1000000000L)"
+    waits = 'i < 60 && !new java.io.File("go").exists()'
+    waiting = f"for (int i = 0; {waits}; i++) java.util.concurrent.locks.LockSupport.parkNanos(1000000000L)"
     break_(session.root, TESTS, CHECKED, f"System.out.println(1 + 1); {waiting}")
     assert reward.check(session.root, before, 0.01) == reward.Checks(dependencies=True)
-    run_tests = java._run_tests
-    java._run_tests = lambda root, classes, tests, seconds: run_tests(root, classes, tests, 1)
-    try:
-        built = java.build(session.root, 100)
-    finally:
-        java._run_tests = run_tests
+    write(session.root, "go", "")
+    assert java.build(session.root, 100).ok
+    (session.root / "go").unlink()
+    classes = os.pathsep.join(str(session.root / "target" / name) for name in ("classes", "test-classes"))
+    built = java.run_tests(session.root, classes, [TESTS], 1)
     assert (built.ok, built.run, built.failed) == (True, 0, 1)
 
 
@@ -476,7 +476,7 @@ def test_dependencies_have_to_be_new_enough(session: Any, reward: Any, tmp_path:
     pom = "<project><plugin><groupId>j</groupId><artifactId>j</artifactId><version>{}</version></plugin></project>"
     for version, enough in (("4.13.2", False), ("5", True), ("5.0.1", True), ("${unknown}", False)):
         write(tmp_path, "pom.xml", pom.format(version))
-        assert reward._up_to_date(java.versions(tmp_path), {"j:j": "5", "not:there": "9"}) is enough
+        assert reward.is_up_to_date(java.versions(tmp_path), {"j:j": "5", "not:there": "9"}) is enough
 
 
 def test_a_project_that_is_gone_or_unreadable_passes_no_check(session: Any, reward: Any) -> None:

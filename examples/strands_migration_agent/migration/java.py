@@ -93,11 +93,14 @@ def _build_with_javac(root: Path, seconds: float) -> Built:
         compiled = run(command, root, deadline - time.monotonic())
     if not compiled.ok:
         return Built(output=str(compiled))
-    return _run_tests(root, f"{classes}{os.pathsep}{test_classes}", tests, deadline - time.monotonic())
+    return run_tests(root, f"{classes}{os.pathsep}{test_classes}", tests, deadline - time.monotonic())
 
 
-def _run_tests(root: Path, classes: str, tests: list[str], seconds: float) -> Built:
-    """Only the runner knows the word that its last line begins with; a test that ends the JVM is in its way."""
+def run_tests(root: Path, classes: str, tests: list[str], seconds: float) -> Built:
+    """Run compiled tests, given the class path and the tests' files.
+
+    Only the runner knows the word that its last line begins with; a test that ends the JVM is in its way.
+    """
     names = [test.rpartition("src/test/java/")[2].removesuffix(".java").replace("/", ".") for test in tests]
     word = secrets.token_hex(16)
     ended = run(["java", *_QUICK, "-cp", classes, "RunTests", *names], root, seconds, stdin=f"{word}\n")

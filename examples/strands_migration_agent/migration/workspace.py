@@ -20,8 +20,8 @@ PROJECTS = Path(__file__).parents[1] / "projects"
 _LONGEST_COMMAND = 300
 _LONGEST_FETCH = 300
 _LARGEST_FILE = 1 << 20
-_LARGEST_ARCHIVE = 512 << 20
-_MOST_FILES = 50_000
+LARGEST_ARCHIVE = 512 << 20
+MOST_FILES = 50_000
 
 
 class Refused(ValueError):
@@ -133,7 +133,7 @@ def unpack(archive: Path, root: Path) -> None:
     """An archive of plain files, all of them inside; anything else is refused before a file is written."""
     with tarfile.open(archive) as tar:
         members = tar.getmembers()
-        if len(members) > _MOST_FILES or sum(member.size for member in members) > _LARGEST_ARCHIVE:
+        if len(members) > MOST_FILES or sum(member.size for member in members) > LARGEST_ARCHIVE:
             raise Refused(f"{archive.name}: too large")
         for member in members:
             if member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
