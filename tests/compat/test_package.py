@@ -8,6 +8,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -234,6 +235,39 @@ def test_a_file_name_stands_once() -> None:
         if parts[0] != "cli" and path.name not in ROLES:
             homes.setdefault(path.name, []).append("/".join(parts))
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def find_private_uses(source: str) -> list[str]:
+    """The package's private names in a test's source: of what it imports, and of arguments of an imported type."""
+    nodes, found = list(ast.walk(ast.parse(source))), []
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE.name)]
+    ours = {alias.asname or alias.name for node in imports for alias in node.names}
+    ours |= {node.arg for node in nodes if isinstance(node, ast.arg) and ast.unparse(node.annotation or node) in ours}
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in ours:
+                found.append(name)
+            case ast.Call(args=[ast.Name(id=owner), ast.Constant(value=str(name)), *_]) if owner in ours:
+                found.append(name)
+            case ast.Call(args=[ast.Constant(value=str(path)), *_]) if path.startswith(PACKAGE.name):
+                found.append(path.rpartition(".")[2])
+            case ast.alias(name=name) if any(node in statement.names for statement in imports):
+                found.append(name)
+    return [name for name in found if re.match("_(?!_)", name)]
+
+
+def test_no_test_uses_a_private_name_of_the_package() -> None:
+    imported = "from agentcore_rl_toolkit.client import delivery, Delivery\n"
+    for use in (
+        "delivery._SHARE",
+        "monkeypatch.setattr(delivery, '_SHARE', 1)",
+        "monkeypatch.setattr('agentcore_rl_toolkit.client.delivery._SHARE', 1)",
+        "from agentcore_rl_toolkit.client.delivery import _SHARE",
+        "def test(made: Delivery): made._SHARE",
+    ):
+        assert find_private_uses(imported + use) == ["_SHARE"]
+    found = {str(path): find_private_uses(path.read_text()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def test_every_example_can_be_installed_alone() -> None:
