@@ -287,7 +287,7 @@ def _takes_context(func: Callable[..., Any]) -> bool:
 
 @contextmanager
 def _without_handler(logger: logging.Logger) -> Iterator[None]:
-    """Keep the base class's constructor from adding a handler to `logger`: it adds one only where there is none."""
+    """Keep the base class's constructor from adding a handler to `logger`: it adds one only to a logger without any."""
     placeholder = logging.NullHandler()
     logger.addHandler(placeholder)
     try:

@@ -1,6 +1,6 @@
 """Runs a rollout's function in the background, and delivers its one result to the store.
 
-Each sync function gets a thread; async ones share one event loop on a thread of its own, so that neither kind can block
+Each sync function gets a thread; async ones share one event loop on a separate thread, so that neither kind can block
 `/ping`. A run ends when the function returns, when it raises, or when the app shuts down; the first of these decides
 the result. The result is then stored, with retries, and announced. No thread starts before the first rollout, so that a
 process can be forked until then.
@@ -203,7 +203,7 @@ def _build_later(build: Callable[..., Result], *args: Any) -> Callable[[], Resul
 
 
 def _drain(value: Any) -> Any:
-    """Run a generator to its end; gives what it returns, or else the last value that it yields."""
+    """Run a generator to its end; returns its return value, or else the last value that it yields."""
     if not inspect.isgenerator(value):
         return value
     last = None

@@ -5,7 +5,8 @@
         SavingSettings  backends that save checkpoints and resume from them
           LoopSettings  backends whose training loop runs in this process
 
-A backend uses one of these classes, or a subclass with fields of its own, so it refuses by name what it would ignore.
+A backend uses one of these classes, or a subclass with more fields. So it refuses, by name, any setting that it would
+ignore.
 """
 
 from __future__ import annotations

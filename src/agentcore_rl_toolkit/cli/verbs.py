@@ -36,7 +36,7 @@ VERBS: dict[str, Any] = {
 
 
 def add_verbs(parser: argparse.ArgumentParser, verbs: dict[str, Any], group: str = "") -> None:
-    """Add a parser for each verb, and one with verbs of its own for each group."""
+    """Add a parser for each verb, and one with subcommands for each group."""
     subparsers = parser.add_subparsers(title="verbs", dest=f"{group}verb", required=True, metavar="VERB")
     for name, verb in verbs.items():
         if isinstance(verb, dict):

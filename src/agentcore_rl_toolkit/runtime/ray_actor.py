@@ -58,7 +58,7 @@ class SessionActor:
         return os.getpid()
 
     async def load(self, spec: ActorSpec, code: bytes | None) -> str | None:
-        """Import the agent in a folder of its own and start its app; returns the traceback if that fails."""
+        """Import the agent in a separate folder and start its app; returns the traceback if that fails."""
         self._spec = spec
         try:
             self._app = SessionApp(await asyncio.to_thread(self._import, spec, code))

@@ -2,8 +2,8 @@
 
 The choice of rollouts decides the group's statistics. verl keeps outputs under `{uid}_{session}_{index}`. Its GRPO
 takes the mean over sessions, by the last output of each, and gives a session's advantage to all its outputs. So a
-rollout of several rows is a session of several outputs, and a rollout that is not trained on has none. A group with
-fewer than two rollouts has none at all: verl would use a lone reward as the advantage.
+rollout of several rows is a session of several outputs. A rollout that is not trained on gets no outputs. Nor does a
+group with fewer than two rollouts, because verl would use a lone reward as the advantage.
 """
 
 from __future__ import annotations

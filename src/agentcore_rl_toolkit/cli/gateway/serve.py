@@ -192,7 +192,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
 
 
 def _open_log(args: argparse.Namespace) -> Any:
-    """This worker's log: the folder itself or, with several workers, a folder of its own in it."""
+    """This worker's log: the folder itself or, with several workers, the worker's subfolder."""
     from ...gateway.record.log import Log
 
     if not args.log:

@@ -27,7 +27,7 @@ _RESEND_SECONDS = 0.05
 
 
 class Interrupts:
-    """Handles Ctrl-C within a `with` block, unless the program has a handler of its own."""
+    """Handles Ctrl-C within a `with` block, unless the program has its own handler."""
 
     def __init__(self, until_exit: bool = False) -> None:
         """`until_exit`: the process ends after the block, and Ctrl-C then ends it silently."""

@@ -240,7 +240,7 @@ class Log:
         self._crowded = self.full
 
     def close(self) -> None:
-        """Write and sync what is left, and end."""
+        """Write and sync the pending records, and end."""
         self._closed.set()
         self._syncer.join()
         with self._lock:

@@ -93,7 +93,7 @@ class ChoiceOutcome:
     tops: list[dict[int, float]]
     """The alternatives to each token, where the call asked for them."""
     rest: tuple[str, str, Any] = ("", "", None)
-    """What a stream has not passed on yet: reasoning, text, tokens."""
+    """The reasoning, text and tokens that a stream has not passed on yet."""
 
     @property
     def tokens(self) -> Tokens:

@@ -1,4 +1,4 @@
-"""One model call, packed: what the policy was given, what it sampled, and with which weights.
+"""One model call, packed: the policy's prompt, its sampled tokens, and the version of its weights.
 
 Turns share prefixes. A turn's prompt is the first `keep` tokens of its parent (prompt and sampled together), then
 `delta`; so a session's memory is linear in the tokens it sampled and received, at four bytes an id and four more a

@@ -39,7 +39,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def _check_memory(body: bytes) -> None:
-    """Refuse a body of so many small values that what is made of it would dwarf it.
+    """Refuse a body of so many small values that the parsed objects would be far larger than it.
 
     Brackets and commas inside strings count like any other: the strings may be JSON again, as tool arguments are.
     """

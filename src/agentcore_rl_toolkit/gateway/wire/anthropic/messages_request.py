@@ -1,6 +1,6 @@
 """Requests to Anthropic's Messages, as canonical calls. Pure.
 
-A tool's result becomes a message of its own, before the user's text beside it. A deferred tool is not part of the
+A tool's result becomes a separate message, before the user's text beside it. A deferred tool is not part of the
 prompt's start: a `tool_reference` in a tool's result brings the definition into that result's text, so that the prompt
 only grows and the session stays one row. Tools that run on Anthropic's servers are left out.
 """

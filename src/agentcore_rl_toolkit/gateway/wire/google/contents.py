@@ -1,6 +1,6 @@
 """Contents of Google's generateContent, as canonical messages. Pure.
 
-A function's response becomes a message of its own, before the text beside it. Consecutive contents of the model are
+A function's response becomes a separate message, before the text beside it. Consecutive contents of the model are
 one reply: clients keep a stream that way, chunk by chunk. A signature that `sign` made restores the thought of a
 reply whose client keeps none; the gateway ignores signatures of other models.
 """
@@ -95,7 +95,7 @@ def _read_system(system: str | GoogleContent | None) -> list[Message]:
 
 
 class _OpenCalls:
-    """The calls of a conversation that have no response yet: responses may come without ids."""
+    """The calls of a conversation that still wait for a response, because responses may come without ids."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -119,7 +119,7 @@ def read_chat(request: ChatRequest) -> ChatCall:
 
 
 def template_settings(settings: dict[str, Any] | None) -> dict[str, Any]:
-    """Settings of the chat template. An agent can't bring a template of its own."""
+    """Settings of the chat template. An agent can't supply its own template."""
     if settings and "chat_template" in settings:
         raise GatewayFault.invalid(
             "chat_template_kwargs has a chat_template; only settings of the model's own template are allowed",

@@ -34,7 +34,7 @@ class Mounted(NamedTuple):
 
 
 def place_agent_files(folder: str, root: str, empty: str) -> list[Mounted]:
-    """Copy the agent's files to `/.agent` of `root`, a file system of its own; returns what is mounted instead."""
+    """Copy the agent's files to `/.agent` of `root`, a separate file system; returns the mounted paths."""
     found = list(walk_agent_folder(folder))
     sizes = {f.relative: f.stat.st_size for f in found if f.excluded is None and stat.S_ISREG(f.stat.st_mode)}
     mounted = []

@@ -1,6 +1,6 @@
 """Limits a session's memory, CPU and processes by control groups, version 1 or 2, whichever the machine has.
 
-Every runtime has a group of its own, `agentcore-rl-<pid>-<n>`, with one group per session below it. A starting runtime
+Every runtime has its own group, `agentcore-rl-<pid>-<n>`, with one group per session below it. A starting runtime
 removes the groups that a killed one left behind.
 """
 

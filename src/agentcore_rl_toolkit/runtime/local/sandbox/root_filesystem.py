@@ -79,7 +79,7 @@ def namespace_flags(protections: Container[str], names: Iterable[str]) -> int:
 
 
 def enter_namespaces(protections: list[str]) -> None:
-    """Enter the namespaces of a template's root. The template's children get process ids of their own."""
+    """Enter the namespaces of a template's root. The template's children get their own process ids."""
     flags = namespace_flags(protections, ("filesystem", "processes", "network", "ipc"))
     if flags and os.geteuid() != 0:
         enter_user_namespace()

@@ -44,7 +44,7 @@ class LiveSessions:
         return session
 
     def reserve_place(self) -> None:
-        """Take a place for a session that is about to start; raises a fault if there is none."""
+        """Reserve a slot for a session that is about to start; raises a fault if none is free."""
         if self._reserved >= self._max_sessions:
             self._counts["refused"] += 1
             raise RuntimeFault(
@@ -65,7 +65,7 @@ class LiveSessions:
         self._logs[session_id] = session.log
 
     def log_of(self, session_id: str) -> Path | None:
-        """The log of the latest session whose id starts so; None if there is none."""
+        """The log of the latest session whose id starts with the given text, or None."""
         matches = [path for id, path in self._logs.items() if id.startswith(session_id) and path.exists()]
         return matches[-1] if matches else None
 

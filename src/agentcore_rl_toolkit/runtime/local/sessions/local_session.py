@@ -136,7 +136,7 @@ class LocalSession:
                 os.close(descriptor)
 
     def _make_folder(self) -> str:
-        """A copy of the agent's folder, for sessions without a file system of their own."""
+        """A copy of the agent's folder, for sessions that share the host's file system."""
         (self._private_folder / "tmp").mkdir(parents=True)
         copy_agent_folder(self.source.folder, str(self._private_folder / "app"))
         if os.geteuid() == 0 and "user" in self.protections:

@@ -86,7 +86,7 @@ class InitProcess:
                 return exit_code(status)
 
     def _handle_message(self) -> bool:
-        """Do what the runtime's next message says; False when the runtime has closed the channel."""
+        """Handle the runtime's next message; False when the runtime has closed the channel."""
         assert self._channel is not None
         message, _ = self._channel.receive()
         if message is None:

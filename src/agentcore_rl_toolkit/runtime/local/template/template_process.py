@@ -68,7 +68,7 @@ class TemplateSpec:
 
 
 def main() -> None:
-    """Enter the namespaces, then be the template, in a child process that has process ids of its own."""
+    """Enter the namespaces, then run the template in a child process with its own process ids."""
     spec = TemplateSpec.from_json(sys.stdin.buffer.read().decode())
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -175,7 +175,7 @@ class TemplateProcess:
         return report if isinstance(report, dict) else {}
 
     def _handle_message(self) -> bool:
-        """Do what the runtime's next message says; False when the runtime has closed the channel."""
+        """Handle the runtime's next message; False when the runtime has closed the channel."""
         message, descriptors = self._channel.receive()
         if message is None:
             for n in list(self._sessions.values()):
