@@ -263,7 +263,7 @@ def test_a_generator_ends_with_its_result(agent: AgentProcess, tmp_path: Path) -
         ({"exp_id": "e", "input_id": "a/b", "s3_bucket": "/tmp/x"}, "contains a slash"),
         ({"exp_id": "e", "input_id": ["i"], "s3_bucket": "/tmp/x"}, "input_id must be a string"),
         ({"exp_id": "e", "input_id": "i", "s3_bucket": "relative/path"}, "is not the name of a store"),
-        ({"exp_id": "e", "input_id": "i", "s3_bucket": 7}, "name must be a string"),
+        ({"exp_id": "e", "input_id": "i", "s3_bucket": 7}, "s3_bucket must be a string"),
         ({"exp_id": "e", "input_id": "i", "s3_bucket": "/tmp/x", "sqs_url": 7}, "sqs_url must be a string"),
         ("text", "must be an object, not str"),
         ([], "must be an object, not list"),
