@@ -57,7 +57,7 @@ class OfferedTools:
             return f"={name}"
         if self.omitted:
             return "auto"
-        why = f"names none of the tools: {', '.join(names)[:200]}" if names else "names a tool, and the request has no tools"
+        why = f"names none of the tools: {', '.join(names)[:200]}" if names else "names a tool, but there are no tools"
         raise GatewayFault.invalid(f"{param} {str(name)[:80]!r} {why}", param=param)
 
     def allow(self, names: list[Any], *, required: bool, param: str = "tool_choice") -> str:
