@@ -19,7 +19,7 @@ check: $(VENV)/.check  ## lint, types, unit and contract tests, in two minutes a
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
-	$(BIN)/python -m pytest -n 2 --dist loadfile --light tests/unit tests/contract tests/compat/test_package.py
+	$(BIN)/python -m pytest -n 4 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
 
 # In the order of the folders the long files come first, so that both workers end together.
 test: lint .venv-verl/.verl  ## lint, type-check and test

@@ -35,6 +35,7 @@ def loop() -> Iterator[LoopThread]:
 @cache
 def grammars() -> Any:
     pytest.importorskip("llguidance")
+    pytest.importorskip("torch")
     from agentcore_rl_toolkit.engine.transformers.grammar import GrammarFactory
 
     return GrammarFactory(tokenizer(), len(tokenizer()), frozenset(ids("")))
