@@ -56,7 +56,7 @@ suffix=""
 case "$AWS_REGION" in cn-*) suffix=".cn" ;; esac
 registry="$AWS_ACCOUNT.dkr.ecr.$AWS_REGION.amazonaws.com$suffix"
 image="$registry/$ECR_REPO_NAME:$tag"
-command -v "$engine" > /dev/null || fail "$engine is not installed" "install it, or use: agentcore-rl build --engine codebuild"
+command -v "$engine" > /dev/null || fail "$engine is not installed" "install it, or use: agentcore-rl build --builder codebuild"
 command -v aws > /dev/null || fail "the AWS CLI is not installed" "install it, or use: agentcore-rl deploy"
 
 account="$(aws sts get-caller-identity --query Account --output text)" ||

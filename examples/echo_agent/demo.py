@@ -46,7 +46,7 @@ def main() -> int:
     print(results_table(store, sorted(store.keys(f"{exp_id}/"))))
     print(f"\n{completed} completed and {len(items) - completed} failed, of {len(ROWS)}; the failed one on purpose.")
     command = os.path.relpath(Path(sys.executable).parent / "agentcore-rl")
-    print(f"See them again with: {command} results {os.path.relpath(root)} --exp {exp_id}")
+    print(f"See them again with: {command} results {os.path.relpath(root)} --exp-id {exp_id}")
     return 0 if (len(items), completed) == (len(ROWS), len(ROWS) - 1) else 1
 
 

@@ -37,7 +37,7 @@ def command_line() -> str:
             more = "The options depend on the backend: [all of them](train.md)."
         else:
             more = ""
-        parts += [f"## {' '.join(words)}", _prose(parser.description or ""), more, _options(parser)]
+        parts += [f"## {' '.join(words)}", _prose(parser.description or ""), _examples(parser), more, _options(parser)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -96,6 +96,12 @@ def _verbs(
     for action in found:
         for name, verb in action.choices.items():
             yield from _verbs(verb, (*words, name))
+
+
+def _examples(parser: argparse.ArgumentParser) -> str:
+    """The command lines at the end of the help."""
+    lines = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
+    return "\n".join(["<!-- not run: examples of the help -->", "```bash", *lines, "```"]) if lines else ""
 
 
 def _options(parser: argparse.ArgumentParser) -> str:

@@ -31,7 +31,7 @@ def write(path: Path, rows: list[Any]) -> Path:
 
 def test_a_data_set_with_a_bad_line_and_a_bad_row(tmp_path: Path) -> None:
     data = write(tmp_path / "rows.jsonl", [{"prompt": "a"}, "{bad\n", {"prompt": "b", "answer": "c"}, {"note": 1}])
-    done = cli(tmp_path, "rollout", AGENT, "--data", str(data), "--exp", "e1", "--set", "temperature=0.5")
+    done = cli(tmp_path, "rollout", AGENT, "--data", str(data), "--exp-id", "e1", "--set", "temperature=0.5")
     assert done.returncode == 1
     assert "rows.jsonl: line 2: " in done.stderr
     outcomes = {line["index"]: line for line in map(json.loads, done.stdout.splitlines())}
@@ -41,20 +41,20 @@ def test_a_data_set_with_a_bad_line_and_a_bad_row(tmp_path: Path) -> None:
         ("agent_error", None),
     ]
     assert outcomes[2]["error"] == "KeyError: 'prompt'"
-    stored = json.loads((tmp_path / "runs" / outcomes[0]["result_key"]).read_bytes())
+    stored = json.loads((tmp_path / "runs" / "results" / outcomes[0]["result_key"]).read_bytes())
     assert stored["payload"]["_rollout"]["temperature"] == 0.5
 
 
 def test_stdin_and_resuming(tmp_path: Path) -> None:
     rows = "".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(4))
-    first = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp", "e1", "--limit", "2", "--quiet", stdin=rows)
+    first = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp-id", "e1", "--limit", "2", "--quiet", stdin=rows)
     assert first.returncode == 0, first.stderr
-    second = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp", "e1", "--resume", stdin=rows)
+    second = cli(tmp_path, "rollout", AGENT, "--data", "-", "--exp-id", "e1", "--resume", stdin=rows)
     lines = [json.loads(line) for line in second.stdout.splitlines()]
     assert sorted(line["index"] for line in lines if line["resumed"]) == [0, 1]
     assert len(lines) == 4
     refused = cli(tmp_path, "rollout", AGENT, "--data", "-", "--resume", stdin=rows)
-    assert (refused.returncode, refused.stderr.splitlines()[0]) == (1, "error: --resume needs --exp")
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (1, "error: --resume needs --exp-id")
 
 
 def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     bad = [row | {"answer": "y" if n < 6 else "x"} for n, row in enumerate(good)]
     common = ("--store", str(tmp_path / "store"), "--quiet")
     before = cli(
-        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "bad.jsonl", bad)), "--exp", "old", *common,
+        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "bad.jsonl", bad)), "--exp-id", "old", *common,
         "-n", "2", "-k", "1", "-k", "2", "--output", "old.csv",
     )  # fmt: skip
     assert before.returncode == 0, before.stderr
@@ -71,7 +71,7 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     with (tmp_path / "old.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 16
     after = cli(
-        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "good.jsonl", good)), "--exp", "new", *common,
+        tmp_path, "eval", AGENT, "--data", str(write(tmp_path / "good.jsonl", good)), "--exp-id", "new", *common,
         "--compare", "old", "--output", "new.json",
     )  # fmt: skip
     assert after.returncode == 0, after.stderr
@@ -81,7 +81,7 @@ def test_an_evaluation_and_a_comparison(tmp_path: Path) -> None:
     assert report["comparison"]["wins"] == 6
     assert "b is better by 0.75" in after.stdout
     again = cli(
-        tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), "--exp", "new", "--resume", *common,
+        tmp_path, "eval", AGENT, "--data", str(tmp_path / "good.jsonl"), "--exp-id", "new", "--resume", *common,
         "--output", "new.parquet",
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
@@ -99,12 +99,12 @@ def test_a_bucket_of_this_machine_is_told_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "agentcore-rl" / "buckets" / "my-bucket"
     command = [CLI, "eval", AGENT, "--data", str(data), "--store", "my-bucket", "--quiet"]
     for exp, more in (("old", []), ("new", ["--compare", "old"])):
-        args = [*command, "--exp", exp, *more]
+        args = [*command, "--exp-id", exp, *more]
         done = subprocess.run(args, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=90)
         assert done.returncode == 0, done.stderr
         assert f"experiment {exp}: 1 rollouts, results in {folder}" in done.stderr
     assert "against old" in done.stdout
-    listed = cli(tmp_path, "results", str(folder), "--exp", "old")
+    listed = cli(tmp_path, "results", str(folder), "--exp-id", "old")
     assert (listed.returncode, "completed" in listed.stdout) == (0, True)
 
 
@@ -114,14 +114,16 @@ def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
         "@app.rollout_entrypoint\ndef f(payload):\n    time.sleep(payload['seconds'])\n    return {'rewards': 1}\n"
     )
     data = write(tmp_path / "rows.jsonl", [{"seconds": 3}, {"seconds": 300}, {"seconds": 300}])
-    command = [CLI, "rollout", "rl_app.py", "--data", str(data), "--exp", "e", "--quiet"]
+    command = [CLI, "rollout", "rl_app.py", "--data", str(data), "--exp-id", "e", "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_env())
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["index"] == 0  # the others are running
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    kinds = [json.loads(path.read_bytes()).get("error", {}).get("kind") for path in tmp_path.glob("runs/e/*/*.json")]
+    kinds = [
+        json.loads(path.read_bytes()).get("error", {}).get("kind") for path in tmp_path.glob("runs/results/e/*/*.json")
+    ]
     assert sorted(map(str, kinds)) == ["None", "session_lost", "session_lost"]
 
 
@@ -160,7 +162,7 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     assert f"{named}/rows.jsonl does not exist\nhint: name a JSONL file with --data" in refused.stderr
     write(agent / "rows.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     policy = {"BASE_URL": "http://127.0.0.1:9/v1", "MODEL_ID": "m"}
-    command = [CLI, "eval", named, "--quiet", "--exp", "e"]
+    command = [CLI, "eval", named, "--quiet", "--exp-id", "e"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_env(**policy), timeout=90)
     assert done.returncode == 0, done.stderr
     table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])

@@ -27,7 +27,7 @@ from support.scripted_model import ScriptedModel
 ROOT = Path(__file__).parents[2]
 REGISTRY = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-QUICKLY = ["--timeout", "30"]  # AWS is asked every hundredth of it
+QUICKLY = ["--aws-timeout", "30"]  # AWS is asked every hundredth of it
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
 
 
@@ -171,7 +171,7 @@ def test_the_image_runs_the_agent(image: Image, tmp_path: Path) -> None:
 def test_deploy_again_and_destroy(world: World, toolkit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (world.roles(), world.repositories(), world.buckets(), world.queues())
     name = world.agent.name
-    given = ["--bucket", f"results-{name[6:]}", "--queue", f"{name}-queue"]
+    given = ["--bucket", f"results-{name[6:]}", "--sqs-url", f"{name}-queue"]
     assert deploy(*given, "--env", "STAGE=test") == 0
     said = capsys.readouterr()
     (runtime,) = world.control.runtimes.values()
@@ -251,7 +251,7 @@ def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
     (world.agent / "more.json").write_text(
         '{"Statement": {"Effect": "Allow", "Action": "bedrock:InvokeModel", "Resource": "*"}}'
     )
-    given = ["--bucket", f"results-{name[6:]}", "--queue", "announced", "--policy", "more.json", "--no-trial"]
+    given = ["--bucket", f"results-{name[6:]}", "--sqs-url", "announced", "--policy", "more.json", "--no-trial"]
     assert deploy(*given) == 0
     iam = world.client("iam")
     role = iam.get_role(RoleName=f"agentcore-rl-{name}")["Role"]
@@ -313,7 +313,7 @@ def test_a_bucket_with_results_is_kept(world: World, capsys: pytest.CaptureFixtu
 
 def test_a_dry_run_prints_every_call_and_changes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     before = (world.roles(), world.repositories(), world.buckets(), world.queues())
-    assert deploy("--dry-run", "--queue", "announced-dry") == 0
+    assert deploy("--dry-run", "--sqs-url", "announced-dry") == 0
     said = capsys.readouterr().err
     assert (world.roles(), world.repositories(), world.buckets(), world.queues()) == before
     assert world.control.changes == []
@@ -374,7 +374,7 @@ def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.C
     assert resources["Push"].endswith(f":repository/{name.replace('_', '-')}")
     tag = content_tag(world.agent)
     world.client("ecr").put_image(repositoryName=name.replace("_", "-"), imageManifest=manifest(tag), imageTag=tag)
-    assert main(["build", "--engine", "codebuild"]) == 0  # it is there: nothing is built
+    assert main(["build", "--builder", "codebuild"]) == 0  # it is there: nothing is built
     assert capsys.readouterr().out == f"{REGISTRY}/{name.replace('_', '-')}:{tag}\n"
     assert len(codebuild.list_builds_for_project(projectName=project["name"])["ids"]) == 1
     world.client("ecr").batch_delete_image(repositoryName=name.replace("_", "-"), imageIds=[{"imageTag": tag}])
@@ -405,12 +405,12 @@ def test_building_for_here_and_for_aws(
     assert main(["build"]) == 1
     assert "was built for linux/amd64, not for linux/arm64\nhint: " in capsys.readouterr().err
     monkeypatch.setenv("BUILD_EXIT", "3")
-    assert main(["build", "--engine", name]) == 1
+    assert main(["build", "--builder", name]) == 1
     assert "failed with 3" in capsys.readouterr().err
     other = {"docker": "podman", "podman": "docker"}[name]
-    assert main(["build", "--engine", other]) == 1
+    assert main(["build", "--builder", other]) == 1
     assert f"{other} does not answer" in capsys.readouterr().err
-    assert main(["build", "--engine", "codebuild", "--local"]) == 1
+    assert main(["build", "--builder", "codebuild", "--local"]) == 1
     assert "--local and --tag need a container engine on this machine" in capsys.readouterr().err
 
 
@@ -421,18 +421,18 @@ def test_what_is_not_ours_is_not_touched(world: World, capsys: pytest.CaptureFix
     )
     assert deploy("--no-trial") == 1
     arn = f"arn:aws:iam::123456789012:role/agentcore-rl-{name}"
-    assert f"did not create it\nhint: use it as it is with --role {arn}" in capsys.readouterr().err
-    assert deploy("--no-trial", "--role", arn) == 0
+    assert f"did not create it\nhint: use it as it is with --role-arn {arn}" in capsys.readouterr().err
+    assert deploy("--no-trial", "--role-arn", arn) == 0
     (runtime_id,) = world.control.runtimes
     assert world.control.runtimes[runtime_id]["roleArn"] == arn
     (world.agent / ".agentcore-rl.json").unlink()  # another copy of the folder: the tag says whose it is
-    assert deploy("--no-trial", "--role", arn) == 0
+    assert deploy("--no-trial", "--role-arn", arn) == 0
     assert json.loads((world.agent / ".agentcore-rl.json").read_text())["made"][-1]["name"] == runtime_id
     (world.agent / ".agentcore-rl.json").unlink()
     world.control.tags.clear()
-    assert deploy("--no-trial", "--role", arn, "--env", "A=1") == 1
+    assert deploy("--no-trial", "--role-arn", arn, "--env", "A=1") == 1
     assert f"the runtime {name} exists, and this toolkit did not create it" in capsys.readouterr().err
-    assert deploy("--no-trial", "--role", arn, "--env", "A=1", "--adopt") == 0
+    assert deploy("--no-trial", "--role-arn", arn, "--env", "A=1", "--adopt") == 0
     assert world.control.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     destroy()
     assert runtime_id in world.control.runtimes
@@ -467,7 +467,7 @@ def test_every_service_that_refuses_is_named_with_its_permission(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, bucket = world.agent.name, f"results-{world.agent.name[6:]}"
-    repository, given = name.replace("_", "-"), ["--bucket", bucket, "--queue", bucket, "--no-trial"]
+    repository, given = name.replace("_", "-"), ["--bucket", bucket, "--sqs-url", bucket, "--no-trial"]
     refusals = {
         "STS": "hint: allow your credentials sts:GetCallerIdentity",
         "S3": f"hint: allow your credentials s3:ListBucket on {bucket}, or choose another --bucket",

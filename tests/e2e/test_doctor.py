@@ -96,7 +96,7 @@ def test_a_good_road(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "of 2048" in checks["context"]["text"]
     assert checks["conversation"]["text"].startswith("2 model calls, every later prompt continues the exact tokens")
     write_engine(tmp_path / "bin", "docker")
-    assert main(["doctor", str(folder), "--gateway", "http://127.0.0.1:1", "--only", "data", "--only", "aws"]) == 1
+    assert main(["doctor", str(folder), "--gateway-url", "http://127.0.0.1:1", "--only", "data", "--only", "aws"]) == 1
     said = capsys.readouterr().out
     assert "✓ data: 2 rows in " in said
     assert "✓ app" not in said
@@ -172,7 +172,16 @@ def test_a_template_that_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixt
     folder = agent(tmp_path / "agent")
     (tmp_path / "said.json").write_text(json.dumps({"messages": conversation(), "tools": [TOOL]}))
     (tmp_path / "counting.jinja").write_text("{{ messages | length }} messages\n" + TEMPLATE)
-    given = ["--model", "tiny", "--context", "900", "--conversation", "said.json", "--chat-template", "counting.jinja"]
+    given = [
+        "--model",
+        "tiny",
+        "--context-limit",
+        "900",
+        "--conversation",
+        "said.json",
+        "--chat-template",
+        "counting.jinja",
+    ]
     code, checks = doctor(capsys, str(folder), *given)
     assert code == 1
     assert checks["template"]["text"] == "1 of 1 later prompts would be rendered anew, so a rollout is 2 rows"
@@ -240,7 +249,7 @@ def test_aws_by_trying(
         }
     )
     arn = iam.create_role(RoleName="doctored", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-    given = ["--only", "aws", "--bucket", "doctored", "--queue", "doctored", "--role", arn]
+    given = ["--only", "aws", "--bucket", "doctored", "--sqs-url", "doctored", "--role-arn", arn]
     code, checks = doctor(capsys, str(folder), *given)
     assert (code, checks["region"]["text"]) == (1, "us-west-2")
     assert "account 123456789012" in checks["credentials"]["text"]
@@ -293,8 +302,8 @@ def test_the_gateway_is_tried_from_a_session(
     with gateway([]) as running, LocalRuntime(folder / "rl_app.py", protections=[], spares=1) as runtime:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", runtime.endpoint_url)
         given = [str(folder), "--only", "aws", "--arn", runtime.arn]
-        _, checks = doctor(capsys, *given, "--gateway", running.url)
+        _, checks = doctor(capsys, *given, "--gateway-url", running.url)
         assert checks["gateway"]["text"] == f"a session of the runtime reached {running.url}/health"
-        _, checks = doctor(capsys, *given, "--gateway", "http://127.0.0.1:1")
+        _, checks = doctor(capsys, *given, "--gateway-url", "http://127.0.0.1:1")
         assert "can't reach http://127.0.0.1:1/health" in checks["gateway"]["text"]
         assert "security groups" in checks["gateway"]["fix"]

@@ -358,7 +358,7 @@ def test_by_default_stores_are_below_the_current_folder(
 def test_serve_prints_the_token_and_ps_and_logs_send_it(user: RuntimeUser, tmp_path: Path) -> None:
     port = free_port()
     command = [CLI, "runtime", "serve", str(user.source), "--port", str(port), "--host", "0.0.0.0"]
-    command += ["--allow-host", "runtime.internal", "--store", str(tmp_path)]
+    command += ["--allow-host", "runtime.internal", "--allow-store", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_env())
     try:
         assert process.stdout is not None

@@ -289,7 +289,7 @@ def cli(*args: str) -> subprocess.CompletedProcess[str]:
 def test_serve_ps_logs_and_ctrl_c(user: RuntimeUser, tmp_path: Path) -> None:
     port = free_port()
     command = [CLI, "runtime", "serve", str(user.source), "--port", str(port), "--name", "math", "--max-sessions", "7"]
-    command += ["--store", str(tmp_path)]
+    command += ["--allow-store", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_env())
     assert process.stdout is not None
     lines = [process.stdout.readline().strip() for _ in range(6)][:3]

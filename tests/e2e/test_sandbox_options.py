@@ -92,10 +92,10 @@ def test_a_rollout_gets_its_variables_and_the_address_it_was_allowed(agent: Path
     names = ["SERVICE_API_KEY", "MODE", "OF_THE_SHELL", "NOT_PASSED", "AWS_ACCESS_KEY_ID"]
     flags = ["--env", "MODE=flag", "--env", "OF_THE_SHELL", "--allow", f"127.0.0.1:{greeter}", "--memory-mb", "512"]
     shell = {"OF_THE_SHELL": "shell", "NOT_PASSED": "x"}
-    done = cli(agent, "rollout", [{"names": names, "port": greeter}], "--exp", "e", *flags, **shell)
+    done = cli(agent, "rollout", [{"names": names, "port": greeter}], "--exp-id", "e", *flags, **shell)
     assert done.returncode == 0, done.stdout + done.stderr
     key = json.loads(done.stdout)["result_key"]
-    found = json.loads((agent.parent / "runs" / key).read_bytes())["found"]
+    found = json.loads((agent.parent / "runs" / "results" / key).read_bytes())["found"]
     assert found.pop("SERVICE_API_KEY") == "***", "results don't hold secrets"
     assert found.pop("AWS_ACCESS_KEY_ID") != "AKIAFROMTHEFILE", "credentials for AWS are passed by --env alone"
     assert found == {"MODE": "flag", "OF_THE_SHELL": "shell", "NOT_PASSED": None, "said": "hello"}

@@ -330,7 +330,7 @@ def test_a_runs_newest_checkpoint_is_evaluated_against_another_model(
     models = ["--model", str(parts / "model"), "--model", str(cut_off)]
     more = ["--data", str(parts / "vary.jsonl"), "--store", str(tmp_path / "store"), "--quiet"]
     report = tmp_path / "report.json"
-    command = ["eval", str(parts / "agent" / "rl_app.py"), *models, *more, "--exp", "try", "--output", str(report)]
+    command = ["eval", str(parts / "agent" / "rl_app.py"), *models, *more, "--exp-id", "try", "--output", str(report)]
     assert main(command) == 0
     printed = capsys.readouterr()
     assert f"loading {cut_off / 'checkpoints' / 'checkpoint-'}" in printed.err
@@ -341,6 +341,25 @@ def test_a_runs_newest_checkpoint_is_evaluated_against_another_model(
     assert {outcome["model"] for outcome in known["outcomes"]} == {str(parts / "model"), str(cut_off)}
     assert main(["eval", "agent.py", *models, "--base-url", "http://127.0.0.1:1/v1"]) == 1
     assert "--base-url can't be combined with --model" in capsys.readouterr().err
+
+
+def test_a_runs_newest_checkpoint_makes_rollouts(
+    parts: Path, cut_off: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = ["--data", str(parts / "vary.jsonl"), "--limit", "2", "--n", "2", "--exp-id", "try", "--quiet"]
+    assert main(["rollout", str(parts / "agent" / "rl_app.py"), "--model", str(cut_off), *more]) == 1  # for a bad line
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted((line["index"], line["sample"], line["status"]) for line in lines) == [
+        (row, sample, "completed") for row in (0, 1) for sample in (0, 1)
+    ]
+    for line in lines:  # in the default store, beside a training run's folder
+        stored = json.loads((tmp_path / "runs" / "results" / line["result_key"]).read_bytes())
+        assert stored["rewards"] == line["rewards"]
+    assert main(["results", "--exp-id", "try", "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["rollout", "agent.py", "--model", "tiny", "--resume"]) == 1
+    assert "--resume can't be combined with --model" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

@@ -72,7 +72,7 @@ def test_a_new_agents_image(name: str, tmp_path: Path, capfd: pytest.CaptureFixt
     base = next(line.split()[1] for line in (folder / "Dockerfile").read_text().splitlines() if line[:4] == "FROM")
     skip_unless_ready(name, base)
     capfd.readouterr()
-    assert main(["build", str(folder), "--local", "--engine", name]) == 0
+    assert main(["build", str(folder), "--local", "--builder", name]) == 0
     image = capfd.readouterr().out.strip()
     try:
         with container(name, image, tmp_path / "log") as (agent, inside):

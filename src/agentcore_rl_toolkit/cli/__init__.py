@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    import argparse
-
     from .. import __version__
     from . import verbs
+    from .terminal.parser import Parser
 
-    parser = argparse.ArgumentParser(
-        prog="agentcore-rl", description="Train the agent you deploy: rollouts, results and rewards."
+    parser = Parser(
+        prog="agentcore-rl",
+        description="Train the agent you deploy: rollouts, results and rewards.",
+        examples=verbs.EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"agentcore-rl {__version__}")
     verbs.add_verbs(parser, verbs.VERBS)
@@ -62,7 +63,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if hasattr(args, "rest"):  # `train` parses its options itself, once it knows the backend
         args.rest = rest
     elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = args.run(args)
     except AgentCoreRLError as error:

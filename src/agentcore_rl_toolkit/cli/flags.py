@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterable
@@ -51,7 +52,7 @@ def place_settings(args: argparse.Namespace) -> dict[str, Any]:
 def add_aws_flags(parser: argparse.ArgumentParser) -> None:
     """How `deploy` and `destroy` call AWS."""
     add_dry_run(parser)
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for AWS (default: 900)")
+    parser.add_argument("--aws-timeout", type=float, default=900.0, help="seconds to wait for AWS (default: 900)")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +61,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 def polling(args: argparse.Namespace) -> dict[str, float]:
     """How long to wait for AWS, and how often to ask."""
-    return {"timeout": args.timeout, "pause": min(3.0, args.timeout / 100)}
+    return {"timeout": args.aws_timeout, "pause": min(3.0, args.aws_timeout / 100)}
 
 
 def add_listen_flags(parser: argparse.ArgumentParser, port: int, hosts: str) -> None:
@@ -119,3 +120,15 @@ def split_pair(flag: str, text: str, example: str) -> tuple[str, str]:
     if not separator or not name:
         raise ConfigError(f"{flag} {text}: the value is missing", hint=f"write it like {example}")
     return name, value
+
+
+def read_pairs(flag: str, given: Iterable[str]) -> dict[str, Any]:
+    """The values of a repeated NAME=VALUE flag; a value that is JSON (`3`, `true`, `[1, 2]`) is parsed."""
+    return {name: _parse(value) for name, value in (split_pair(flag, text, "name=value") for text in given)}
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

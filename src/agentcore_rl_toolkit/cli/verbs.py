@@ -1,6 +1,7 @@
 """The verbs, in the order of the help. A verb is a module with `HELP`, `add_arguments(parser)` and `run(args)`.
 
-The module's docstring is the description of the verb. A dict groups verbs under a common word.
+The module's docstring is the description of the verb, and `EXAMPLES` are command lines for the end of its help. A dict
+groups verbs under a common word.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ GROUPS = {
     "runtime": "run agents in sandboxed sessions on this machine",
     "gateway": "serve a model to agents and record every turn",
 }
+EXAMPLES = (
+    "agentcore-rl init my_agent                                     write an agent to start from",
+    "agentcore-rl eval my_agent --model tiny                        how good is it now?",
+    "agentcore-rl train my_agent --model tiny --output runs/first   train it",
+    "agentcore-rl VERB --help                                       what a verb takes, with examples",
+)
 VERBS: dict[str, Any] = {
     "init": init,
     "train": train,
@@ -41,9 +48,17 @@ def add_verbs(parser: argparse.ArgumentParser, verbs: dict[str, Any], group: str
     for name, verb in verbs.items():
         if isinstance(verb, dict):
             help = GROUPS[name]
-            add_verbs(subparsers.add_parser(name, help=help, description=help), verb, f"{name}_")
+            child = subparsers.add_parser(name, help=help, description=help, examples=verb_examples(verb))
+            add_verbs(child, verb, f"{name}_")
             continue
-        options = {"description": verb.__doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-        child = subparsers.add_parser(name, help=verb.HELP, **(options | getattr(verb, "PARSER_OPTIONS", {})))
+        options = {"description": verb.__doc__, "examples": getattr(verb, "EXAMPLES", ())} | getattr(
+            verb, "PARSER_OPTIONS", {}
+        )
+        child = subparsers.add_parser(name, help=verb.HELP, **options)
         verb.add_arguments(child)
-        child.set_defaults(run=verb.run)
+        child.set_defaults(run=verb.run, parser=child)
+
+
+def verb_examples(verbs: dict[str, Any]) -> tuple[str, ...]:
+    """The first example of each verb of a group."""
+    return tuple(verb.EXAMPLES[0] for verb in verbs.values())

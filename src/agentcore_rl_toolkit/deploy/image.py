@@ -68,7 +68,7 @@ class ContainerEngine:
         if platform is not None:
             hint += (
                 f"; if {platform} can't run here, install QEMU's binfmt handlers ({self.name} run --privileged --rm "
-                "tonistiigi/binfmt --install arm64), or build with --engine codebuild"
+                "tonistiigi/binfmt --install arm64), or build with --builder codebuild"
             )
         self._run(self.commands(folder, image, platform)[0], hint)
         built = self.platform(image)
@@ -109,7 +109,7 @@ def choose_engine(wanted: str = "auto") -> ContainerEngine | None:
         if shutil.which(name) and subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0:
             return ContainerEngine(name)
     if wanted != "auto":
-        hint = f"install {wanted} and start its service, or use --engine codebuild"
+        hint = f"install {wanted} and start its service, or use --builder codebuild"
         raise ConfigError(f"{wanted} does not answer", hint=hint)
     return None
 

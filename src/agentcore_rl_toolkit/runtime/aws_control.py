@@ -192,7 +192,9 @@ class RuntimeControl:
         while known is not None and known["status"] in _MOVING:
             if time.monotonic() > deadline:
                 state = f"{known['agentRuntimeId']} is still {known['status']} after {self._timeout:g} s"
-                raise RuntimeFault(f"the runtime {state}", hint="wait longer with --timeout, or see the AWS console")
+                raise RuntimeFault(
+                    f"the runtime {state}", hint="wait longer with --aws-timeout, or see the AWS console"
+                )
             time.sleep(self._pause)
             known = self.get(known["agentRuntimeId"])
         return known

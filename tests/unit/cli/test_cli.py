@@ -16,7 +16,7 @@ from support.process import clean_env
 
 def test_an_error_is_one_line_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", "./nowhere"]) == 1
-    assert capsys.readouterr().err.startswith("error: './nowhere' is not the name of a store\nhint: ")
+    assert capsys.readouterr().err.startswith(f"error: {os.path.abspath('nowhere')} does not exist\nhint: ")
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"agentcore-rl {__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["results"]])
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["rescore"]])
 def test_a_command_line_that_says_too_little_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)

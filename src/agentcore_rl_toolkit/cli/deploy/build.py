@@ -13,21 +13,25 @@ from ...errors import ConfigError
 from ..flags import add_agent_folder, add_dry_run, add_place_flags, agent_folder, place_settings, say
 
 HELP = "build an agent's container image"
+EXAMPLES = (
+    "agentcore-rl build my_agent --local",
+    "agentcore-rl build my_agent --builder codebuild --region us-west-2",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_folder(parser)
     parser.add_argument("--local", action="store_true", help="build for this machine's architecture, to run it here")
     parser.add_argument("--tag", help="give the image this name (default: the repository, with a hash of the files)")
-    add_engine_flag(parser)
+    add_builder_flag(parser)
     add_place_flags(parser)
     add_dry_run(parser)
 
 
-def add_engine_flag(parser: argparse.ArgumentParser) -> None:
-    engines = ("auto", "docker", "podman", "codebuild")
+def add_builder_flag(parser: argparse.ArgumentParser) -> None:
+    builders = ("auto", "docker", "podman", "codebuild")
     help = "build the image with this (default: auto, the first that answers)"
-    parser.add_argument("--engine", choices=engines, default="auto", help=help)
+    parser.add_argument("--builder", choices=builders, default="auto", help=help)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     folder = agent_folder(args.agent)
     state = State.load(folder)
     settings = read_settings(folder, state, place_settings(args))
-    engine = choose_engine(args.engine)
+    engine = choose_engine(args.builder)
     if engine is None:
         if args.local or args.tag:
             hint = "install Docker or Podman, and start its service"

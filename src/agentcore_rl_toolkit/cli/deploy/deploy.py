@@ -19,23 +19,31 @@ from ..flags import (
     agent_folder,
     place_settings,
     polling,
+    read_variables,
     say,
-    split_pair,
 )
-from .build import add_engine_flag
+from .build import add_builder_flag
 
 HELP = "put an agent on AgentCore Runtime"
+EXAMPLES = (
+    "agentcore-rl deploy my_agent --dry-run",
+    "agentcore-rl deploy my_agent --bucket my-results --sqs-url my-results --idle-timeout 300",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_folder(parser)
-    add_engine_flag(parser)
+    add_builder_flag(parser)
     add_place_flags(parser)
-    parser.add_argument("--queue", metavar="NAME", help="announce each result on this SQS queue (default: none)")
-    parser.add_argument("--role", metavar="ARN", help="give sessions this role, unchanged (default: create one)")
+    parser.add_argument("--sqs-url", help="announce each result on this SQS queue, a name or a URL (default: none)")
+    parser.add_argument("--role-arn", metavar="ARN", help="give sessions this role, unchanged (default: create one)")
     parser.add_argument("--policy", metavar="FILE", help="add the statements of this IAM policy to the created role")
     parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable for the agent; NAME= drops it"
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="set a variable for the agent; NAME= drops it",
     )
     parser.add_argument("--subnet", action="append", default=[], metavar="ID", help="put sessions into this VPC subnet")
     parser.add_argument(
@@ -45,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="with --subnet: put sessions into this group",
     )
-    parser.add_argument("--idle-seconds", type=int, metavar="N", help="end a session idle for so long (AWS: 900)")
-    parser.add_argument("--lifetime-seconds", type=int, metavar="N", help="end a session after so long (AWS: 28800)")
+    parser.add_argument("--idle-timeout", type=int, help="end a session idle for so many seconds (default: AWS's 900)")
+    parser.add_argument("--max-lifetime", type=int, help="end a session after so many seconds (default: AWS's 28800)")
     parser.add_argument("--adopt", action="store_true", help="update a runtime that the toolkit did not create")
     parser.add_argument("--no-trial", action="store_true", help="skip the first rollout")
     parser.add_argument("--base-url", help="let the first rollout call this model, reachable from AWS (default: none)")
@@ -63,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     state = State.load(folder)
     settings = read_settings(folder, state, place_settings(args) | _runtime_settings(args))
     options = DeployOptions(
-        engine=args.engine,
+        engine=args.builder,
         dry_run=args.dry_run,
         adopt=args.adopt,
         trial=not args.no_trial,
@@ -83,12 +91,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _runtime_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "queue": args.queue,
-        "role": args.role,
+        "queue": (args.sqs_url or "").rpartition("/")[2] or None,
+        "role": args.role_arn,
         "policy": str(Path(args.policy).resolve()) if args.policy else None,
-        "environment": dict(split_pair("--env", text, "NAME=VALUE") for text in args.env),
+        "environment": read_variables(args.env),
         "subnets": tuple(args.subnet),
         "security_groups": tuple(args.security_group),
-        "idle_seconds": args.idle_seconds,
-        "lifetime_seconds": args.lifetime_seconds,
+        "idle_seconds": args.idle_timeout,
+        "lifetime_seconds": args.max_lifetime,
     }

@@ -11,6 +11,10 @@ import argparse
 from ..flags import add_agent_folder, add_aws_flags, agent_folder, polling, say
 
 HELP = "delete what deploy created"
+EXAMPLES = (
+    "agentcore-rl destroy my_agent --dry-run",
+    "agentcore-rl destroy my_agent",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

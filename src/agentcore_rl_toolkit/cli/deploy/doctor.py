@@ -13,25 +13,30 @@ import json
 from ..flags import add_agent_folder, add_place_flags, add_sandbox_flags, place_settings, read_variables
 
 HELP = "check an agent, its model and its deployment"
+EXAMPLES = (
+    "agentcore-rl doctor my_agent --model Qwen/Qwen3-0.6B",
+    "agentcore-rl doctor my_agent --only data --only agent",
+    "agentcore-rl doctor my_agent --gateway-url https://gateway.example.com --json",
+)
 PARTS = ("data", "agent", "model", "aws")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_folder(parser)
-    parser.add_argument("--data", metavar="FILE", help="check these rows, in JSONL (default: the agent's rows.jsonl)")
+    parser.add_argument("--data", help="check these rows, in JSONL (default: the agent's rows.jsonl)")
     parser.add_argument("--model", help="check this model's tokenizer: a folder, a hub id, or `tiny` (default: none)")
     parser.add_argument("--chat-template", metavar="FILE", help="a Jinja file to use instead of the model's own")
     parser.add_argument("--renderer", default="auto", help="render prompts as `gateway serve` does (default: auto)")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens that the model takes (default: its config's)")
-    parser.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="tokens of a reply (default: 1024)")
+    parser.add_argument("--context-limit", type=int, help="tokens that the model takes (default: its config's)")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="tokens of a reply (default: 1024)")
     parser.add_argument("--conversation", metavar="FILE", help='replay this one: {"messages": […], "tools": […]}')
-    parser.add_argument("--gateway", metavar="URL", help="check that sessions reach the gateway here (default: none)")
+    parser.add_argument("--gateway-url", help="check that sessions reach the gateway here (default: none)")
     parser.add_argument("--arn", help="the deployed runtime (default: the one in .agentcore-rl.json)")
     parser.add_argument("--aws", action="store_true", help="check AWS even if the agent is not deployed")
     add_place_flags(parser)
-    parser.add_argument("--queue", metavar="NAME", help="check the SQS queue that announces results (default: none)")
+    parser.add_argument("--sqs-url", help="check the SQS queue that announces results, a name or a URL (default: none)")
     parser.add_argument(
-        "--role", metavar="ARN", help="check the role of the sessions (default: the one deploy created)"
+        "--role-arn", metavar="ARN", help="check the role of the sessions (default: the one deploy created)"
     )
     add_sandbox_flags(parser)
     parser.add_argument("--only", action="append", choices=PARTS, help="check only this part; may be repeated")
@@ -46,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     args.env = read_variables(args.env)
     options = DoctorOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(DoctorOptions)})
     states = []
-    for check in run_checks(options, place_settings(args) | {"queue": args.queue, "role": args.role}):
+    for check in run_checks(options, place_settings(args) | {"queue": args.sqs_url, "role": args.role_arn}):
         print(json.dumps(dataclasses.asdict(check), ensure_ascii=False) if args.json else check.line, flush=True)
         states.append(check.state)
     return 1 if "failed" in states else 0

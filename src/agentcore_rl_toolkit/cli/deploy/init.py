@@ -13,6 +13,10 @@ from ...deploy.scaffold import FRAMEWORKS, write_agent
 from ..flags import say
 
 HELP = "write a new agent's folder"
+EXAMPLES = (
+    "agentcore-rl init my_agent",
+    "agentcore-rl init my_agent --framework langgraph",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

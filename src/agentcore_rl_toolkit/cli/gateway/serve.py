@@ -20,11 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..flags import add_listen_flags, say
+from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
 from .worker_process import WorkerProcess, announce_listening
 
 HELP = "serve a model to agents"
+EXAMPLES = (
+    "agentcore-rl gateway serve --engine transformers=tiny --tokenizer tiny",
+    "agentcore-rl gateway serve --engine vllm=http://127.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --log runs/gateway",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--template", type=_json_object, default={}, metavar="JSON", help="chat template settings")
     parser.add_argument(
         "--side-calls",
-        type=_json_object,
-        default={},
-        metavar="JSON",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
         help="calls not to train on, by model, system, user or tools, for sessions without a rule (default: none)",
     )
     add_listen_flags(parser, 9000, "on loopback, its own names and that of --public-url; elsewhere, all")
@@ -185,7 +189,14 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     log = _open_log(args)
     limits = GatewayLimits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
     engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
-    core = Core(engine, renderer, log=log, limits=limits, routes=args.routes, side_calls=args.side_calls)
+    core = Core(
+        engine,
+        renderer,
+        log=log,
+        limits=limits,
+        routes=args.routes,
+        side_calls=read_pairs("--side-calls", args.side_calls),
+    )
     core.gate.recall()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)

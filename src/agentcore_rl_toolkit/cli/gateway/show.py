@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ...gateway.record.trajectory import Trajectories
 
 HELP = "show a recorded session"
+EXAMPLES = (
+    "agentcore-rl gateway show --log runs/gateway",
+    "agentcore-rl gateway show SESSION --log runs/gateway --tokens --tokenizer tiny",
+)
 _GREEN = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
 _RED, _DIM, _BOLD, _END = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 

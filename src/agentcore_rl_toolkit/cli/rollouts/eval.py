@@ -4,15 +4,14 @@ Prints mean reward with its confidence interval, pass@k, latency and failures. `
 experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
 
 `--model` loads a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
-folder of a run, a hub id, or `tiny`. Several, as in `--model tiny --model runs/train`, are each compared with the
-first, row by row. Exits with 1 if nothing could be evaluated.
+folder of a run, a hub id, or `tiny`. Several, as in `--model tiny --model runs/train`, share one table, and each is
+compared with the first, row by row. Exits with 1 if nothing could be evaluated.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -21,34 +20,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...agent.result import Result, read_result
-from ...client.evaluation import Outcome, compare, summarize
+from ...client.evaluation import Outcome, Summary, compare, summarize
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable
 from ...store import open_store
 from ...types import RolloutId, Status
 from ..flags import say
 from ..terminal.table import format_table
 from . import rollout
-from .eval_model import evaluate_model
+from .model_rollouts import refuse_other_policies, run_with_model
 
 if TYPE_CHECKING:
     from ...client import BatchItem
 
 HELP = "run a data set and summarize it"
+EXAMPLES = (
+    "agentcore-rl eval my_agent --model tiny --n 4",
+    "agentcore-rl eval my_agent --data held_out.jsonl --model tiny --model runs/train --output report.json",
+    "agentcore-rl eval ARN --data held_out.jsonl --store s3://bucket/prefix --exp-id tuned --compare base",
+)
 _KINDS = (".json", ".csv", ".parquet")
-_NOT_WITH_MODEL = ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set")
 _SHOWN_ERRORS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    rollout.add_arguments(parser)
+    rollout.add_batch_arguments(parser)
     parser.add_argument("-k", type=int, action="append", help="report pass@k; may be repeated (default: 1)")
     help = "count a rollout as passed from this reward on (default: 1)"
     parser.add_argument("--threshold", type=float, default=1.0, help=help)
     parser.add_argument("--compare", metavar="EXP", help="compare with this experiment in the same store")
-    parser.add_argument("--output", metavar="FILE", help="write the outcomes: .json, .csv or .parquet")
-    parser.add_argument("--model", action="append", metavar="MODEL", help="evaluate this checkpoint; may be repeated")
-    help = "with --model: sample at this temperature (default: 1)"
-    parser.add_argument("--temperature", type=float, default=1.0, help=help)
+    parser.add_argument("--output", help="write the outcomes: .json, .csv or .parquet")
+    help = f"evaluate this checkpoint, several against the first; {rollout.MODELS}"
+    parser.add_argument("--model", action="append", help=help)
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object instead of tables")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,50 +66,57 @@ def _evaluate(args: argparse.Namespace) -> int:
     rollout.run_batch(args, items.append)
     _say_errors(item.error for item in items)
     outcomes = [item_outcome(item) for item in items]
-    report = {"exp_id": args.exp, "summary": _summarize(args, f"experiment {args.exp}", outcomes)}
+    summary = _summarize(args, outcomes)
+    report: dict[str, Any] = {"exp_id": args.exp_id, "summary": summary.to_dict()}
+    tables = [format_table([f"experiment {args.exp_id}", "figure"], summary.rows())]
     if args.compare:
         comparison = compare(stored_outcomes(args.store, args.compare), outcomes)
-        print("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
-        print(comparison.verdict)
+        tables.append("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
+        tables.append(comparison.verdict)
         report["comparison"] = comparison.to_dict() | {"against": args.compare}
-    if args.output:
-        _write(Path(args.output), report, [rollout.describe(item) for item in items])
+    _finish(args, report, tables, [rollout.describe(item) for item in items])
     return 0 if any(item.status is Status.COMPLETED for item in items) else 1
 
 
 def _evaluate_models(args: argparse.Namespace) -> int:
     """Evaluate checkpoints, the second and later ones against the first."""
-    for name in _NOT_WITH_MODEL:
-        if getattr(args, name):
-            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --model")
+    refuse_other_policies(args)
     rows, _ = rollout.read_data(args)
-    reports, lines, completed = [], [], []
+    reports, columns, verdicts, lines = [], [], [], []
     first: list[Outcome] = []
     for number, model in enumerate(args.model):
-        exp = args.exp if len(args.model) == 1 else f"{args.exp}-{number}"
-        outcomes, errors = evaluate_model(args, model, exp, rows)
-        _say_errors(errors)
-        report = {"model": model, "exp_id": exp, "summary": _summarize(args, f"{model} (experiment {exp})", outcomes)}
-        first = first or outcomes
+        exp_id = args.exp_id if len(args.model) == 1 else f"{args.exp_id}-{number}"
+        items: list[BatchItem] = []
+        run_with_model(args, model, exp_id, rows, items.append)
+        _say_errors(item.error for item in items)
+        outcomes = [item_outcome(item) for item in items]
+        summary = _summarize(args, outcomes)
+        report: dict[str, Any] = {"model": model, "exp_id": exp_id, "summary": summary.to_dict()}
+        column = dict(summary.rows())
         if number:
             comparison = compare(first, outcomes)
-            print(f"\na is {args.model[0]}, b is {model}: {comparison.verdict}")
             report["comparison"] = comparison.to_dict() | {"against": args.model[0]}
-        print()
+            column |= dict(comparison.rows())
+            verdicts.append(f"a is {args.model[0]}, b is {model}: {comparison.verdict}")
+        first = first or outcomes
         reports.append(report)
-        completed.append(any(one.status is Status.COMPLETED for one in outcomes))
-        for one in outcomes:
-            values = dataclasses.asdict(one) | {"status": one.status.value, "rewards": one.reward}
-            lines.append({"model": model, **values})
+        columns.append(column)
+        lines += [{"model": model} | rollout.describe(item) for item in items]
+    labels = list(dict.fromkeys(label for column in columns for label in column))
+    table = format_table(["", *args.model], [[label, *(one.get(label, "") for one in columns)] for label in labels])
+    _finish(args, {"models": reports}, [table, *verdicts], lines)
+    return 0 if all(report["summary"]["completed"] for report in reports) else 1
+
+
+def _summarize(args: argparse.Namespace, outcomes: list[Outcome]) -> Summary:
+    return summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+
+
+def _finish(args: argparse.Namespace, report: dict[str, Any], tables: list[str], lines: list[dict[str, Any]]) -> None:
+    """Print the report, and write it if asked to."""
+    print(json.dumps(report) if args.json else "\n".join(tables))
     if args.output:
-        _write(Path(args.output), {"models": reports}, lines)
-    return 0 if all(completed) else 1
-
-
-def _summarize(args: argparse.Namespace, title: str, outcomes: list[Outcome]) -> dict[str, Any]:
-    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
-    print(format_table([title, "figure"], summary.rows()))
-    return summary.to_dict()
+        _write(Path(args.output), report, lines)
 
 
 def item_outcome(item: BatchItem) -> Outcome:

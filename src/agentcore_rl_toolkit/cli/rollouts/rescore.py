@@ -7,6 +7,7 @@ names of its parameters: see `rollout/rescore.py`. Rollouts go to --output, figu
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -15,14 +16,17 @@ from ...errors import ConfigError
 from ..terminal.table import format_table
 
 HELP = "score rollouts with another reward"
+EXAMPLES = (
+    "agentcore-rl rescore runs/train/rollouts --reward reward.py:LengthPenalty",
+    "agentcore-rl rescore runs/train/rollouts/step-000000.jsonl --reward reward.py:score --output rescored.jsonl",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rollouts", help="a file of rollouts, or a folder of them")
     parser.add_argument("--reward", required=True, metavar="FILE:NAME", help="a function or a RewardFunction class")
-    parser.add_argument(
-        "--output", metavar="FILE", help="write the rollouts here: .jsonl or .parquet (default: nowhere)"
-    )
+    parser.add_argument("--output", help="write the rollouts here: .jsonl or .parquet (default: nowhere)")
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--status", action="append", help="score only rollouts that ended so; may be repeated")
 
 
@@ -44,13 +48,16 @@ def run(args: argparse.Namespace) -> int:
             after += [rescored.reward] if rescored.reward is not None else []
             if writer is not None:
                 writer.write(rescored)
-    rows = [_row("before", before), _row("after", after)]
-    print(format_table(["", "rollouts with a reward", "mean reward"], rows))
+    figures = {"before": _figures(before), "after": _figures(after)}
+    rows = [[name, str(count), "-" if mean is None else f"{mean:.4g}"] for name, (count, mean) in figures.items()]
+    table = format_table(["", "rollouts with a reward", "mean reward"], rows)
+    named = {name: {"rollouts": count, "mean_reward": mean} for name, (count, mean) in figures.items()}
+    print(json.dumps(named) if args.json else table)
     return 0
 
 
-def _row(name: str, rewards: list[float]) -> list[str]:
-    return [name, str(len(rewards)), f"{statistics.fmean(rewards):.4g}" if rewards else "-"]
+def _figures(rewards: list[float]) -> tuple[int, float | None]:
+    return len(rewards), statistics.fmean(rewards) if rewards else None
 
 
 def _files(path: Path) -> list[Path]:

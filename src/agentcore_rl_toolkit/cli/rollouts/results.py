@@ -6,25 +6,33 @@ import argparse
 import os
 
 from ...agent.result import Result, read_result
-from ...errors import ResultUnreadable, RewardInvalid
+from ...errors import ConfigError, KeyInvalid, ResultUnreadable, RewardInvalid
 from ...store import Store, open_store
+from ...types import RolloutId
 from ..flags import say
 from ..terminal.table import format_table
+from .rollout import STORE
 
 HELP = "list the results in a store"
+EXAMPLES = ("agentcore-rl results", "agentcore-rl results s3://bucket/prefix --exp-id base --json | jq .rewards")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", help="a bucket, s3://bucket/prefix, or a folder")
-    parser.add_argument("--exp", metavar="ID", help="list only this experiment (default: all)")
+    help = f"a bucket, s3://bucket/prefix, or a folder (default: {STORE})"
+    parser.add_argument("store", nargs="?", default=STORE, help=help)
+    parser.add_argument("--exp-id", help="list only this experiment (default: all)")
     parser.add_argument("--json", action="store_true", help="print whole results, one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    store = open_store(os.path.abspath(args.store) if os.path.isdir(args.store) else args.store)
-    keys = [key for key in store.keys(f"{args.exp}/" if args.exp else "") if key.endswith(".json")]
+    if os.path.isdir(args.store) or args.store.startswith("."):
+        args.store = os.path.abspath(args.store)
+        if not os.path.isdir(args.store):
+            raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
+    store = open_store(args.store)
+    keys = [key for key in store.keys(f"{args.exp_id}/" if args.exp_id else "") if _is_result(key)]
     if not keys:
-        say(f"no results in {store.url}" + (f" for experiment {args.exp!r}" if args.exp else ""))
+        say(f"no results in {store.url}" + (f" for experiment {args.exp_id!r}" if args.exp_id else ""))
         return 1
     if not args.json:
         print(results_table(store, keys))
@@ -35,6 +43,15 @@ def run(args: argparse.Namespace) -> int:
         except (ResultUnreadable, ValueError) as error:
             say(f"left out: {error}")
     return 0
+
+
+def _is_result(key: str) -> bool:
+    """Whether a key has the form of a result's: folders hold other files too."""
+    try:
+        RolloutId.from_key(key)
+    except KeyInvalid:
+        return False
+    return True
 
 
 def results_table(store: Store, keys: list[str]) -> str:

@@ -3,6 +3,8 @@
 AGENT is an AgentCore ARN, a local runtime's ARN, or the path of a Python file, which runs on this machine; a folder
 means its `rl_app.py`, with its `rows.jsonl` as the data. A row's fields are the payload. Outcomes go to stdout as JSON
 lines, as they come; whole results are in the store. Exits with 1 if a line was bad or a rollout failed.
+
+The policy is at `--base-url`; or `--model` loads a checkpoint in this process, behind a gateway of its own.
 """
 
 from __future__ import annotations
@@ -17,40 +19,61 @@ from ...agent.result import Result
 from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
-from ..flags import add_sandbox_flags, sandboxed_agent, say, split_pair
+from ..flags import add_sandbox_flags, read_pairs, sandboxed_agent, say
 from ..terminal.progress import progress
+from .model_rollouts import refuse_other_policies, run_with_model
 
 if TYPE_CHECKING:
     from ...client import BatchItem
 
 HELP = "run a data set through an agent"
+EXAMPLES = (
+    "agentcore-rl rollout my_agent --model tiny --limit 4",
+    "agentcore-rl rollout rl_app.py --data rows.jsonl --base-url http://127.0.0.1:8000/v1 --model-id policy",
+    "agentcore-rl rollout ARN --data rows.jsonl --store s3://bucket/prefix --exp-id base --n 8 > outcomes.jsonl",
+)
+STORE = "./runs/results"
+"""Where results go unless told otherwise; training writes beside it."""
+MODELS = "a folder, an adapter, the output folder of a run, a hub id, or `tiny`"
 _LONGEST_KEY = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `rollout`, which `eval` takes too."""
+    add_batch_arguments(parser)
+    parser.add_argument("--model", help=f"run the agent with this checkpoint: {MODELS}")
+
+
+def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `rollout` and `eval` share."""
     parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
     help = "run these JSONL rows, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)"
-    parser.add_argument("--data", metavar="FILE", help=help)
-    help = "put results here: a bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: ./runs)"
-    parser.add_argument("--store", default="runs", help=help)
-    parser.add_argument("--exp", metavar="ID", help="name the experiment (default: a new name with the time)")
+    parser.add_argument("--data", help=help)
+    help = (
+        f"put results here: a bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: {STORE})"
+    )
+    parser.add_argument("--store", default=STORE, help=help)
+    parser.add_argument("--exp-id", help="name the experiment (default: a new name with the time)")
     parser.add_argument("--limit", type=int, help="run only so many rows (default: all)")
-    parser.add_argument("-n", "--samples", type=int, default=1, help="rollouts of each row (default: 1)")
+    parser.add_argument("-n", "--n", type=int, default=1, help="rollouts of each row (default: 1)")
     parser.add_argument("--concurrency", type=int, default=25, help="most sessions at a time (default: 25)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a rollout (default: 900)")
     help = "times to run a rollout again after a failure of the infrastructure (default: 2)"
     parser.add_argument("--retries", type=int, default=2, help=help)
     help = "start a duplicate of a rollout that takes longer; the first to finish counts (default: never)"
     parser.add_argument("--hedge-after", type=float, metavar="SECONDS", help=help)
-    parser.add_argument("--resume", action="store_true", help="with --exp: run only what the store lacks")
+    parser.add_argument("--resume", action="store_true", help="with --exp-id: run only what the store lacks")
     parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed rollouts again")
     parser.add_argument("--tps-limit", type=float, default=25, help="most requests a second on AWS (default: 25)")
+    parser.add_argument("--sqs-url", help="the SQS queue (name or URL) that announces results (default: none)")
     help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
     parser.add_argument("--base-url", help=help)
     parser.add_argument("--model-id", help="ask for the policy by this name (default: $MODEL_ID)")
     help = "add a field to each payload's _rollout; may be repeated"
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help=help)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
+    help = "with --model: sample at this temperature (default: 1)"
+    parser.add_argument("--temperature", type=float, default=1.0, help=help)
+    help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
+    parser.add_argument("--context-limit", type=int, help=help)
     add_sandbox_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 
@@ -61,20 +84,37 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
-    """Run the data set, calling `each` with every item; returns how many lines and rollouts failed."""
+    """Run the data set with the policy of the command line; returns how many lines and rollouts failed."""
+    if not getattr(args, "model", None):
+        return _run_with_url(args, each)
+    refuse_other_policies(args)
+    rows, failed = read_data(args)
+
+    def count(item: BatchItem) -> None:
+        nonlocal failed
+        failed += not item.success
+        each(item)
+
+    run_with_model(args, args.model, args.exp_id, rows, count)
+    return failed
+
+
+def _run_with_url(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
+    """Run the data set with the policy at `--base-url`."""
     from ...client import RolloutClient
 
-    if args.resume and not args.exp:
-        raise ConfigError("--resume needs --exp", hint="name the experiment to continue")
+    if args.resume and not args.exp_id:
+        raise ConfigError("--resume needs --exp-id", hint="name the experiment to continue")
     rows, failed = read_data(args)
-    settings = dict(_read_setting(text) for text in args.set)
+    settings = read_pairs("--set", args.set)
     policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
     with (
         RolloutClient(
             sandboxed_agent(args),
-            "./runs" if args.store == "runs" else args.store,
-            args.exp,
+            args.store,
+            args.exp_id,
             tps_limit=args.tps_limit,
+            sqs_url=args.sqs_url,
             max_pool_connections=max(50, args.concurrency),
             base_url=policy.base_url,
             model_id=policy.model_id,
@@ -86,25 +126,25 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
             rows,
             max_concurrent_sessions=args.concurrency,
             timeout=args.timeout,
-            n=args.samples,
+            n=args.n,
             max_retries=args.retries,
             hedge_after=args.hedge_after,
             resume=args.resume,
             rerun_failures=args.rerun_failures,
-            progress=lambda item, done, total: advance(item.success, done, total),
+            progress=lambda item, done, total: advance(item.success, total),
         )
         for item in batch:
             failed += not item.success
             each(item)
     args.store = client.store_url
-    say(f"experiment {args.exp}: {len(batch)} rollouts, results in {args.store}")
+    say(f"experiment {args.exp_id}: {len(batch)} rollouts, results in {args.store}")
     return failed
 
 
 def read_data(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
-    """The rows of the data set, and how many lines were bad; sets the defaults of `--data` and `--exp`."""
+    """The rows of the data set, and how many lines were bad; sets the defaults of `--data` and `--exp-id`."""
     args.data = args.data or rows_of(args.agent)
-    args.exp = args.exp or time.strftime("exp-%Y%m%d-%H%M%S")
+    args.exp_id = args.exp_id or time.strftime("exp-%Y%m%d-%H%M%S")
     rows, problems = read_rows(args.data, args.limit)
     for problem in problems:
         say(f"{args.data}: {problem}; the other lines are used")
@@ -131,11 +171,3 @@ def describe(item: BatchItem) -> dict[str, Any]:
         "result_key": key if isinstance(key, str) and len(key) <= _LONGEST_KEY else None,
         "error": item.error,
     }
-
-
-def _read_setting(text: str) -> tuple[str, Any]:
-    name, value = split_pair("--set", text, "NAME=JSON")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

@@ -21,12 +21,19 @@ from ...backends.base import Backend, find, names
 from ...backends.settings import TrainSettings
 from ...errors import ConfigError
 from ...rows import rows_of
-from ..flags import read_variables, split_pair
+from ..flags import read_pairs, read_variables, split_pair
 from ..settings_file import read_settings_file
+from ..terminal.parser import Parser
 
 HELP = "train an agent's policy"
-PARSER_OPTIONS = {"add_help": False, "allow_abbrev": False}
+PARSER_OPTIONS = {"add_help": False}
 """The options depend on the backend: `run` parses them."""
+EXAMPLES = (
+    "agentcore-rl train my_agent --data rows.jsonl --eval-data held_out.jsonl --model tiny --steps 30",
+    "agentcore-rl train my_agent --config train.toml --dry-run",
+    "agentcore-rl train my_agent --model Qwen/Qwen3-0.6B --lora-rank 16 --output runs/lora --resume",
+    "agentcore-rl train my_agent --backend verl --help",
+)
 DEFAULT_BACKEND = "trl"
 _METAVARS = {"failures": "STATUS=ACTION", "env": "NAME[=VALUE]", "allow": "HOST:PORT"}
 
@@ -77,7 +84,7 @@ def read_train_arguments(
 def parser_for(backend: Backend) -> argparse.ArgumentParser:
     """The options of `train` with one backend: the fields of its settings."""
     shown = "" if backend.name == DEFAULT_BACKEND else f" --backend {backend.name}"
-    parser = argparse.ArgumentParser(prog=f"agentcore-rl train{shown}", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=f"agentcore-rl train{shown}", description=__doc__, examples=EXAMPLES)
     parser.add_argument("agent", nargs="?", help="an ARN, or the path of an agent (rl_app.py)")
     _add_choice(parser, f"train with one of {', '.join(names())} (default: {DEFAULT_BACKEND})")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, and start nothing")
@@ -107,8 +114,7 @@ def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], k
     if isinstance(kind, types.UnionType):
         kind = next(part for part in typing.get_args(kind) if part is not type(None))
     default = "" if spec.default in (None, "") else f" (default: {spec.default})"
-    metavar = {int: "N", float: "X", str: "TEXT"}[kind]
-    parser.add_argument(flag, type=kind, default=None, metavar=metavar, help=(help + default).replace("%", "%%"))
+    parser.add_argument(flag, type=kind, default=None, help=(help + default).replace("%", "%%"))
 
 
 def _field_types(settings: type[TrainSettings]) -> dict[str, Any]:
@@ -117,16 +123,9 @@ def _field_types(settings: type[TrainSettings]) -> dict[str, Any]:
 
 
 def _read_table(table: str, given: list[str]) -> dict[str, Any]:
-    """The values of a repeated NAME=VALUE option; a value that is JSON (`3`, `true`, `[1, 2]`) is parsed."""
+    """The values of a repeated NAME=VALUE option."""
     if table == "env":
         return dict(read_variables(given))
-    example = "timeout=train" if table == "failures" else "name=value"
-    pairs = dict(split_pair(f"--{table}", text, example) for text in given)
-    return pairs if table == "failures" else {name: _parse_value(value) for name, value in pairs.items()}
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    if table == "failures":
+        return dict(split_pair("--failures", text, "timeout=train") for text in given)
+    return read_pairs(f"--{table.replace('_', '-')}", given)

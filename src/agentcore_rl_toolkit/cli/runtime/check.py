@@ -8,6 +8,7 @@ from ..flags import say
 from ..terminal.table import format_table
 
 HELP = "show which protections hold on this machine"
+EXAMPLES = ("agentcore-rl runtime check",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from ...errors import ConfigError
 from ...runtime.base import TOKEN_VARIABLE
 
 HELP = "show what a session printed"
+EXAMPLES = ("agentcore-rl runtime logs 5f0c", "agentcore-rl runtime logs 5f0c --follow")
 _DEFAULT_URL = "http://127.0.0.1:8800"
 
 

@@ -12,6 +12,7 @@ from ..terminal.table import format_table
 from .logs import add_url_flag, fetch
 
 HELP = "list the sessions of a running runtime"
+EXAMPLES = ("agentcore-rl runtime ps", "agentcore-rl runtime ps --json | jq .counts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

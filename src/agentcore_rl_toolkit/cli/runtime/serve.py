@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime
 
 HELP = "serve agents like AgentCore Runtime"
+EXAMPLES = (
+    "agentcore-rl runtime serve rl_app.py",
+    "agentcore-rl runtime serve agents.toml --port 8800 --env API_KEY --allow db.internal:5432",
+)
 _LIMITS = {
     "cpus": (float, "CPU cores of a session"),
     "processes": (int, "most processes of a session"),
     "disk_mb": (int, "disk space of a session, in megabytes"),
-    "idle_timeout": (float, "end a session idle for so many seconds"),
-    "max_lifetime": (float, "end a session after so many seconds"),
+    "idle_timeout": (int, "end a session idle for so many seconds"),
+    "max_lifetime": (int, "end a session after so many seconds"),
 }
 
 
@@ -48,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tps-limit", type=float, help="most requests a second; AWS has 25 (default: no limit)")
     add_sandbox_flags(parser)
     help = "let callers store results in this folder and below; may be repeated (default: the current one)"
-    parser.add_argument("--store", action="append", metavar="DIR", help=help)
+    parser.add_argument("--allow-store", action="append", metavar="DIR", help=help)
     parser.add_argument("--buckets", help="keep the buckets of the S3 endpoint in this folder (default: temporary)")
     for name, (kind, help) in _LIMITS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=help)
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         allow_hosts=args.allow_host,
-        stores=args.store or settings.get("stores"),
+        stores=args.allow_store or settings.get("stores"),
         max_sessions=args.max_sessions or settings.get("max_sessions"),
         buckets=args.buckets or settings.get("buckets"),
     )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Advance = Callable[[bool, int, int], None]
-"""Called for each finished rollout: whether it succeeded, how many are done, and of how many."""
+
+class Advance(Protocol):
+    """Counts a finished rollout: whether it succeeded, of how many, and how many tokens were sampled for it."""
+
+    def __call__(self, success: bool, total: int, tokens: int = 0) -> None: ...
+
+
 _SECONDS = 5
 
 
@@ -16,7 +22,7 @@ _SECONDS = 5
 def progress(quiet: bool = False) -> Iterator[Advance]:
     """Show progress while the block runs."""
     if quiet:
-        yield lambda success, done, total: None
+        yield lambda success, total, tokens=0: None
         return
     try:
         import rich.progress
@@ -31,31 +37,48 @@ def progress(quiet: bool = False) -> Iterator[Advance]:
         rich.progress.MofNCompleteColumn(),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(),
-        rich.progress.TextColumn("{task.fields[failed]} failed"),
+        rich.progress.TextColumn("{task.fields[more]}"),
     )
-    failed = 0
+    counted = _Counts()
     with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
-        task = bar.add_task("rollouts", total=None, failed=0)
+        task = bar.add_task("rollouts", total=None, more="")
 
-        def advance(success: bool, done: int, total: int) -> None:
-            nonlocal failed
-            failed += not success
-            bar.update(task, completed=done, total=total, failed=failed)
+        def advance(success: bool, total: int, tokens: int = 0) -> None:
+            counted.add(success, tokens)
+            bar.update(task, completed=counted.done, total=total, more=counted.text)
 
         yield advance
 
 
-def _lines() -> Advance:
-    started = printed = time.monotonic()
-    failed = 0
+class _Counts:
+    """Finished rollouts, failed ones, and the tokens that were sampled."""
 
-    def advance(success: bool, done: int, total: int) -> None:
-        nonlocal failed, printed
-        failed += not success
+    def __init__(self) -> None:
+        self.done = self.failed = self.tokens = 0
+        self.began = time.monotonic()
+
+    def add(self, success: bool, tokens: int) -> None:
+        self.done += 1
+        self.failed += not success
+        self.tokens += tokens
+
+    @property
+    def text(self) -> str:
+        speed = self.tokens / max(1e-9, time.monotonic() - self.began)
+        return f"{self.failed} failed" + (f", {speed:.0f} tokens/s" if self.tokens else "")
+
+
+def _lines() -> Advance:
+    counted = _Counts()
+    printed = counted.began
+
+    def advance(success: bool, total: int, tokens: int = 0) -> None:
+        nonlocal printed
+        counted.add(success, tokens)
         now = time.monotonic()
-        if done == total or now - printed >= _SECONDS:
+        if counted.done == total or now - printed >= _SECONDS:
             printed = now
-            text = f"{done} of {total} rollouts, {failed} failed, {now - started:.0f} s"
+            text = f"{counted.done} of {total} rollouts, {counted.text}, {now - counted.began:.0f} s"
             print(text, file=sys.stderr, flush=True)
 
     return advance

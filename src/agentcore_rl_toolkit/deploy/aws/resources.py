@@ -107,7 +107,7 @@ class Resources:
         if {"Key": TAG, "Value": self.owner} in role.get("Tags", []):
             self.record("role", name)  # a deploy from another copy of the folder created it
         elif not self.state.has("role", name):
-            hint = f"use it as it is with --role {role['Arn']}, or choose another --name"
+            hint = f"use it as it is with --role-arn {role['Arn']}, or choose another --name"
             raise ConfigError(f"the role {name} exists, and this toolkit did not create it", hint=hint)
 
 

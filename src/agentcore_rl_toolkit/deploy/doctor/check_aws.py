@@ -50,7 +50,7 @@ def check_bucket(aws: Aws, bucket: str | None, prefix: str) -> Check:
 def check_queue(aws: Aws, queue: str | None) -> Check:
     """Send a message, and receive and delete it."""
     if not queue:
-        return skipped("queue", "the client polls for results; give --queue to have them announced")
+        return skipped("queue", "the client polls for results; give --sqs-url to have them announced")
     body = json.dumps({"doctor": uuid.uuid4().hex})
     try:
         url = queue if "://" in queue else aws.read("sqs", "get_queue_url", QueueName=queue)["QueueUrl"]
@@ -58,7 +58,7 @@ def check_queue(aws: Aws, queue: str | None) -> Check:
         deleted = any(_delete_message(aws, url, body) for _ in range(10))
     except AwsRefused as error:
         if error.code in NO_QUEUE:
-            fix = "create it; `agentcore-rl deploy --queue` does"
+            fix = "create it; `agentcore-rl deploy --sqs-url` does"
             return failed("queue", f"the queue {queue} does not exist", fix)
         return failed_with("queue", error)
     left = "" if deleted else "; the message itself was not received, and the next client will drop it"
@@ -78,7 +78,7 @@ def _delete_message(aws: Aws, url: str, body: str) -> bool:
 def check_role(aws: Aws, role: str | None, needed: list[dict[str, Any]]) -> Check:
     """Whether AgentCore may assume the role, and whether IAM allows it the `needed` statements."""
     if not role:
-        return skipped("role", "none is known; give --role, or deploy first")
+        return skipped("role", "none is known; give --role-arn, or deploy first")
     name = role.rpartition("/")[2]
     try:
         found = aws.read("iam", "get_role", RoleName=name)["Role"]

@@ -19,7 +19,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 def check_gateway(url: str | None, arn: str | None, vpc: bool) -> Check:
     """Call the gateway's `/health`."""
     if not url:
-        return skipped("gateway", "no address is known; give --gateway URL")
+        return skipped("gateway", "no address is known; give --gateway-url URL")
     parts, health = urlsplit(url), f"{url.rstrip('/')}/health"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return failed("gateway", f"{url!r} is not a URL", "write it like https://gateway.example.com")
@@ -39,7 +39,7 @@ def _check_from_session(arn: str, health: str) -> Check:
     try:
         status, output = asyncio.run(_run_command(arn, f"python3 -c {code} || python -c {code}"))
     except AgentCoreRLError as error:
-        return failed("gateway", f"no session could try it: {error}", "deploy the agent, or leave --gateway out")
+        return failed("gateway", f"no session could try it: {error}", "deploy the agent, or leave --gateway-url out")
     if status == 0:
         return ok("gateway", f"a session of the runtime reached {health}")
     reason = (output.strip().splitlines() or ["no output"])[-1]

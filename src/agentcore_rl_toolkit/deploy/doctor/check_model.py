@@ -88,11 +88,13 @@ def check_context(longest: int | None, context: int | None, max_tokens: int) -> 
     if longest is None:
         return skipped("context", "the agent sent no prompts")
     if context is None:
-        return skipped("context", "the model's context length is unknown; give --context")
+        return skipped("context", "the model's context length is unknown; give --context-limit")
     total = f"with {max_tokens} for a reply, {longest + max_tokens} of {context}"
     text = f"the longest prompt has {longest} tokens; {total}"
     if longest + max_tokens > context:
-        return failed("context", text, "shorten prompts or tool descriptions, lower --max-tokens, or raise --context")
+        return failed(
+            "context", text, "shorten prompts or tool descriptions, lower --max-tokens, or raise --context-limit"
+        )
     return ok("context", text)
 
 

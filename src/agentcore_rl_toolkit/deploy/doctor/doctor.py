@@ -39,10 +39,10 @@ class DoctorOptions:
     model: str | None = None
     chat_template: str | None = None
     renderer: str = "auto"
-    context: int | None = None
+    context_limit: int | None = None
     max_tokens: int = 1024
     conversation: str | None = None
-    gateway: str | None = None
+    gateway_url: str | None = None
     arn: str | None = None
     aws: bool = False
     timeout: float = 120.0
@@ -122,7 +122,7 @@ def _check_model(
         yield check_tools(renderer, tools)
         check, longest = check_template(agent, row, tools, renderer, options.timeout)
         yield check
-        yield check_context(longest, options.context or context_length(model), options.max_tokens)
+        yield check_context(longest, options.context_limit or context_length(model), options.max_tokens)
     if options.conversation is None:
         yield skipped("conversation", "none is recorded; give --conversation FILE")
     else:
@@ -134,10 +134,10 @@ def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any
     yield check_dockerfile(folder)
     state = State.load(folder)
     if not (options.aws or options.arn or state.arn or any(given.values())):
-        reason = "nothing says that the agent is deployed; give --aws, --bucket or --role"
+        reason = "nothing says that the agent is deployed; give --aws, --bucket or --role-arn"
         yield skipped("credentials, region, bucket, queue, role", reason)
         yield check_image(None, None, f"{folder.name.lower().replace('_', '-')}:{content_tag(folder)}")
-        yield check_gateway(options.gateway, None, vpc=False)
+        yield check_gateway(options.gateway_url, None, vpc=False)
         return
     try:
         settings = read_settings(folder, state, given)
@@ -150,7 +150,7 @@ def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any
         if place is not None:
             yield from _check_resources(aws, place, settings, state)
         arn = options.arn or state.arn
-        yield check_gateway(options.gateway, arn if place else None, vpc=bool(settings.subnets))
+        yield check_gateway(options.gateway_url, arn if place else None, vpc=bool(settings.subnets))
 
 
 def _check_resources(aws: Aws, place: Place, settings: DeploySettings, state: State) -> Iterator[Check]:

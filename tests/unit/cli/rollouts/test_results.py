@@ -38,7 +38,7 @@ def test_results_are_a_table(filled: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_results_of_one_experiment_as_json(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["results", str(filled), "--exp", "exp1", "--json"]) == 0
+    assert main(["results", str(filled), "--exp-id", "exp1", "--json"]) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["status_code"] for document in documents] == [200, 500]
 
@@ -64,13 +64,13 @@ def fill(folder: Path, documents: dict[str, Any]) -> None:
 
 def test_an_experiment_is_a_whole_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path, {f"{exp}/a/s.json": {"status_code": 200, "exp": exp} for exp in ("exp1", "exp10", "team/exp1")})
-    assert main(["results", str(tmp_path), "--exp", "exp1", "--json"]) == 0
+    assert main(["results", str(tmp_path), "--exp-id", "exp1", "--json"]) == 0
     assert [json.loads(line)["exp"] for line in capsys.readouterr().out.splitlines()] == ["exp1"]
 
 
 def test_an_experiment_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path, {"exp1/a/s.json": {"status_code": 200}})
-    assert main(["results", str(tmp_path), "--exp", "exp"]) == 1
+    assert main(["results", str(tmp_path), "--exp-id", "exp"]) == 1
     assert capsys.readouterr() == ("", f"no results in {tmp_path} for experiment 'exp'\n")
 
 

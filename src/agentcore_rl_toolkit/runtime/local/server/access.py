@@ -100,7 +100,7 @@ def check_store(payload: Mapping[str, Any], folders: Sequence[Path]) -> None:
         raise RuntimeFault(
             f"s3_bucket: {name} is not in a folder that this runtime may store results in",
             code="AccessDeniedException",
-            hint=f"it may use {known} and folders below; start it with --store for others",
+            hint=f"it may use {known} and folders below; start it with --allow-store for others",
         )
 
 

@@ -1,0 +1,87 @@
+"""`--model` of `rollout` and `eval`: the rollouts of a data set, with a checkpoint behind a gateway in this process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ...client.batch import BatchItem
+from ...engine.checkpoints import resolve_model
+from ...errors import ConfigError
+from ..flags import sandboxed_agent, say
+from ..terminal.progress import progress
+
+if TYPE_CHECKING:
+    from ...rollout import Rollout
+
+_NOT_WITH_MODEL = ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set")
+
+
+def refuse_other_policies(args: argparse.Namespace) -> None:
+    """Refuse flags that name another policy, or that only the client's batches have."""
+    for name in _NOT_WITH_MODEL:
+        if getattr(args, name, None):
+            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --model")
+
+
+def run_with_model(
+    args: argparse.Namespace,
+    model: str,
+    exp_id: str,
+    rows: list[dict[str, Any]],
+    each: Callable[[BatchItem], object],
+) -> None:
+    """Run the rows with one model, calling `each` with every rollout that counts."""
+    try:
+        from ...client import RolloutClient
+        from ...gateway.gateway import Gateway
+        from ...rollout import UNALTERED, Action, RolloutOptions, RolloutRunner
+    except ImportError as error:
+        hint = "pip install 'agentcore-rl-toolkit[local,transformers]'"
+        raise ConfigError(f"--model runs a model in this process: {error}", hint=hint) from error
+    options = RolloutOptions(
+        n=args.n,
+        max_concurrent_sessions=args.concurrency,
+        timeout=args.timeout,
+        max_refills=args.retries * args.n,
+        max_failures=sys.maxsize,  # a model that always fails is a finding
+        enforced={**UNALTERED, "temperature": args.temperature},
+        context_limit=args.context_limit,
+        keep_dropped=True,
+    )
+    say(f"{model}: loading {resolve_model(model)}")
+    with (
+        Gateway(f"transformers={model}", tokenizer=model) as gateway,
+        RolloutClient(
+            sandboxed_agent(args), args.store, exp_id, tps_limit=args.tps_limit, sqs_url=args.sqs_url
+        ) as client,
+        progress(args.quiet) as advance,
+    ):
+
+        def show(rollout: Rollout) -> None:
+            if rollout.action is not Action.REFILL:
+                advance(not rollout.failed, len(rows) * args.n, rollout.fidelity.sampled)
+
+        with closing(RolloutRunner(client, gateway, options, on_rollout=show)) as runner:
+            for group in runner.run(rows):
+                for rollout in group.rollouts:
+                    each(_item(rollout, group.index))
+        args.store = client.store_url
+    say(f"experiment {exp_id}: {len(rows) * args.n} rollouts, results in {args.store}")
+
+
+def _item(rollout: Rollout, index: int) -> BatchItem:
+    return BatchItem(
+        success=not rollout.failed,
+        result=rollout.result,
+        error=rollout.error,
+        index=index,
+        elapsed=rollout.seconds.get("session", 0.0),
+        input_id=rollout.input_id,
+        sample=rollout.sample,
+        session_id=rollout.session_id,
+        status=rollout.status,
+    )

@@ -1,0 +1,88 @@
+"""The parser of every verb: no abbreviations, a suggestion for a mistyped word, and examples below the options."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+METAVARS = {
+    "--agent-name": "NAME",
+    "--aws-timeout": "SECONDS",
+    "--base-url": "URL",
+    "--bucket": "NAME",
+    "--chat-template": "FILE",
+    "--config": "FILE",
+    "--context-limit": "TOKENS",
+    "--data": "DATA",
+    "--eval-data": "DATA",
+    "--exp-id": "ID",
+    "--gateway-url": "URL",
+    "--host": "ADDRESS",
+    "--gateway-host": "ADDRESS",
+    "--idle-timeout": "SECONDS",
+    "--max-lifetime": "SECONDS",
+    "--max-tokens": "TOKENS",
+    "--model": "MODEL",
+    "--model-id": "NAME",
+    "--name": "NAME",
+    "--outage-seconds": "SECONDS",
+    "--output": "PATH",
+    "--public-url": "URL",
+    "--role-arn": "ARN",
+    "--service-url": "URL",
+    "--sqs-url": "QUEUE",
+    "--store": "STORE",
+    "--timeout": "SECONDS",
+    "--tokenizer": "MODEL",
+    "--vllm": "URL",
+}
+"""What a flag takes, in the help; the same in every verb. Others take N, X or TEXT, by their type."""
+_KINDS = {int: "N", float: "X"}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that refuses what it does not know, and says what may have been meant."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
+        if examples:
+            options["epilog"] = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **options | {"allow_abbrev": False})
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """As in argparse, with a metavar that says what the flag takes."""
+        takes_value = options.get("action", "store") in ("store", "append") and "choices" not in options
+        if names[0].startswith("-") and takes_value and options.get("metavar") is None:
+            long = next(name for name in reversed(names) if name.startswith("-"))
+            options["metavar"] = METAVARS.get(long) or _KINDS.get(options.get("type", str), "TEXT")
+        return super().add_argument(*names, **options)
+
+    def format_usage(self) -> str:
+        """One line, which an error begins with; the help lists the flags."""
+        places = [action for action in self._actions if not action.option_strings]
+        named = [str(action.metavar or action.dest).upper() for action in places]
+        return f"usage: {self.prog} [OPTION ...] {' '.join(named)}".rstrip() + "\n"
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + self._suggestion(message))
+
+    def _suggestion(self, message: str) -> str:
+        """What a word that the parser refused may have meant."""
+        chosen = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if chosen is not None:
+            known = [word.strip("' ") for word in chosen[2].split(",")]
+            return _did_you_mean([chosen[1]], known)
+        if message.startswith("unrecognized arguments: "):
+            words = [word.partition("=")[0] for word in message.split()[2:]]
+            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            return _did_you_mean([word for word in words if word.startswith("-")], flags)
+        return ""
+
+
+def _did_you_mean(words: Sequence[str], known: Sequence[str]) -> str:
+    bare = {word.lstrip("-"): word for word in known}
+    found = [bare[match] for word in words for match in difflib.get_close_matches(word.lstrip("-"), bare, 1)]
+    return f"\nhint: did you mean {' and '.join(found)}?" if found else ""

@@ -1,0 +1,121 @@
+"""Rules of the whole command line: every verb's parser is walked."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from agentcore_rl_toolkit.backends.base import find, names
+from agentcore_rl_toolkit.cli import build_parser
+from agentcore_rl_toolkit.cli.rollouts.train import parser_for
+
+ONE_NAME = {
+    "--exp-id": ("--exp", "--experiment", "--compare-exp"),
+    "--n": ("--samples", "--num-samples", "--num-generations"),
+    "--sqs-url": ("--queue", "--sqs"),
+    "--gateway-url": ("--gateway",),
+    "--context-limit": ("--context", "--context-length"),
+    "--idle-timeout": ("--idle-seconds",),
+    "--max-lifetime": ("--lifetime-seconds", "--lifetime"),
+    "--role-arn": ("--role",),
+    "--concurrency": ("--max-concurrent-sessions",),
+    "--builder": ("--build-engine",),
+}
+"""What a thing is called, and what it must not be called anywhere."""
+OTHER_KINDS = {"--engine"}
+"""Flags whose values differ between verbs: the gateway's engines have addresses, verl has names of its own."""
+
+
+def verbs(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.ArgumentParser]:
+    """The parser of every verb, and of `train` with every backend."""
+    for action in (parser or build_parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                if name != "train":
+                    yield from verbs(child)
+    if parser is not None:
+        yield parser
+    else:
+        yield from (parser_for(find(name)) for name in names())
+
+
+PARSERS = list(verbs())
+IDS = [parser.prog.replace(" ", "-") for parser in PARSERS]
+
+
+def flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {flag: action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+
+
+def test_every_verb_is_walked() -> None:
+    assert {"agentcore-rl eval", "agentcore-rl gateway serve", "agentcore-rl train --backend verl"} <= {
+        parser.prog for parser in PARSERS
+    }
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=IDS)
+def test_no_flag_can_be_abbreviated(parser: argparse.ArgumentParser) -> None:
+    assert parser.allow_abbrev is False
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=IDS)
+def test_help_ends_with_examples_that_the_parsers_accept(parser: argparse.ArgumentParser) -> None:
+    _, found, examples = parser.format_help().partition("\nexamples:\n")
+    assert found, parser.prog
+    for line in examples.splitlines():
+        command = line.strip().split("   ")[0]
+        words = shlex.split(command.split(" | ")[0].split(" > ")[0])
+        if words[1] == "VERB" or "--help" in words:
+            continue
+        _, rest = build_parser().parse_known_args(words[1:])
+        if words[1] == "train":
+            backend = words[words.index("--backend") + 1] if "--backend" in words else "trl"
+            _, rest = parser_for(find(backend)).parse_known_args(rest)
+        assert rest == [], line
+
+
+def test_a_thing_has_one_name() -> None:
+    every = {flag for parser in PARSERS for flag in flags(parser)}
+    for name, others in ONE_NAME.items():
+        assert name in every
+        assert not every & set(others), name
+
+
+def test_a_flag_takes_the_same_everywhere() -> None:
+    seen: dict[str, dict[tuple[str | None, str], list[str]]] = {}
+    for parser in PARSERS:
+        for flag, action in flags(parser).items():
+            if flag in OTHER_KINDS or action.nargs == 0:
+                continue
+            kind = str(action.metavar or action.choices)
+            seen.setdefault(flag, {}).setdefault((kind, str(action.type or str)), []).append(parser.prog)
+    assert {flag: kinds for flag, kinds in seen.items() if len(kinds) > 1} == {}
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=IDS)
+def test_every_flag_says_what_it_does(parser: argparse.ArgumentParser) -> None:
+    for flag, action in flags(parser).items():
+        assert action.help, f"{parser.prog} {flag}"
+        assert action.help.lower() != flag.lstrip("-").replace("-", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["evla", "x"], "did you mean eval?"),
+        (["gateway", "sreve"], "did you mean serve?"),
+        (["eval", "x", "--modle", "tiny"], "did you mean --model?"),
+        (["eval", "x", "--exp=1"], "did you mean --exp-id?"),
+        (["eval", "x", "--resum"], "unrecognized arguments: --resum\nhint: did you mean --resume?"),
+        (["train", "x", "--learning-rat", "1"], "did you mean --learning-rate?"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from agentcore_rl_toolkit.cli import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert says in capsys.readouterr().err
