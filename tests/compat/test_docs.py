@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.agent.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
-from agentcore_rl_toolkit.agent.json_values import DEEPEST
-from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import ResultBuilder
+from agentcore_rl_toolkit.agent.safe_values.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
+from agentcore_rl_toolkit.agent.safe_values.json_values import DEEPEST
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.config import ENV_PREFIX, AgentCoreConfig
 from agentcore_rl_toolkit.gateway.http.openapi import openapi
 from agentcore_rl_toolkit.types import LARGEST_RESULT, RolloutId, Status

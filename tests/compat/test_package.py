@@ -125,6 +125,7 @@ TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/tr
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
+JOBS = "agent/sagemaker/job_feedback.py"
 
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
@@ -133,8 +134,9 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in ("exports", "gateway_app", "http_server", "stream_sender")}
         | {"gateway/gateway.py", "gateway/workers.py"},
-        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP},
+        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS},
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
+        | {JOBS, "agent/sagemaker/job_rollout.py"}
         | {f"runtime/{name}.py" for name in ("aws", "aws_control")},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
         "openai": {WARMUP},

@@ -3,6 +3,9 @@
 A request that carries `_rollout` is a rollout: the app answers at once, runs the function in the background and stores
 exactly one result. A rollout without a store, in the request or in the config, is answered with what the function
 returns, and so is any request without `_rollout` (a production request), as `@app.entrypoint` would.
+
+A rollout of a SageMaker job runs in the background too, and is reported to the job. Its request is answered when the
+report is delivered, as with AWS's own decorator; if the request's connection breaks, the rollout goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 import os
 import threading
 import time
@@ -23,7 +27,7 @@ from bedrock_agentcore.runtime import BedrockAgentCoreApp, BedrockAgentCoreConte
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan, Receive, Scope, Send
 
 from ..common.http_guard import RequestGuard, is_loopback
@@ -31,16 +35,20 @@ from ..config import AgentCoreConfig
 from ..errors import AgentCoreRLError, ConfigError
 from ..store import Store, open_store
 from ..types import RolloutId
-from .background import BackgroundRun, BackgroundRunner
+from .background import BackgroundRun, BackgroundRunner, Destination
 from .logs import configure_logging, current_redactor
-from .model_endpoint import ModelEndpoint, find_model, process_environment, read_base_url
-from .redaction import Redactor
+from .model_endpoint import JobModel, Model, ModelEndpoint, find_model, process_environment, read_base_url
 from .result import ResultBuilder, copy_request
+from .safe_values.redaction import Redactor
+from .sagemaker.job_feedback import JobFeedback
+from .sagemaker.job_rollout import JobRollout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 REMEMBERED_ANSWERS = 10_000
 """Rollouts whose second invoke gets the answer of the first."""
+REMEMBERED_JOBS = 100
+"""The same for trajectories of SageMaker jobs, whose answer holds their result."""
 _STORE_FIELDS = ("exp_id", "input_id", "s3_bucket")
 """Storing a result takes all of these; the app doesn't store the result of a rollout with none of them."""
 
@@ -68,6 +76,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         self.config = AgentCoreConfig.load() if config is None else config
         self._runner = BackgroundRunner(self.config)
         self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._jobs: OrderedDict[tuple[str, str], BackgroundRun] = OrderedDict()
         self._stores: dict[tuple[str, str | None], Store] = {}
         self._accepting = threading.Lock()
         self._guard: RequestGuard | None = None
@@ -92,6 +101,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             async def serve_async(payload: Any, context: RequestContext) -> Any:
                 if self._is_stored(payload):
                     return self._accept(call, payload, context, is_async)
+                if (job := _read_job(payload)) is not None:
+                    return _JobAnswer(self._accept_job(job, call, payload, context, is_async))
                 with process_environment.serving(self._model_of(payload)) as answer:
                     value = call(payload, context)
                     return answer(await value if inspect.isawaitable(value) else value)
@@ -102,6 +113,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             def serve(payload: Any, context: RequestContext) -> Any:
                 if self._is_stored(payload):
                     return self._accept(call, payload, context, is_async)
+                if (job := _read_job(payload)) is not None:
+                    return _JobAnswer(self._accept_job(job, call, payload, context, is_async))
                 with process_environment.serving(self._model_of(payload)) as answer:
                     return answer(call(payload, context))
 
@@ -112,7 +125,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         """The model's endpoint for this request, so that the container that was trained also serves production.
 
         For a rollout it is the session that records it (`_rollout.base_url`), for a production request the endpoint
-        that `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name.
+        that `BASE_URL`, `MODEL_ID` and `MODEL_API_KEY` name. For a rollout of a SageMaker job it is the job's, with the
+        headers and the token that the job needs.
 
         >>> app = AgentCoreRLApp(config=AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="math-agent"))
         >>> app.model_endpoint({"prompt": "hi"}).client_args
@@ -178,35 +192,65 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
             store_name, store = self._store(payload["_rollout"])
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
+        answer = {"status": "processing", "s3_bucket": store_name, "result_key": id.result_key}
+        run = self._run(id, store_name, store, lambda: call(payload, context), payload)
+        rollout = (store_name, id.result_key)
+        if self._remember(rollout):
+            self._start(run, base_url, is_async, lambda: self._accepted.pop(rollout, None))
+        return answer
+
+    def _accept_job(
+        self,
+        job: JobRollout,
+        call: Callable[..., Any],
+        payload: dict[str, Any],
+        context: RequestContext,
+        is_async: bool,
+    ) -> BackgroundRun:
+        """Start the job's rollout, unless an earlier invoke has started it; its run either way."""
+        try:
+            id = job.id(context.session_id)
+            store_name, store = self._store({}) if self.config.s3_bucket else (job.endpoint, None)
+            model = JobModel(job.base_url, job.api_key(), tuple(job.headers.items()))
+        except AgentCoreRLError as error:
+            raise HTTPException(400, f"metadata: {error}") from error
+        run = self._run(id, store_name, JobFeedback(job, store), lambda: call(payload, context), payload)
+        run.retry_seconds = math.inf
+        trajectory = (job.job_arn, job.trajectory_id)
+        with self._accepting:
+            known = self._jobs.setdefault(trajectory, run)
+            if len(self._jobs) > REMEMBERED_JOBS:
+                self._jobs.popitem(last=False)
+        if known is run:
+            self._start(run, model, is_async, lambda: self._jobs.pop(trajectory, None))
+        return known
+
+    def _run(
+        self, id: RolloutId, store_name: str, store: Destination, call: Callable[[], Any], payload: dict[str, Any]
+    ) -> BackgroundRun:
         redact = self._redactor(payload)
         request_id = BedrockAgentCoreContext.get_request_id()
-        copy = copy_request(payload, redact)
-        answer = {"status": "processing", "s3_bucket": store_name, "result_key": id.result_key}
-        if not self._remember(answer):
-            return answer
-        current_redactor.set(redact)
-        task = self.add_async_task(f"rollout {id.result_key}")
-        run = BackgroundRun(
-            call=lambda: call(payload, context),
-            builder=ResultBuilder(id, store_name, copy, redact, request_id, time.time()),
-            store=store,
-            on_stored=lambda: self.complete_async_task(task),
-            on_ended=lambda: process_environment.leave(base_url),
-        )
-        process_environment.enter(base_url)
+        builder = ResultBuilder(id, store_name, copy_request(payload, redact), redact, request_id, time.time())
+        return BackgroundRun(call, builder, store)
+
+    def _start(self, run: BackgroundRun, model: Model, is_async: bool, forget: Callable[[], object]) -> None:
+        """Start a run; if that fails, `forget` it, so that the client can send it again."""
+        current_redactor.set(run.builder.redact)
+        task = self.add_async_task(f"rollout {run.key}")
+        run.on_stored = lambda: self.complete_async_task(task)
+        run.on_ended = lambda: process_environment.leave(model)
+        process_environment.enter(model)
         try:
             self._runner.start(run, is_async=is_async)
         except RuntimeError as error:
-            process_environment.leave(base_url)
+            process_environment.leave(model)
             self.complete_async_task(task)
             with self._accepting:
-                self._accepted.pop((store_name, id.result_key), None)  # so that the client can send it again
+                forget()
             raise HTTPException(503, f"the rollout could not be started: {error}") from error
-        return answer
 
-    def _remember(self, answer: dict[str, str]) -> bool:
+    def _remember(self, rollout: tuple[str, str]) -> bool:
         """Note that a rollout is accepted; False if it was already."""
-        rollout = (answer["s3_bucket"], answer["result_key"])
         with self._accepting:
             if rollout in self._accepted:
                 return False
@@ -248,6 +292,24 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
                     store.close()
 
         return combined
+
+
+class _JobAnswer(Response):
+    """The answer to a job's request: waits for the rollout on the server's loop, without holding a thread."""
+
+    def __init__(self, run: BackgroundRun) -> None:
+        super().__init__()
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await JSONResponse(await self._run.ended())(scope, receive, send)
+
+
+def _read_job(payload: Any) -> JobRollout | None:
+    try:
+        return JobRollout.read(payload)
+    except AgentCoreRLError as error:
+        raise HTTPException(400, f"metadata: {error}") from error
 
 
 def _read_id(settings: Any, session_id: str | None) -> RolloutId:

@@ -17,12 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..common.private_loop import PrivateLoop
 from ..config import AgentCoreConfig
 from ..errors import SessionLost, StoreError, StoreUnavailable
-from ..store import Store
 from ..store.retry import retry
 from ..types import Status
 from .logs import JsonLine
@@ -33,6 +32,19 @@ logger = logging.getLogger(__name__)
 _ANNOUNCE_SECONDS = 10.0
 
 
+class Destination(Protocol):
+    """Where a result goes: a `Store`, or `JobFeedback`."""
+
+    def prepare(self) -> None:
+        """Do slow preparations early."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Deliver the result; `StoreUnavailable` means that another try may help."""
+
+    def announce(self, key: str) -> None:
+        """Tell readers that the result is stored."""
+
+
 @dataclass(eq=False)
 class BackgroundRun:
     """One rollout on its way from the function to the store."""
@@ -40,11 +52,13 @@ class BackgroundRun:
     call: Callable[[], Any]
     """Calls the user's function; gives a value, an awaitable or a generator."""
     builder: ResultBuilder
-    store: Store
-    on_stored: Callable[[], object]
+    store: Destination
+    on_stored: Callable[[], object] = lambda: None
     """Called once the result is stored, or given up and logged."""
     on_ended: Callable[[], object] = lambda: None
     """Called once the function has ended, before its result is stored."""
+    retry_seconds: float | None = None
+    """How long storing is retried; None for the config's `store_retry_seconds`."""
 
     result: Result | None = None
     stored: threading.Event = field(default_factory=threading.Event)
@@ -56,6 +70,15 @@ class BackgroundRun:
     def key(self) -> str:
         """The key of the result."""
         return self.builder.id.result_key
+
+    async def ended(self) -> dict[str, Any]:
+        """Wait until the result is stored or given up; returns its status and rewards."""
+        while not await _wait(self.stored, time.monotonic() + 60):
+            pass
+        if self.result is None:
+            return {"status": Status.SESSION_LOST.value}
+        rewards = self.result.rewards if self.result.status is Status.COMPLETED else None
+        return {"status": self.result.status.value, "rewards": rewards, "error": self.result.failure}
 
     def claim_end(self) -> bool:
         """Claim the right to decide the result; True for the first caller only."""
@@ -118,6 +141,9 @@ class BackgroundRunner:
             if not await _wait(run.stored, now + seconds):
                 run.log_unstored(f"the session ended before the store answered ({seconds:g} s)")
 
+    def _retry_seconds(self, run: BackgroundRun) -> float:
+        return self._config.store_retry_seconds if run.retry_seconds is None else run.retry_seconds
+
     def _report_lost(self, run: BackgroundRun, seconds: float) -> None:
         lost = SessionLost("the session was stopped while the rollout was running")
         self._deliver_on_thread(run, _build_later(run.builder.failed, Status.SESSION_LOST, lost), seconds)
@@ -132,7 +158,7 @@ class BackgroundRunner:
             build = _build_later(run.builder.raised, error)
         _call_on_ended(run)
         if run.claim_end():
-            self._deliver(run, build, self._config.store_retry_seconds)
+            self._deliver(run, build, self._retry_seconds(run))
 
     async def _run_async(self, run: BackgroundRun) -> None:
         try:
@@ -141,7 +167,7 @@ class BackgroundRunner:
             build = _build_later(run.builder.raised, error)
         _call_on_ended(run)
         if run.claim_end():
-            self._deliver_on_thread(run, build, self._config.store_retry_seconds)
+            self._deliver_on_thread(run, build, self._retry_seconds(run))
 
     def _deliver_on_thread(self, run: BackgroundRun, build: Callable[[], Result], seconds: float) -> None:
         """Deliver on a thread, because storing blocks and rollouts share the loop; here if none can be started."""

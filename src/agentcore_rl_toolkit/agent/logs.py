@@ -14,8 +14,8 @@ from typing import Any
 
 from bedrock_agentcore.runtime import BedrockAgentCoreContext
 
-from .describe import message_of, traceback_of, type_name
-from .redaction import Redactor
+from .safe_values.describe import message_of, traceback_of, type_name
+from .safe_values.redaction import Redactor
 
 _DEFAULT = Redactor()
 current_redactor: ContextVar[Redactor] = ContextVar("agentcore_rl_redactor", default=_DEFAULT)

@@ -1,5 +1,7 @@
 """Where an agent finds its model: the rollout's session while it is trained, the user's own endpoint in production.
 
+In a rollout of a SageMaker job, it is the job's endpoint.
+
 `find_model` reads the request, for agents that take a URL (`AgentCoreRLApp.model_endpoint`). `ModelEnvironment` sets
 environment variables while a rollout's function runs, for clients that are built without arguments. The environment
 belongs to the whole process, so it can suit one session at a time. While a process serves several, the variables point
@@ -19,12 +21,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..config import AgentCoreConfig
 from ..errors import ConfigError
-from .redaction import Redactor
+from .safe_values.redaction import Redactor
+from .sagemaker.job_rollout import JobRollout
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,18 @@ Variables = dict[str, "str | None"]
 """Values by name; None for a variable that must not be set."""
 
 
+class JobModel(NamedTuple):
+    """The model of a SageMaker job's trajectory, for clients built without arguments."""
+
+    base_url: str
+    api_key: str
+    headers: tuple[tuple[str, str], ...]
+
+
+Model = str | JobModel | None
+"""The model of a served request: a rollout's URL, a job's, or None in production."""
+
+
 @dataclass(frozen=True)
 class ModelEndpoint:
     """An OpenAI-compatible endpoint, and the model to request there."""
@@ -46,21 +61,24 @@ class ModelEndpoint:
     api_key: str = field(default="EMPTY", repr=False)
     sampling_params: dict[str, Any] = field(default_factory=dict)
     """Sampling settings of the trainer, under OpenAI's names; empty in production."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of each call; a SageMaker job needs two."""
 
     @property
-    def client_args(self) -> dict[str, str]:
-        """Keyword arguments of `openai.OpenAI`, and Strands' `client_args`."""
-        return {"base_url": self.base_url, "api_key": self.api_key}
+    def client_args(self) -> dict[str, Any]:
+        """Keyword arguments of `openai.OpenAI` and LangChain's `ChatOpenAI`, and Strands' `client_args`."""
+        arguments = {"base_url": self.base_url, "api_key": self.api_key}
+        return arguments | ({"default_headers": self.headers} if self.headers else {})
 
 
 def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
-    """The endpoint for a request: the one in its `_rollout`, else the configured one.
+    """The endpoint for a request: the one in its `_rollout`, its job's, else the configured one.
 
     >>> rollout = {"base_url": "http://gw:9000/sessions/s1.k3y/v1", "model_id": "policy"}
     >>> find_model({"prompt": "hi", "_rollout": rollout}, AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="m"))
-    ModelEndpoint(base_url='http://gw:9000/sessions/s1.k3y/v1', model_id='policy', sampling_params={})
+    ModelEndpoint(base_url='http://gw:9000/sessions/s1.k3y/v1', model_id='policy', sampling_params={}, headers={})
     >>> find_model({"prompt": "hi"}, AgentCoreConfig(base_url="http://vllm:8000/v1", model_id="m"))
-    ModelEndpoint(base_url='http://vllm:8000/v1', model_id='m', sampling_params={})
+    ModelEndpoint(base_url='http://vllm:8000/v1', model_id='m', sampling_params={}, headers={})
     """
     asked = payload.get("_rollout") if isinstance(payload, Mapping) else None
     rollout = asked if isinstance(asked, Mapping) else {}
@@ -68,6 +86,9 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
     if base_url is not None:
         model_id = rollout.get("model_id") or config.model_id or "policy"
         return ModelEndpoint(base_url, str(model_id), sampling_params=dict(rollout.get("sampling_params") or {}))
+    if (job := JobRollout.read(payload)) is not None:
+        model_id = job.model_id or config.model_id or "policy"
+        return ModelEndpoint(job.base_url, model_id, job.api_key(), job.sampling_params, job.headers)
     missing = [name.upper() for name in ("base_url", "model_id") if getattr(config, name) is None]
     if missing:
         raise ConfigError(
@@ -108,21 +129,24 @@ def _is_url(text: str) -> bool:
     return whole and text.isprintable() and " " not in text
 
 
-def model_variables(base_url: str | None) -> Variables:
-    """The variables with which clients built without arguments call `base_url`.
+def model_variables(model: Model) -> Variables:
+    """The variables with which clients built without arguments call a model.
 
     A session of the gateway serves every protocol; any other address is assumed to serve OpenAI's only.
 
-    >>> model_variables("http://vllm:8000/v1")
-    {'OPENAI_API_KEY': 'EMPTY', 'OPENAI_BASE_URL': 'http://vllm:8000/v1', 'OPENAI_API_BASE': 'http://vllm:8000/v1'}
+    >>> model_variables("http://vllm:8000/v1")["OPENAI_BASE_URL"]
+    'http://vllm:8000/v1'
     >>> model_variables("http://gw:9000/sessions/s1.k3y/v1")["ANTHROPIC_BASE_URL"]
     'http://gw:9000/sessions/s1.k3y'
     """
-    if base_url is None:
+    if model is None:
         return {}
-    session = _SESSION.fullmatch(base_url)
+    if isinstance(model, JobModel):
+        headers = "\n".join(f"{name}: {value}" for name, value in model.headers)
+        return _openai_variables(model.base_url, model.api_key, headers)
+    session = _SESSION.fullmatch(model)
     if session is None:
-        return _openai_variables(base_url)
+        return _openai_variables(model)
     root = session[1]
     return _openai_variables(f"{root}/v1") | {
         "ANTHROPIC_API_KEY": "EMPTY",
@@ -140,9 +164,10 @@ def model_variables(base_url: str | None) -> Variables:
     }
 
 
-def _openai_variables(base_url: str) -> Variables:
+def _openai_variables(base_url: str, api_key: str = "EMPTY", headers: str | None = None) -> Variables:
     # The key first: the process's own key must never be set together with the rollout's URL.
-    return {"OPENAI_API_KEY": "EMPTY", "OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url}
+    urls = {"OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url}
+    return {"OPENAI_API_KEY": api_key, **urls, "OPENAI_CUSTOM_HEADERS": headers}
 
 
 _NOWHERE = model_variables(f"{NOWHERE}/sessions/0.0/v1")
@@ -151,34 +176,34 @@ _NOWHERE = model_variables(f"{NOWHERE}/sessions/0.0/v1")
 class ModelEnvironment:
     """An environment, and the requests that are served in it.
 
-    Each request enters with its `base_url` (None for a production request), and leaves when it is done.
+    Each request enters with its model (None for a production request), and leaves when it is done.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self._environ = environ
-        self._served: Counter[str | None] = Counter()
-        self._leaving: deque[str | None] = deque()
+        self._served: Counter[Model] = Counter()
+        self._leaving: deque[Model] = deque()
         self._set: Variables = {}
         self._before: Variables = {}
         """The values that the variables in `_set` had before."""
         self._lock = threading.Lock()
         self._logged_aside = self._logged_several = False
 
-    def enter(self, base_url: str | None) -> None:
+    def enter(self, model: Model) -> None:
         """Count a request in; afterwards the variables suit it, or point to `NOWHERE`."""
         with self._lock:
             self._count_out()
-            self._served[base_url] += 1
-            self._update(base_url)
+            self._served[model] += 1
+            self._update(model)
         self._process_leaving()
 
-    def leave(self, base_url: str | None) -> None:
+    def leave(self, model: Model) -> None:
         """Count a request out. It never waits, because the garbage collector may call it in the middle of `enter`."""
-        self._leaving.append(base_url)
+        self._leaving.append(model)
         self._process_leaving()
 
     @contextmanager
-    def serving(self, base_url: str | None = None) -> Iterator[Callable[[Any], Any]]:
+    def serving(self, model: Model = None) -> Iterator[Callable[[Any], Any]]:
         """Enter, and leave afterwards. Pass the request's answer through the function that this yields: if it is a
         stream, the request leaves when the stream is garbage, whether or not it was read.
         """
@@ -188,15 +213,15 @@ class ModelEnvironment:
             answers.append(value)
             return value
 
-        self.enter(base_url)
+        self.enter(model)
         try:
             yield answer
         finally:
             stream = answers.pop() if answers else None
             if inspect.isgenerator(stream) or inspect.isasyncgen(stream):
-                weakref.finalize(stream, self.leave, base_url).atexit = False
+                weakref.finalize(stream, self.leave, model).atexit = False
             else:
-                self.leave(base_url)
+                self.leave(model)
 
     def _process_leaving(self) -> None:
         """Count out the requests that left. A thread that holds the lock does so itself after releasing it."""
@@ -209,12 +234,12 @@ class ModelEnvironment:
 
     def _count_out(self) -> None:
         while self._leaving:
-            base_url = self._leaving.popleft()
-            self._served[base_url] -= 1
-            if not self._served[base_url]:
-                del self._served[base_url]
+            model = self._leaving.popleft()
+            self._served[model] -= 1
+            if not self._served[model]:
+                del self._served[model]
 
-    def _update(self, entered: str | None) -> None:
+    def _update(self, entered: Model) -> None:
         """Set the variables that the served requests need."""
         if len(self._served) < 2:
             wanted = model_variables(next(iter(self._served), None))

@@ -20,7 +20,8 @@ from typing import Any
 from ..errors import NotSerializable, ResultTooLarge, ResultUnreadable, RewardInvalid, StoreError
 from ..store.base import Store
 from ..types import LARGEST_RESULT, SCHEMA_VERSION, RolloutId, Status
-from .describe import (
+from .reward import RewardFunction, normalize_rewards
+from .safe_values.describe import (
     LONGEST_MESSAGE,
     LONGEST_REPR,
     causes,
@@ -30,9 +31,8 @@ from .describe import (
     type_name,
     with_article,
 )
-from .json_values import DEEPEST, TOO_LARGE_HINT, dump_json, jsonable
-from .redaction import HIDDEN, Redactor
-from .reward import RewardFunction, normalize_rewards
+from .safe_values.json_values import DEEPEST, TOO_LARGE_HINT, dump_json, jsonable
+from .safe_values.redaction import HIDDEN, Redactor
 
 _LARGEST_COPY = LARGEST_RESULT // 4
 _MOST_ENTRIES = 1000  # of the dict that a failed rollout had returned
@@ -309,7 +309,8 @@ def copy_request(payload: Mapping[str, Any], redact: Redactor) -> Any:
             return copy
     except NotSerializable:
         pass
-    return convert_partly({"_rollout": payload["_rollout"]} | dict(payload), redact)  # the ids first
+    ids = {name: payload[name] for name in ("_rollout", "metadata") if name in payload}
+    return convert_partly(ids | dict(payload), redact)  # the ids first
 
 
 def convert_partly(value: Any, redact: Redactor) -> Any:

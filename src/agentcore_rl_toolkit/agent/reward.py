@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from ..errors import RewardInvalid
-from .describe import short_repr, type_name
+from .safe_values.describe import short_repr, type_name
 
 _MOST = 100_000
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from ..agent.redaction import HIDDEN
+from ..agent.safe_values.redaction import HIDDEN
 from ..errors import ConfigError
 from ..rows import read_rows
 from .settings import RolloutSettings, TrainSettings

@@ -17,8 +17,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, cast
 
-from ..agent.describe import text_of
 from ..agent.result import Result
+from ..agent.safe_values.describe import text_of
 from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..runtime.local.sandbox_hints import refusal_hint

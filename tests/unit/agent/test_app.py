@@ -27,7 +27,7 @@ from agentcore_rl_toolkit import open_store
 from agentcore_rl_toolkit.agent import app as module
 from agentcore_rl_toolkit.agent.app import AgentCoreRLApp
 from agentcore_rl_toolkit.agent.logs import current_redactor
-from agentcore_rl_toolkit.agent.redaction import Redactor
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.types import RolloutId
 from support.agent import SESSION_HEADER, rollout

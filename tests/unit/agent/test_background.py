@@ -15,8 +15,8 @@ import pytest
 
 from agentcore_rl_toolkit.agent.background import BackgroundRun, BackgroundRunner
 from agentcore_rl_toolkit.agent.logs import JsonLine
-from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import ResultBuilder
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.errors import StoreError, StoreUnavailable
 from agentcore_rl_toolkit.types import RolloutId

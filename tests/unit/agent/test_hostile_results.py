@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from agentcore_rl_toolkit.agent.app import AgentCoreRLApp
-from agentcore_rl_toolkit.agent.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
+from agentcore_rl_toolkit.agent.safe_values.describe import LONGEST_MESSAGE, LONGEST_TRACEBACK
 from agentcore_rl_toolkit.types import LARGEST_RESULT
 from support.agent import rollout
 

@@ -10,7 +10,7 @@ from typing import Any
 from bedrock_agentcore.runtime import BedrockAgentCoreContext
 
 from agentcore_rl_toolkit.agent.logs import JsonFormatter, JsonLine, current_redactor
-from agentcore_rl_toolkit.agent.redaction import Redactor
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from support.process import clean_env
 
 

@@ -19,8 +19,8 @@ from google import genai
 from agentcore_rl_toolkit import AgentCoreRLApp
 from agentcore_rl_toolkit.agent.background import BackgroundRun, BackgroundRunner
 from agentcore_rl_toolkit.agent.model_endpoint import NOWHERE, ModelEnvironment, model_variables, read_base_url
-from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import ResultBuilder
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.types import RolloutId
@@ -39,6 +39,7 @@ def test_a_session_of_the_gateway_speaks_every_protocol() -> None:
         "OPENAI_API_KEY": "EMPTY",
         "OPENAI_BASE_URL": f"{ROOT}/v1",
         "OPENAI_API_BASE": f"{ROOT}/v1",
+        "OPENAI_CUSTOM_HEADERS": None,
         "ANTHROPIC_API_KEY": "EMPTY",
         "ANTHROPIC_AUTH_TOKEN": None,
         "ANTHROPIC_BASE_URL": ROOT,
@@ -59,7 +60,8 @@ def test_a_session_of_the_gateway_speaks_every_protocol() -> None:
     "url", [VLLM, "http://gw:9000/sessions/v1", "http://gw/sessions/s1.k3y/v1/more", "https://proxy/sessions.x/v1"]
 )
 def test_of_any_other_address_only_openais_protocol_is_known(url: str) -> None:
-    assert model_variables(url) == {"OPENAI_API_KEY": "EMPTY", "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+    urls = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+    assert model_variables(url) == {"OPENAI_API_KEY": "EMPTY", **urls, "OPENAI_CUSTOM_HEADERS": None}
 
 
 def test_no_url_no_variables() -> None:

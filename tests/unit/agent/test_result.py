@@ -18,9 +18,9 @@ from strands.types.exceptions import (
     ModelThrottledException,
 )
 
-from agentcore_rl_toolkit.agent.json_values import jsonable
-from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import Result, ResultBuilder, classify
+from agentcore_rl_toolkit.agent.safe_values.json_values import jsonable
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.errors import RewardInvalid
 from agentcore_rl_toolkit.types import RolloutId, Status
 

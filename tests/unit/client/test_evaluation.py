@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.agent.redaction import Redactor
 from agentcore_rl_toolkit.agent.result import Result, ResultBuilder
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.cli.terminal.table import format_table
 from agentcore_rl_toolkit.client.evaluation import (
     Comparison,

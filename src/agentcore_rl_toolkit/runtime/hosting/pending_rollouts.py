@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...agent.redaction import Redactor
 from ...agent.result import Result, ResultBuilder, convert_partly, copy_request
+from ...agent.safe_values.redaction import Redactor
 from ...config import AgentCoreConfig
 from ...errors import AgentCoreRLError, NotSerializable, SessionLost
 from ...store import open_store

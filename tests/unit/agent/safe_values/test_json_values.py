@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.agent.json_values import dump_json, jsonable
-from agentcore_rl_toolkit.agent.redaction import Redactor
+from agentcore_rl_toolkit.agent.safe_values.json_values import dump_json, jsonable
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.errors import NotSerializable, ResultTooLarge
 
 plain = st.recursive(

@@ -26,7 +26,7 @@ def full_type_name(value: object) -> str:
     """The same with its module, except for built-in classes.
 
     >>> full_type_name(object()), full_type_name(Redactor())
-    ('object', 'agentcore_rl_toolkit.agent.redaction.Redactor')
+    ('object', 'agentcore_rl_toolkit.agent.safe_values.redaction.Redactor')
     """
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

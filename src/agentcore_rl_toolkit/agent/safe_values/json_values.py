@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from ..errors import NotSerializable, ResultTooLarge
+from ...errors import NotSerializable, ResultTooLarge
 from .describe import full_type_name, short_repr, type_name
 from .redaction import HIDDEN, Redactor
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.agent.json_values import jsonable
-from agentcore_rl_toolkit.agent.redaction import Redactor
+from agentcore_rl_toolkit.agent.safe_values.json_values import jsonable
+from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 
 
 def test_every_secret_of_a_request_is_hidden_wherever_it_turns_up() -> None:

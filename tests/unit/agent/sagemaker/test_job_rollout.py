@@ -1,0 +1,104 @@
+"""Requests of SageMaker jobs, in both spellings, and the token of their model calls."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agentcore_rl_toolkit import AgentCoreConfig
+from agentcore_rl_toolkit.agent.model_endpoint import JobModel, ModelEnvironment, find_model
+from agentcore_rl_toolkit.agent.sagemaker.job_rollout import JobRollout, bearer_token, is_aws
+from agentcore_rl_toolkit.errors import ConfigError
+
+ARN = "arn:aws:sagemaker:eu-west-1:123456789012:job/AgentRFT/math"
+SNAKE = {"job_arn": ARN, "trajectory_id": "t-1", "endpoint": "http://127.0.0.1:9000", "region": "eu-west-1"}
+CAMEL = {"jobArn": ARN, "rolloutId": "t-1", "endpoint": "http://127.0.0.1:9000/"}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"metadata": SNAKE, "inference_params": {"temperature": 0.7, "max_tokens": 5, "top_p": None}},
+        {"metadata": CAMEL, "inferenceParams": {"temperature": 0.7, "maxTokens": 5}},
+        {"metadata": CAMEL | {"trajectoryId": "t-1"}, "inferenceParams": {"temperature": 0.7, "maxTokens": 5}},
+    ],
+)
+def test_both_spellings_mean_the_same(payload: dict[str, Any]) -> None:
+    expected = JobRollout(
+        job_arn=ARN,
+        trajectory_id="t-1",
+        endpoint="http://127.0.0.1:9000",
+        region="eu-west-1",
+        base_url="http://127.0.0.1:9000/v1",
+        sampling_params={"temperature": 0.7, "max_tokens": 5},
+    )
+    assert JobRollout.read({"instance": {}, **payload}) == expected
+
+
+def test_a_model_that_the_trainer_names_wins() -> None:
+    named = {"metadata": SNAKE, "model_name": "qwen", "model_endpoint": "http://127.0.0.1:7/v1/"}
+    endpoint = find_model(named, AgentCoreConfig(base_url="http://prod/v1", model_id="prod"))
+    assert (endpoint.base_url, endpoint.model_id, endpoint.api_key) == ("http://127.0.0.1:7/v1", "qwen", "EMPTY")
+    assert endpoint.client_args["default_headers"] == {
+        "X-Amzn-SageMaker-Job-Arn": ARN,
+        "X-Amzn-SageMaker-Trajectory-Id": "t-1",
+    }
+
+
+def test_a_request_of_the_toolkits_own_is_not_a_jobs() -> None:
+    assert JobRollout.read({"metadata": SNAKE, "_rollout": {}}) is None
+    for other in (None, [], {}, {"metadata": None}, {"metadata": {"jobArn": ARN}}, {"metadata": {"rolloutId": "t"}}):
+        assert JobRollout.read(other) is None
+
+
+def test_without_a_region_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(ConfigError, match="region is unknown"):
+        JobRollout.read({"metadata": {"job_arn": "local-job", "trajectory_id": "t"}})
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://job-runtime.sagemaker.us-east-1.api.aws", True),
+        ("https://sagemaker.cn-north-1.amazonaws.com.cn/x", True),
+        ("http://job-runtime.sagemaker.us-east-1.api.aws", False),
+        ("https://evil-api.aws.example.com", False),
+        ("https://evilapi.aws", False),
+        ("https://amazonaws.com@evil.example", False),
+    ],
+)
+def test_only_awss_own_hosts_get_credentials(url: str, expected: bool) -> None:
+    assert is_aws(url) is expected
+
+
+def test_the_token_is_a_signed_url_that_names_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    prefix, _, encoded = bearer_token("eu-west-1").rpartition("-")
+    assert prefix == "sagemaker-api-key"
+    url = urlsplit("https://" + base64.b64decode(encoded).decode())
+    query = {name: values[0] for name, values in parse_qs(url.query).items()}
+    assert url.netloc == "sagemaker.amazonaws.com"
+    assert (query["Action"], query["Version"], query["X-Amz-Expires"]) == ("CallWithBearerToken", "1", "43200")
+    assert query["X-Amz-Credential"].startswith("AKIDEXAMPLE/")
+    assert query["X-Amz-Credential"].endswith("/eu-west-1/sagemaker/aws4_request")
+    assert len(query["X-Amz-Signature"]) == 64
+
+
+def test_two_trajectories_in_one_process_reach_neither() -> None:
+    environ: dict[str, str] = {"OPENAI_CUSTOM_HEADERS": "X-Team: a"}
+    environment = ModelEnvironment(environ)
+    first, second = (JobModel("http://job/v1", "EMPTY", (("X-Id", name),)) for name in ("a", "b"))
+    environment.enter(first)
+    assert environ["OPENAI_CUSTOM_HEADERS"] == "X-Id: a"
+    environment.enter(second)
+    assert "OPENAI_CUSTOM_HEADERS" not in environ
+    assert "invalid" in environ["OPENAI_BASE_URL"]
+    environment.leave(first)
+    environment.leave(second)
+    assert environ == {"OPENAI_CUSTOM_HEADERS": "X-Team: a"}
