@@ -161,7 +161,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "renderers": {"gateway/render/families.py"},
         "fastokens": {"gateway/render/tokenizer.py"},
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
-        | {"gateway/http/exports.py", "engine/remote/payload.py", "rollout/rollout_files.py"}
+        | {"gateway/http/exports.py", "engine/remote/payload.py"}
+        | {f"rollout/run_folder/{name}.py" for name in ("rollout_files", "run_reader")}
         | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,

@@ -9,7 +9,7 @@ from .failure_causes import Causes
 from .judge import FAILURES, Judge, failure_table
 from .options import UNALTERED, RolloutOptions
 from .rollout import Action, Group, Rollout
-from .rollout_files import RolloutWriter, read_rollouts
+from .run_folder.rollout_files import RolloutWriter, read_rollouts
 from .runner import RolloutRunner, run_rollouts
 from .step_metrics import merge_metrics, step_metrics
 

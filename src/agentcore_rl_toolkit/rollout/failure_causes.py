@@ -64,14 +64,28 @@ class Causes:
         return _HINTS.get(commonest.partition(":")[0])
 
     def _count(self, rollout: Rollout) -> None:
-        error = (rollout.error or "").strip().splitlines()
-        key = self._note(f"{rollout.why}: {error[0]}" if error else str(rollout.why))
+        key = self._note(_message_of(rollout))
         traceback = (rollout.result or {}).get("traceback")
         if isinstance(traceback, str):
             self._tracebacks.setdefault(key, traceback[-_LONGEST_TRACEBACK:])
 
     def _note(self, message: str) -> str:
-        key = _VARIES.sub("#", message[:_LONGEST_MESSAGE])
+        key = _general(message)
         self.counts[key] += 1
         self._messages.setdefault(key, message[:_LONGEST_MESSAGE])
         return key
+
+
+def cause_of(rollout: Rollout) -> str:
+    """Why a rollout was not trained on, without what varies between two reports of one cause."""
+    return _general(_message_of(rollout))
+
+
+def _message_of(rollout: Rollout) -> str:
+    error = (rollout.error or "").strip().splitlines()
+    why = rollout.why or rollout.status.value
+    return f"{why}: {error[0]}" if error else why
+
+
+def _general(message: str) -> str:
+    return _VARIES.sub("#", message[:_LONGEST_MESSAGE])

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..gateway.record.conversation import NOTHING_SAID, Transcript
 from ..gateway.record.trajectory import Fidelity, Row
 from ..types import Status
 
@@ -54,6 +55,12 @@ class Rollout:
     fidelity: Fidelity = NOTHING
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each station of the path took: `open`, `invoke`, `session` (of it, in model calls: `model`), `fold`."""
+    group: int | None = None
+    """The place of its row in the input of its step."""
+    transcript: Transcript = NOTHING_SAID
+    """Its turns as text."""
+    printed: str | None = None
+    """The end of what its session printed; None where the runtime doesn't say."""
 
     @property
     def reward(self) -> float | None:

@@ -33,6 +33,8 @@ _WARN_SECONDS = 30.0
 _PATIENCE = 1 / 30
 """The share of `outage_seconds` after which a row that fails alone is charged for each failure."""
 
+OnRollout = Callable[[Rollout], object]
+
 
 def run_rollouts(
     rows: Iterable[dict[str, Any]],
@@ -41,7 +43,7 @@ def run_rollouts(
     client: RolloutClient,
     gateway: Gateway,
     groups: int | None = None,
-    on_rollout: Callable[[Rollout], object] | None = None,
+    on_rollout: OnRollout | None = None,
     **options: Any,
 ) -> Iterator[Group]:
     """Run `n` rollouts of each row and yield complete groups as they finish.
@@ -74,20 +76,27 @@ class RolloutRunner:
         gateway: Gateway,
         options: RolloutOptions | None = None,
         *,
-        on_rollout: Callable[[Rollout], object] | None = None,
+        on_rollout: OnRollout | None = None,
     ) -> None:
         """`on_rollout` is called with every rollout as it ends, whatever becomes of it."""
         self.client, self.gateway = client, gateway
         self.options = options or RolloutOptions()
-        self.on_rollout = on_rollout
+        self._on_rollout = on_rollout
         self._loop = PrivateLoop("rollouts")
         self._failures = 0
         self._warned_at = float("-inf")
         self.outage = Outage()
 
-    def run(self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any) -> Iterator[Group]:
-        """Yield groups as they finish; `changes` to the options hold for this call."""
-        running = _Step(self, rows, groups, replace(self.options, **changes)).loop
+    def run(
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        groups: int | None = None,
+        on_rollout: OnRollout | None = None,
+        **changes: Any,
+    ) -> Iterator[Group]:
+        """Yield groups as they finish; `on_rollout` and `changes` to the options hold for this call."""
+        running = _Step(self, rows, groups, on_rollout, replace(self.options, **changes)).loop
         try:
             while (group := self._loop.run(running.next())) is not None:
                 yield group
@@ -95,10 +104,15 @@ class RolloutRunner:
             self._loop.run(running.close())
 
     async def run_async(
-        self, rows: Iterable[dict[str, Any]], *, groups: int | None = None, **changes: Any
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        groups: int | None = None,
+        on_rollout: OnRollout | None = None,
+        **changes: Any,
     ) -> AsyncIterator[Group]:
         """The same, for `async for`."""
-        running = _Step(self, rows, groups, replace(self.options, **changes)).loop
+        running = _Step(self, rows, groups, on_rollout, replace(self.options, **changes)).loop
         try:
             while (group := await running.next()) is not None:
                 yield group
@@ -113,10 +127,11 @@ class RolloutRunner:
         """Restart the count of failures in a row."""
         self._failures = 0
 
-    def ended(self, rollout: Rollout, options: RolloutOptions) -> None:
+    def ended(self, rollout: Rollout, options: RolloutOptions, on_rollout: OnRollout | None) -> None:
         """Count a rollout; too many failures in a row end the run, and so does too long an outage."""
-        if self.on_rollout is not None:
-            self.on_rollout(rollout)
+        for call in (self._on_rollout, on_rollout):
+            if call is not None:
+                call(rollout)
         if rollout.action is Action.STOP:
             raise RolloutsStopped(f"the failure table stops the run at {rollout.status.value}: {rollout.error}")
         if rollout.trained:
@@ -149,9 +164,14 @@ class _Step:
     """One call of `run`: which rows become groups, and which groups are kept."""
 
     def __init__(
-        self, runner: RolloutRunner, rows: Iterable[dict[str, Any]], groups: int | None, options: RolloutOptions
+        self,
+        runner: RolloutRunner,
+        rows: Iterable[dict[str, Any]],
+        groups: int | None,
+        on_rollout: OnRollout | None,
+        options: RolloutOptions,
     ) -> None:
-        self.runner, self.options = runner, options
+        self.runner, self.on_rollout, self.options = runner, on_rollout, options
         self._rows, self._wanted = enumerate(rows), groups
         self._open = self._kept = self._tokens = 0
         self._is_full = False
@@ -205,8 +225,8 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
         return len(self._trained) >= self._options.n
 
     def ended(self, job: Sample, outcome: Rollout, *, counts: bool) -> None:
-        rollout = self._options.judge.rollout(outcome)
-        self._step.runner.ended(rollout, self._options)
+        rollout = replace(self._options.judge.rollout(outcome), group=self._index)
+        self._step.runner.ended(rollout, self._options, self._step.on_rollout)
         if rollout.action is Action.REFILL:
             self._others.append(rollout)
             self._refill(counts)
@@ -214,8 +234,8 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
             (self._trained if rollout.trained else self._masked).append(rollout)
 
     def cancelled(self, job: Sample) -> None:
-        self._others.append(job.given_up())
-        self._step.runner.ended(self._others[-1], self._options)
+        self._others.append(replace(job.given_up(), group=self._index))
+        self._step.runner.ended(self._others[-1], self._options, self._step.on_rollout)
 
     def finished(self) -> None:
         n, places = self._options.n, [*self._trained, *self._masked]

@@ -17,6 +17,7 @@ from ..client import RolloutClient, RolloutFuture
 from ..client.attempt import failure_of
 from ..errors import GatewayFault, RewardInvalid
 from ..gateway.gateway import Gateway
+from ..gateway.record.trajectory import Trajectories
 from ..types import Status
 from .options import RolloutOptions
 from .rollout import NOT_NEEDED, Action, Rollout
@@ -39,6 +40,8 @@ class Sample:
         self._id = str(uuid.uuid4())
         self._seconds: dict[str, float] = {}
         self._since: float | None = None
+        self._folded: Trajectories | None = None
+        """The turns of a sample that was cancelled."""
 
     async def run(self) -> Rollout:
         """Run the sample; returns a rollout that the judge has not seen yet."""
@@ -62,13 +65,19 @@ class Sample:
         self._passed("session")
         folded = await self._gateway.trajectories_async(self._id)
         self._passed("fold")
-        seconds = self._seconds | {"model": folded.model_seconds}
-        return replace(rollout, rows=folded.rows, fidelity=folded.fidelity, seconds=seconds)
+        return self._with_turns(rollout, folded)
 
     def given_up(self) -> Rollout:
         """The rollout of a sample that was cancelled because its group was complete without it."""
         ended = self._rollout(Status.CANCELLED, error=NOT_NEEDED)
-        return replace(ended, session_id=None if self._since is None else self._id, why=NOT_NEEDED)
+        ended = replace(ended, session_id=None if self._since is None else self._id, why=NOT_NEEDED)
+        return ended if self._folded is None else self._with_turns(ended, self._folded)
+
+    def _with_turns(self, rollout: Rollout, folded: Trajectories) -> Rollout:
+        seconds = self._seconds | {"model": folded.model_seconds}
+        return replace(
+            rollout, rows=folded.rows, fidelity=folded.fidelity, transcript=folded.transcript, seconds=seconds
+        )
 
     async def _open(self) -> dict[str, Any]:
         options = self._options
@@ -100,6 +109,8 @@ class Sample:
         except asyncio.CancelledError:
             if future is not None:
                 await future.cancel_async()
+            with contextlib.suppress(GatewayFault):
+                self._folded = await self._gateway.trajectories_async(self._id)
             raise
         except Exception as error:
             status, text = failure_of(error, self._input_id)

@@ -1,7 +1,7 @@
 """The rollouts of a run, step by step, and the frame around a trainer: evaluate, train, save, evaluate, summarize.
 
     step k:  rows → sessions → gateway → engine        (weights after k updates)
-             rollouts → rollouts/step-k.jsonl → the trainer → k + 1
+             rollouts → the run's folder → the trainer → k + 1
 
 Several processes may share a run: each runs its part of a step's rows and of the held-out rows.
 """
@@ -14,19 +14,20 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...client.evaluation import Outcome, Summary, summarize
 from ...engine import Engine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
 from ...gateway.gateway import Gateway
-from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutWriter, merge_metrics, read_rollouts, step_metrics
+from ...rollout import Causes, Group, Rollout, RolloutRunner, merge_metrics, step_metrics
+from ...rollout.run_folder import RunPart, RunWriter
 from ...rows import read_rows
 from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
+from .checkpoint_folder import CheckpointFolder
 from .report import Report, run_totals
-from .run_folder import RunFolder
 
 _MOST_EMPTY_STEPS = 3
 """This many steps in a row without anything to train on end the run."""
@@ -40,12 +41,13 @@ class TrainingLoop:
 
     runner: RolloutRunner
     gateway: Gateway
+    writer: RunWriter
 
     def __init__(
         self,
         settings: LoopSettings,
         report: Report,
-        folder: RunFolder,
+        folder: CheckpointFolder,
         *,
         version: Callable[[], int],
         update_engine: Callable[[int], None],
@@ -68,6 +70,7 @@ class TrainingLoop:
         self._held_out_rollouts: dict[int, dict[str, Rollout]] = {}
         self._began = time.monotonic()
         self._causes, self._empty_steps = Causes(), 0
+        self._part: RunPart | None = None
 
     def run(
         self,
@@ -82,6 +85,7 @@ class TrainingLoop:
         """Train from step `start` (None for a new run) and return the summary. `save` writes a checkpoint."""
         options = self.settings.rollout_options(model, self._version)
         with (
+            RunWriter(self.folder.path, process=self._process) as self.writer,
             Gateway(engine, tokenizer=tokenizer, **self.settings.gateway) as gateway,
             self.settings.client() as client,
             contextlib.closing(RolloutRunner(client, gateway, options)) as runner,
@@ -89,14 +93,16 @@ class TrainingLoop:
         ):
             self.gateway, self.runner = gateway, runner
             self.report.say(gateway.abilities.line)
+            if self._process == 0:
+                self.writer.describe(**self._describe())
             if start is None:
-                self.evaluate(0)
+                self.evaluate(0, "before")
             else:
                 self._resume(start)
             interrupted = self._train(train, save)
             if not interrupted:
                 save()
-                self.evaluate(self._version())
+                self.evaluate(self._version(), "after")
             return self._finish(interrupted=interrupted, decode=tokenizer.decode)
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
@@ -104,10 +110,11 @@ class TrainingLoop:
         began = time.monotonic()
         self._update_engine(step)
         self.runner.failures_reset()
-        with RolloutWriter(self.folder.rollouts(step)) as writer:
-            self.runner.on_rollout = writer.write
-            groups = list(self.runner.run(self._supply(rows, step), groups=len(rows)))
-            self.runner.on_rollout = None
+        with self.writer.part("train", step) as part:
+            self._part, groups = part, []
+            for group in self.runner.run(self._supply(rows, step), groups=len(rows), on_rollout=part.write):
+                part.add_group(group)
+                groups.append(group)
         self._measure(groups, time.monotonic() - began)
         self._causes.add(groups)
         empty = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
@@ -118,42 +125,42 @@ class TrainingLoop:
             self._warn_about_equal_rewards(groups)
         return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: len(rows)]
 
+    def add_advantages(self, advantages: Mapping[str, float]) -> None:
+        """Note the advantages of the latest step's rollouts, by session."""
+        if self._part is not None:
+            self._part.add_advantages(advantages)
+
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate between two steps, if `eval_every` asks for it; the last step is evaluated after training."""
         every = self.settings.eval_every
         if every and step % every == 0 and step < self.settings.steps:
             self.evaluate(step)
 
-    def evaluate(self, step: int) -> None:
+    def evaluate(self, step: int, phase: str = "at_step") -> None:
         """Run the held-out rows, unless they have been run with these weights."""
         if not self.held_out or step in self.evaluations:
             return
         self._update_engine(step)
         self.runner.failures_reset()
-        path = self.folder.evaluation(step)
-        unfinished = path.with_name(f"unfinished-{path.name}")
-        unfinished.unlink(missing_ok=True)
         rollouts: list[Rollout] = []
-        with RolloutWriter(unfinished) as writer:
+        with self.writer.part(phase, step) as part:
 
             def keep(rollout: Rollout) -> None:
-                writer.write(rollout)
+                part.write(rollout)
                 rollouts.append(rollout)
 
-            self.runner.on_rollout = keep
             mine = self.held_out[self._process :: self._processes]
-            for _ in self.runner.run(mine, n=self.settings.eval_samples, oversample=0, max_batch_tokens=None):
+            options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
+            for _ in self.runner.run(mine, on_rollout=keep, **options):
                 pass
-            self.runner.on_rollout = None
-        unfinished.rename(path)
         self._add_evaluation(step, rollouts)
 
     # --- the frame ---------------------------------------------------------------------------------------------------
 
     def _resume(self, step: int) -> None:
         self.report.resume(step)
-        for at, path in self.folder.evaluations():
-            self._add_evaluation(at, list(read_rollouts(path)))
+        for at, rollouts in self.writer.evaluations():
+            self._add_evaluation(at, rollouts)
 
     def _train(self, train: Callable[[], None], save: Callable[[], None]) -> bool:
         """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""
@@ -198,6 +205,13 @@ class TrainingLoop:
         if step and not first["trained"] and not interrupted:
             raise self._nothing_trained(f"nothing could be trained on in {step} steps")
         return first
+
+    def _describe(self) -> dict[str, Any]:
+        """What `run.json` says: enough to know the run by, and nothing secret."""
+        settings = self.settings
+        names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
+        known = {name: getattr(settings, name) for name in (*names, "temperature", "timeout", "lora_rank")}
+        return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from typing import Any
 from ...errors import ConfigError
 from ...gateway.gateway import Gateway
 from ...gateway.render.tokenizer import load_tokenizer
-from ...rollout import UNALTERED, Rollout, RolloutRunner, RolloutWriter
+from ...rollout import UNALTERED, Rollout, RolloutRunner
+from ...rollout.run_folder import RunPart, RunWriter
 from .backend import SlimeSettings
 from .convert import Replay
 from .router import RouterEngine, router_url
@@ -33,8 +34,9 @@ class HookResources:
         self.settings = read_settings(args)
         self.replay = replay_shape(args)
         self._newest_version = 0
-        self._writer: RolloutWriter | None = None
+        self._part: RunPart | None = None
         with ExitStack() as stack:
+            self._run = stack.enter_context(RunWriter(self.settings.folder))
             tokenizer = load_tokenizer(args.hf_checkpoint)
             self.decode: Callable[[list[int]], str] = tokenizer.decode
             self.padding = tokenizer.pad_token_id or tokenizer.eos_token_id or 0
@@ -54,21 +56,19 @@ class HookResources:
         self._stack.close()
 
     @contextmanager
-    def writing(self, kind: str, step: int) -> Iterator[None]:
-        """Write the rollouts that end in the block to a file of the step; it replaces that of an earlier attempt."""
-        path = self.settings.folder / kind / f"step-{step:06d}.jsonl"
-        path.unlink(missing_ok=True)
+    def writing(self, phase: str, step: int) -> Iterator[RunPart]:
+        """Write the rollouts that end in the block to the step's file; they replace those of an earlier attempt."""
         self.runner.failures_reset()
-        with RolloutWriter(path) as writer:
-            self._writer = writer
+        with self._run.part(phase, step) as part:
+            self._part = part
             try:
-                yield
+                yield part
             finally:
-                self._writer = None
+                self._part = None
 
     def _add_rollout(self, rollout: Rollout) -> None:
-        if self._writer is not None:
-            self._writer.write(rollout)
+        if self._part is not None:
+            self._part.write(rollout)
         for version in (version for row in rollout.rows for version, _, _ in row.versions):
             if version.isdecimal():  # slime counts its weights; before its first update SGLang reports a word
                 self._newest_version = max(self._newest_version, int(version))

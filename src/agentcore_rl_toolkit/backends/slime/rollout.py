@@ -64,8 +64,10 @@ class _RowSupply:
 
 def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _RowSupply) -> Any:
     options = rollout_options(args) | {"n": args.n_samples_per_prompt}
-    with resources.writing("rollouts", rollout_id):
+    with resources.writing("train", rollout_id) as part:
         groups = list(resources.runner.run(supply, groups=args.rollout_batch_size, **options))
+        for group in groups:
+            part.add_group(group)
     groups.sort(key=lambda group: group.index)
     samples = [to_samples(group, supply.drawn[group.index], resources.decode, resources.replay) for group in groups]
     samples = [group for group in samples if group]
@@ -83,7 +85,7 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
 def _evaluate(resources: HookResources, args: Any, rollout_id: int) -> Any:
     data: dict[str, dict[str, Any]] = {}
     metrics: dict[str, float] = {}
-    with resources.writing("evaluations", rollout_id):
+    with resources.writing("at_step" if rollout_id else "before", rollout_id):
         for dataset in getattr(args, "eval_datasets", None) or []:
             data[dataset.name], failed = _evaluate_dataset(resources, args, dataset)
             metrics[f"eval/{dataset.name}/agentcore/failed"] = failed

@@ -18,8 +18,8 @@ from typing import Any
 
 from ...engine.tinker import TinkerEngine
 from ...gateway.render.tokenizer import load_tokenizer
+from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
-from ..loop.run_folder import RunFolder
 from ..loop.training_loop import TrainingLoop, delay_interrupt
 from .backend import TinkerSettings
 from .convert import to_examples
@@ -39,7 +39,7 @@ class _TinkerRun:
         self.settings, self.report = settings, report
         self.step = 0
         """Updates so far: the version of the weights."""
-        self.folder = RunFolder(settings, is_complete)
+        self.folder = CheckpointFolder(settings, is_complete)
         self.loop = TrainingLoop(
             settings, report, self.folder, version=lambda: self.step, update_engine=self._update_engine
         )
@@ -78,6 +78,7 @@ class _TinkerRun:
         rows = rows_of_step(self.loop.rows, self.step, settings.rows_per_step, settings.seed)
         groups = self.loop.groups(rows, self.step)
         examples = to_examples(groups, scale=settings.scale_advantages, per=settings.per)
+        self.loop.add_advantages({one.rollout.session_id or "": one.advantage for one in examples})
         rolled = time.monotonic()
         with delay_interrupt():
             figures = self.weights.update(examples)

@@ -33,6 +33,8 @@ class TrlBatch:
     """Rows without a slot, with the slot of their rollout."""
     trained: int = 0
     """Slots that hold a rollout; the others hold padding."""
+    sessions: dict[int, str] = field(default_factory=dict)
+    """The session of the rollout in each slot that holds one."""
 
     def fields(self) -> dict[str, Any]:
         """The return value of `rollout_func`."""
@@ -56,6 +58,7 @@ def to_batch(groups: Sequence[Group], n: int, padding: int, count: int | None = 
                 continue
             first, *others = rollout.rows
             batch.more.extend((len(batch.prompt_ids), row) for row in others)
+            batch.sessions[len(batch.prompt_ids)] = rollout.session_id or ""
             _fill_slot(batch, split_row(first), rollout.reward, first.weight)
             batch.trained += 1
     while count is not None and len(batch.prompt_ids) < count * n:

@@ -46,6 +46,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Stops the sampler while its weights change."""
         self.step_metrics: dict[str, float] = {}
         """Logged together with TRL's own metrics."""
+        self.add_advantages: Callable[[dict[str, float]], None] = lambda known: None
+        """Called with the advantages of a step's rollouts, by session."""
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
             raise ConfigError(
                 "a group would be split over processes: the rollouts of a step and process must be a multiple of "
@@ -98,6 +100,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         slots, more = len(self._batch.weights), self._batch.more
         count, trained = self._agree_on_size(slots + len(more), self._batch.trained)
         advantages = output["advantages"]
+        self.add_advantages({session: float(advantages[slot]) for slot, session in self._batch.sessions.items()})
         weights = [1.0] * (slots + len(more))
         if self.loss_type in ROW_MEANS:
             weights = [*self._batch.weights, *(row.weight for _, row in more)]

@@ -22,8 +22,8 @@ from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout import Group
+from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
-from ..loop.run_folder import RunFolder
 from ..loop.training_loop import TrainingLoop
 from .backend import TrlSettings
 from .colocated import ColocatedEngine
@@ -49,7 +49,7 @@ class TrlRun:
         self.settings, self.state = settings, PartialState(cpu=settings.device == "cpu")
         first = self.state.is_main_process
         self.report = report if report is not None and first else Report(settings, quiet=not first)
-        self.folder = RunFolder(settings, _is_complete, process=self.state.process_index)
+        self.folder = CheckpointFolder(settings, _is_complete)
         self.loop = TrainingLoop(
             settings,
             self.report,
@@ -83,6 +83,7 @@ class TrlRun:
             peft_config=adapter_config(settings),
             callbacks=[_LoopCallback(self.loop)],
         )
+        self.trainer.add_advantages = self.loop.add_advantages
         self.engine = self.open_engine(tokenizer)
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
         return self.loop.run(

@@ -23,7 +23,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 
 from ...client import RolloutClient
 from ...gateway.gateway import Gateway
-from ...rollout import UNALTERED, Group, Rollout, RolloutRunner, RolloutWriter
+from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
+from ...rollout.run_folder import RunWriter
 from ...types import Status
 from .compose import RolloutConfig
 from .convert import measured_rollouts, to_outputs, to_validation_outputs, trained_rollouts
@@ -89,13 +90,11 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         await stack.enter_async_context(gateway)
         client: RolloutClient = await asyncio.to_thread(settings.client().__enter__)
         stack.push(client.__exit__)
-        folder = settings.folder / "rollouts"
-        folder.mkdir(parents=True, exist_ok=True)
-        writer = stack.enter_context(RolloutWriter(folder / f"worker-{number}.jsonl"))
+        self._run = stack.enter_context(RunWriter(settings.folder, process=number))
         figures = GroupWriter(settings.folder, number, settings.failed_reward)
         self._figures = stack.enter_context(closing(figures))
         options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
-        self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options, on_rollout=writer.write)))
+        self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
         self._groups = asyncio.Semaphore(max(1, settings.concurrency // (settings.n + settings.oversample)))
 
     async def close(self) -> None:
@@ -121,7 +120,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         status = "failure"
         try:
             async with self._groups:
-                group = await self._run_group(prompt, sampling_params, validate)
+                group = await self._run_group(prompt, sampling_params, trajectory)
             given = await self._hand_over(group, prompt, validate)
             status = "finished" if given else status
             if validate:
@@ -134,14 +133,19 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         finally:
             await tq.async_kv_put(**place, tag={"status": status})
 
-    async def _run_group(self, prompt: dict[str, Any], sampling: dict[str, Any], validate: bool) -> Group:
+    async def _run_group(self, prompt: dict[str, Any], sampling: dict[str, Any], trajectory: dict[str, Any]) -> Group:
+        validate, step = trajectory["validate"], int(trajectory["step"])
+        phase = "train" if not validate else "at_step" if step > 0 else "before"
+        part = self._run.shared_part(phase, step)
         rollout = self.config.actor_rollout_ref.rollout
         n = prompt.get("__rollout_n__") or (rollout.val_kwargs.n if validate else rollout.n)
         enforced = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
         if self._settings.max_tokens is not None:
             enforced["max_tokens"] = self._settings.max_tokens
         changes: dict[str, Any] = {"n": int(n), "enforced": enforced} | ({"oversample": 0} if validate else {})
-        return await anext(self._runner.run_async([dict(prompt["payload"])], **changes))
+        group = await anext(self._runner.run_async([dict(prompt["payload"])], on_rollout=part.write, **changes))
+        part.add_group(group)
+        return group
 
     async def _hand_over(self, group: Group, prompt: dict[str, Any], validate: bool) -> list[Rollout]:
         """Give verl a group's outputs; returns the rollouts they are from."""

@@ -55,13 +55,17 @@ class Choice:
     def __init__(self, request: ChoiceRequest, engine: Engine, gate: WeightGate, reader: ReplyReader) -> None:
         self.request, self.plan = request, request.plan
         self.draft, self.began = Draft(time.time()), time.monotonic()
+        self.waited = 0.0
+        """Seconds in which the gate was closed."""
         self._engine, self._gate, self._reader = engine, gate, reader
         self._stream = reader.open_stream(self.plan, streamed=request.piece is not None)
 
     async def sample(self) -> str:
         """Sample to the end; gives the reason why it ended."""
         for _ in range(_MOST_RESUMPTIONS):
+            asked = time.monotonic()
             await self._gate.wait_open()
+            self.waited += time.monotonic() - asked
             finish = await self._sample_once()
             if finish != "abort":
                 return finish

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..record.log import Log
 from ..record.reasons import ABORTED, ENGINE_ERROR, UNDELIVERED
 from ..record.session import CallAnswer, ChoiceOutcome, Session
 from ..record.session_table import SessionTable
-from ..record.trajectory import Trajectories, fold
+from ..record.trajectory import Trajectories, fold, mask_reasons
 from ..render.capabilities import Abilities, probe_abilities, warn_of_rows
 from ..render.renderer import ChatRenderer
 from .chat import ChatCall, Reply, TextCall
@@ -153,7 +153,8 @@ class Core:
         folded = fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
         if not self._warned_of_rows:
             self._warned_of_rows = warn_of_rows(session.id, folded.fidelity)
-        return folded
+        reasons = mask_reasons(session.tree.turns, mask_truncated=truncated)
+        return replace(folded, transcript=session.transcript.transcript(session.tree.turns, reasons))
 
     async def resolve_model(self, asked: str | None, session: Session) -> str | None:
         """The engine's name for the model that a call asks for."""

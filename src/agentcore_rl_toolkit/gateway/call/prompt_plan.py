@@ -66,6 +66,17 @@ class PromptPlan:
         """The messages that the bridged turn has not seen."""
         return self.call.messages[self.used :] if isinstance(self.call, ChatCall) else []
 
+    def said_since(self) -> list[Message]:
+        """The messages after the turn that the conversation continues; a raw prompt counts as one."""
+        if isinstance(self.call, ChatCall):
+            return self.call.messages[self.match.messages :] if self.match.turn is not None else self.call.messages
+        return [{"role": "text", "content": self.call.prompt if isinstance(self.call.prompt, str) else "(token ids)"}]
+
+    def tool_names(self) -> list[str]:
+        """The names of the tools that the model may call."""
+        tools = self.call.known_tools if isinstance(self.call, ChatCall) else []
+        return [str(tool.get("function", tool).get("name", "")) for tool in tools]
+
     def count_omitted(self) -> dict[str, int]:
         """What is new and not shown to the model, by kind: parts of messages, and the API's own tools."""
         kinds: Counter[str] = Counter()

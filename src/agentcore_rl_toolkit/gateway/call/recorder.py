@@ -36,11 +36,13 @@ class TurnRecorder:
         turn = self._make_turn(session, choice, reply, finish, masked)
         plan.sibling = plan.sibling or turn
         self._count(turn)
-        known: dict[str, Any] = {"messages": plan.new_messages(), "text": None, "end": b"", "asked": b"", "kept": None}
+        new, tools = plan.new_messages(), plan.tool_names()
+        known: dict[str, Any] = {"messages": new, "text": None, "end": b"", "asked": b"", "kept": None, "tools": tools}
         if masked is None:
             known |= _remember(session, plan, turn, reply)
         session.tree.add(turn, known["end"], known["asked"], reply if known["end"] else None)
         session.made_calls.add(reply.tool_calls)
+        session.transcript.add(turn, plan.match.turn, plan.said_since(), reply, tools)
         if self._log is not None and not session.gone:
             tops = {"tops": choice.draft.tops} if choice.draft.tops else {}
             self._log.write_turn(session, turn, reply, answer, **known, **tops)
@@ -88,6 +90,7 @@ class TurnRecorder:
             omitted=plan.count_omitted() if plan.sibling is None else {},
             started=draft.started,
             seconds=time.monotonic() - choice.began,
+            waited=choice.waited,
             uid=choice.request.uid,
         )
 

@@ -176,6 +176,7 @@ class Log:
             omitted=turn.omitted,
             started=turn.started,
             seconds=turn.seconds,
+            waited=turn.waited,
             uid=turn.uid,
             reply=reply,
             answer=(answer.request, answer.uid, answer.created, answer.model, answer.choices),

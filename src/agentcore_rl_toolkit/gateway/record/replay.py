@@ -100,10 +100,13 @@ def _replay_turn(session: Session, record: dict[str, Any]) -> None:
         omitted=record["omitted"],
         started=record["started"],
         seconds=record["seconds"],
+        waited=record.get("waited", 0.0),
         uid=record["uid"],
     )
     reply = Reply(**record["reply"] | {"tool_calls": [ToolCall(**call) for call in record["reply"]["tool_calls"]]})
     session.tree.add(turn, record["end"], record["asked"], reply if record["end"] else None)
+    before = turn.parent if turn.origin == "bridge" else None
+    session.transcript.add(turn, before, record["messages"], reply, record.get("tools", ()))
     if record["text"] is not None:
         session.texts.append((*record["text"], turn))
     if turn.masked in (None, SIDE_CALL):

@@ -16,7 +16,7 @@ from ...errors import GatewayFault
 from ..call.chat import Reply
 from ..call.side_calls import SideCalls
 from ..wire.openai.sampling import SAMPLING, read_sampling
-from .conversation import StoredConversation
+from .conversation import StoredConversation, TranscriptKeeper
 from .tree import MadeCalls, Tree
 from .turn import Tokens, Turn
 
@@ -147,6 +147,7 @@ class Session:
         """Plain completions: length and hash of prompt and reply together, the reply's length, the turn."""
         self.conversations: dict[str, StoredConversation] = {}
         """Conversations that calls can continue by id, by the id of the turn they ended in."""
+        self.transcript = TranscriptKeeper()
         self.enforced = read_sampling(settings.enforced)
         self.defaults = read_sampling(settings.sampling)
         self.side_calls = SideCalls(settings.side_calls) if settings.side_calls is not None else None

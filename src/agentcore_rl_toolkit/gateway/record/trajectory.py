@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from .conversation import NOTHING_SAID, Transcript
 from .reasons import CHANGED, NO_LOGPROB, SIDE_CALL, TRUNCATED, UNAVOIDABLE, UNDELIVERED
 from .turn import Turn
 
@@ -103,6 +104,8 @@ class Trajectories:
     fidelity: Fidelity
     model_seconds: float = 0.0
     """How long its model calls took, all together."""
+    transcript: Transcript = NOTHING_SAID
+    """The same turns as text."""
 
 
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool = False) -> Trajectories:
@@ -110,7 +113,7 @@ def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool =
 
     `mask_truncated` leaves out turns that were cut at the token limit; `damaged` says that these are not all turns.
     """
-    reasons = _reasons(turns, mask_truncated)
+    reasons = mask_reasons(turns, mask_truncated=mask_truncated)
     masked: Counter[str] = Counter()
     for turn in turns:
         reason = reasons.get(turn)
@@ -149,7 +152,7 @@ def _unbridged(turns: Sequence[Turn]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _reasons(turns: Sequence[Turn], mask_truncated: bool) -> dict[Turn, str]:
+def mask_reasons(turns: Sequence[Turn], *, mask_truncated: bool = False) -> dict[Turn, str]:
     """Why a turn is masked, for those that are."""
     # A client that continues a reply has received it. A prompt that only begins with some of the same tokens doesn't
     # continue it, and neither does another choice of the same call, which shares its prompt.

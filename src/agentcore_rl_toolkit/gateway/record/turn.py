@@ -87,6 +87,8 @@ class Turn:
     """New parts of the prompt that the client sent and the model doesn't see, counted by kind."""
     started: float = 0.0
     seconds: float = 0.0
+    waited: float = 0.0
+    """Of these, seconds in which the gateway held it back because weights were being updated."""
     uid: str = ""
     """The id of its response, and the start of its tool calls' ids."""
     prompt_length: int = field(init=False)

@@ -1,12 +1,16 @@
 """Rollouts on disk: written as they finish, one line each, and read back whole.
 
 `.jsonl` is JSON lines and can be appended to; `.parquet` has the same columns, needs pyarrow and is readable only after
-`close()`. Readers skip a last line that a kill cut off; every other broken line is an error.
+`close()`. Readers skip a last line that a kill cut off; every other broken line is an error. Token ids, masks and
+logprobs are base64 of little-endian arrays: as JSON numbers they would take forty times as long to write. Files of
+schema version 1 have numbers and no text, and are still read.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 import threading
@@ -18,13 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.base import IDS
-from ..errors import ConfigError
-from ..gateway.record.trajectory import Fidelity, RouteTable, Row, TurnSpan
-from ..types import Status
-from .rollout import Action, Rollout
+from ...engine.base import IDS
+from ...errors import ConfigError
+from ...gateway.record.conversation import NOTHING_SAID, Transcript
+from ...gateway.record.trajectory import Fidelity, RouteTable, Row, TurnSpan
+from ...types import Status
+from ..rollout import Action, Rollout
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_READ = (1, 2)
+_IDS, _LOGPROBS = "<u4", "<f4"
 _BATCH = 64  # rollouts in a row group of a Parquet file
 
 
@@ -34,6 +41,7 @@ def rollout_fields(rollout: Rollout) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "input_id": rollout.input_id,
         "session_id": rollout.session_id,
+        "group": rollout.group,
         "sample": rollout.sample,
         "status": rollout.status.value,
         "action": rollout.action.value,
@@ -45,14 +53,16 @@ def rollout_fields(rollout: Rollout) -> dict[str, Any]:
         "rows": [_row_fields(row) for row in rollout.rows],
         "fidelity": asdict(rollout.fidelity),
         "seconds": {station: round(taken, 6) for station, taken in rollout.seconds.items()},
+        "transcript": rollout.transcript.to_fields(),
+        "printed": rollout.printed,
     }
 
 
 def read_fields(fields: dict[str, Any]) -> Rollout:
     """The inverse of `rollout_fields`."""
     version = fields.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ConfigError(f"a rollout has schema version {version}; this package reads {SCHEMA_VERSION}")
+    if version not in _READ:
+        raise ConfigError(f"a rollout has schema version {version}; this package reads {' and '.join(map(str, _READ))}")
     return Rollout(
         input_id=fields["input_id"],
         session_id=fields["session_id"],
@@ -67,15 +77,17 @@ def read_fields(fields: dict[str, Any]) -> Rollout:
         rows=tuple(_read_row(row) for row in fields["rows"]),
         fidelity=Fidelity(**fields["fidelity"]),
         seconds=fields["seconds"],
+        group=fields.get("group"),
+        transcript=Transcript.from_fields(fields["transcript"]) if fields.get("transcript") else NOTHING_SAID,
+        printed=fields.get("printed"),
     )
 
 
 def _row_fields(row: Row) -> dict[str, Any]:
-    logprobs = [None if np.isnan(value) else float(value) for value in row.logprobs]
     return {
-        "token_ids": row.token_ids.tolist(),
-        "loss_mask": row.loss_mask.tolist(),
-        "logprobs": logprobs,
+        "token_ids": _pack(np.frombuffer(row.token_ids, np.uint32).astype(_IDS) if row.token_ids else b""),
+        "loss_mask": _pack(np.packbits(row.loss_mask)),
+        "logprobs": _pack(row.logprobs.astype(_LOGPROBS)),
         "weight": row.weight,
         "prompt_length": row.prompt_length,
         "spans": [asdict(span) for span in row.spans],
@@ -85,10 +97,11 @@ def _row_fields(row: Row) -> dict[str, Any]:
 
 
 def _read_row(fields: dict[str, Any]) -> Row:
+    ids, mask, logprobs = _read_arrays(fields["token_ids"], fields["loss_mask"], fields["logprobs"])
     return Row(
-        token_ids=array(IDS, fields["token_ids"]),
-        loss_mask=np.array(fields["loss_mask"], dtype=np.uint8),
-        logprobs=np.array([np.nan if value is None else value for value in fields["logprobs"]], dtype=np.float32),
+        token_ids=ids,
+        loss_mask=mask,
+        logprobs=logprobs,
         weight=fields["weight"],
         prompt_length=fields["prompt_length"],
         spans=tuple(TurnSpan(**span) for span in fields["spans"]),
@@ -97,14 +110,31 @@ def _read_row(fields: dict[str, Any]) -> Row:
     )
 
 
+def _read_arrays(ids: Any, mask: Any, logprobs: Any) -> tuple[array[int], Any, Any]:
+    """The arrays of a row: base64, or the numbers of schema version 1."""
+    if isinstance(ids, list):
+        known = np.array([np.nan if value is None else value for value in logprobs], dtype=np.float32)
+        return array(IDS, ids), np.array(mask, dtype=np.uint8), known
+    packed = np.frombuffer(base64.b64decode(ids), _IDS).astype(np.uint32)
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), count=len(packed))
+    known = np.frombuffer(base64.b64decode(logprobs), _LOGPROBS).astype(np.float32)
+    if len(known) != len(packed):
+        raise ValueError(f"{len(packed)} token ids and {len(known)} logprobs")
+    return array(IDS, packed.tobytes()), bits, known
+
+
+def _pack(values: Any) -> str:
+    return base64.b64encode(values if isinstance(values, bytes) else values.tobytes()).decode()
+
+
 def _routes_fields(routes: RouteTable) -> dict[str, Any]:
     """Numbers in base64, in as few bytes as hold the largest expert's."""
     kind = next(kind for kind in ("|u1", "<u2", "<i4") if routes.data.max(initial=0) <= np.iinfo(kind).max)
     return {
         "dtype": kind,
         "width": routes.data.shape[1],
-        "data": base64.b64encode(routes.data.astype(kind).tobytes()).decode(),
-        "known": base64.b64encode(routes.known.tobytes()).decode(),
+        "data": _pack(routes.data.astype(kind)),
+        "known": _pack(routes.known),
     }
 
 
@@ -127,24 +157,28 @@ class RolloutWriter:
         self._lock = threading.Lock()
         self._lines: list[dict[str, Any]] = []
         self._file = None
+        self._end = 0
         if self.path.suffix == ".jsonl":
-            self._file = self.path.open("a", encoding="utf-8")
-            _end_with_a_line(self.path)
+            self._file = self.path.open("ab", buffering=0)
+            self._end = end_with_a_line(self.path)
         else:
             self._parquet, self._schema, self._table = _open_parquet(self.path)
 
-    def write(self, rollout: Rollout) -> None:
-        """Append a rollout; a line is flushed before this returns."""
+    def write(self, rollout: Rollout) -> tuple[int, int]:
+        """Append a rollout; gives where its line begins and how long it is. A line is flushed before this returns."""
         fields = rollout_fields(rollout)
         fields["payload"] = _writable(fields["payload"])
         with self._lock:
             if self._file is not None:
-                self._file.write(json.dumps(fields, separators=(",", ":")) + "\n")
-                self._file.flush()
-                return
+                line = _line(fields)
+                place = self._end
+                write_all(self._file, line, place)
+                self._end += len(line)
+                return place, len(line)
             self._lines.append(_flat(fields))
             if len(self._lines) >= _BATCH:
                 self._flush()
+            return 0, 0
 
     def close(self) -> None:
         with self._lock:
@@ -172,15 +206,19 @@ def read_rollouts(path: str | Path) -> Iterator[Rollout]:
     if path.suffix == ".parquet":
         yield from _read_parquet(path)
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return  # cut off while it was written
-            try:
-                rollout = read_fields(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise ConfigError(f"{path}, line {number} is not a rollout: {error!r}") from None
-            yield rollout
+            yield read_line(line, f"{path}, line {number}")
+
+
+def read_line(line: bytes, where: str) -> Rollout:
+    """The rollout of one line; `where` names it in an error."""
+    try:
+        return read_fields(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not a rollout: {error!r}") from None
 
 
 def _writable(payload: Any) -> Any:
@@ -192,8 +230,27 @@ def _writable(payload: Any) -> Any:
     return payload
 
 
-def _end_with_a_line(path: Path) -> None:
-    """Remove a line that a kill cut off, so that the next one starts on its own."""
+def _line(fields: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half a character
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def write_all(file: io.FileIO, data: bytes, end: int) -> None:
+    """Append `data` to a file of size `end`, or leave the file as it was: a full disk takes a part."""
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
+
+
+def end_with_a_line(path: Path) -> int:
+    """Remove a line that a kill cut off, so that the next one starts on its own; gives the size that is left."""
     with path.open("rb+") as file:
         end = whole = file.seek(0, os.SEEK_END)
         while whole:
@@ -205,6 +262,7 @@ def _end_with_a_line(path: Path) -> None:
                 break
         if whole < end:
             file.truncate(whole)
+        return whole
 
 
 def _open_parquet(path: Path) -> tuple[Any, Any, Any]:
@@ -229,21 +287,22 @@ def _read_parquet(path: Path) -> Iterator[Rollout]:
                 yield read_fields(known)
 
 
-_JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds")
+_JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds", "transcript")
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields without a fixed shape become JSON columns; Parquet takes no half characters, so they are replaced."""
     flat = {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
-    for name in ("error", "input_id"):
+    for name in ("error", "input_id", "printed"):
         if fields[name] is not None:
             flat[name] = fields[name].encode(errors="replace").decode()
     return flat
 
 
 def _schema(pyarrow: Any) -> Any:
-    kinds = {"schema_version": pyarrow.int32(), "sample": pyarrow.int32()}
-    names = ("schema_version", "input_id", "session_id", "sample", "status", "action", "why", "error", *_JSON)
+    kinds = dict.fromkeys(("schema_version", "sample", "group"), pyarrow.int32())
+    plain = ("schema_version", "input_id", "session_id", "group", "sample", "status", "action", "why", "error")
+    names = (*plain, "printed", *_JSON)
     return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable
 from agentcore_rl_toolkit.rollout import Action, Rollout, RolloutWriter, read_rollouts
-from agentcore_rl_toolkit.rollout.rollout_files import SCHEMA_VERSION, read_fields, rollout_fields
+from agentcore_rl_toolkit.rollout.run_folder.rollout_files import SCHEMA_VERSION, read_fields, rollout_fields
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_rollout, make_row
 
@@ -197,17 +197,17 @@ def test_an_error_of_the_readers_own_is_not_the_files(tmp_path: Path) -> None:
 
 
 def test_another_schema_version_is_refused(tmp_path: Path) -> None:
-    assert SCHEMA_VERSION == 1
+    assert SCHEMA_VERSION == 2
     path = write(tmp_path / "rollouts.jsonl", make_rollout())
-    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
-    with pytest.raises(ConfigError, match="schema version 2; this package reads 1"):
+    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":3'))
+    with pytest.raises(ConfigError, match="schema version 3; this package reads 1 and 2"):
         list(read_rollouts(path))
     parquet = write(tmp_path / "rollouts.parquet", make_rollout())
     table = pyarrow.parquet.read_table(parquet)
     place = table.column_names.index("schema_version")
-    newer = pyarrow.array([2], pyarrow.int32())
+    newer = pyarrow.array([3], pyarrow.int32())
     pyarrow.parquet.write_table(table.set_column(place, "schema_version", newer), parquet)
-    with pytest.raises(ConfigError, match="schema version 2; this package reads 1"):
+    with pytest.raises(ConfigError, match="schema version 3; this package reads 1 and 2"):
         list(read_rollouts(parquet))
 
 

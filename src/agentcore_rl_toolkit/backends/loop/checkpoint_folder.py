@@ -1,29 +1,28 @@
-"""The files of a run, by step, so that a killed run resumes from its latest checkpoint.
+"""The checkpoints of a run, so that a killed run resumes from the latest, and what is removed of the steps after it.
 
 checkpoints/checkpoint-K   the weights after K updates
-rollouts/step-K.jsonl      the rollouts that led from K updates to K + 1
-evaluations/step-K.jsonl   held-out rows with the weights after K updates
-metrics.jsonl, summary.json, reward.png
+
+`rollout/run_folder` writes and reads the run's rollouts.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import ConfigError
 from ..settings import LoopSettings
 
 
-class RunFolder:
-    """The folder of one run, as process number `process` of the run uses it."""
+class CheckpointFolder:
+    """The checkpoints in the folder of one run."""
 
-    def __init__(self, settings: LoopSettings, is_complete: Callable[[Path], bool], *, process: int = 0) -> None:
+    def __init__(self, settings: LoopSettings, is_complete: Callable[[Path], bool]) -> None:
         """`is_complete` says whether a checkpoint was written to its end."""
         self.path, self._resume = settings.folder, settings.resume
-        self._is_complete, self._process = is_complete, process
+        self._is_complete = is_complete
 
     def prepare(self) -> int | None:
         """Remove the files of later steps and return the step to resume from; None for a new run."""
@@ -31,7 +30,7 @@ class RunFolder:
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
         if latest is None:
-            for name in ("rollouts", "evaluations", "metrics.jsonl"):
+            for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "summary.json"):
                 _remove(self.path / name)
         else:
             for path in (*self._files("rollouts"), *self._files("evaluations")):
@@ -55,26 +54,8 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"checkpoint-{step}"
 
-    def rollouts(self, step: int) -> Path:
-        """The file for a step's rollouts; an earlier attempt is removed."""
-        path = self.path / "rollouts" / self._name(step)
-        path.unlink(missing_ok=True)
-        return path
-
-    def evaluation(self, step: int) -> Path:
-        return self.path / "evaluations" / self._name(step)
-
-    def evaluations(self) -> Iterator[tuple[int, Path]]:
-        """Complete evaluations of this process, by step."""
-        for path in self._files("evaluations"):
-            if path.name == self._name(step_of(path)):
-                yield step_of(path), path
-
     def _files(self, kind: str) -> list[Path]:
         return sorted((self.path / kind).glob("step-*.jsonl"))
-
-    def _name(self, step: int) -> str:
-        return f"step-{step:06d}{f'.process-{self._process}' if self._process else ''}.jsonl"
 
 
 def step_of(path: Path) -> int:

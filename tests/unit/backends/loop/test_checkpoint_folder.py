@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from agentcore_rl_toolkit.backends.loop.checkpoint_folder import CheckpointFolder
 from agentcore_rl_toolkit.backends.loop.report import Report, run_totals
-from agentcore_rl_toolkit.backends.loop.run_folder import RunFolder
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.types import Status
 
 
 def prepare(folder: Path, *, resume: bool = True) -> int | None:
     settings = LoopSettings(output=str(folder), resume=resume)
-    return RunFolder(settings, lambda path: (path / "trainer_state.json").is_file()).prepare()
+    return CheckpointFolder(settings, lambda path: (path / "trainer_state.json").is_file()).prepare()
 
 
 @pytest.fixture
@@ -82,7 +83,6 @@ def test_evaluations_up_to_the_checkpoint_stay(folder: Path) -> None:
     stay = {path.name for path in (folder / "evaluations").glob("step-*")}
     assert stay == {"step-000000.jsonl", "step-000002.jsonl", "step-000002.process-1.jsonl"}
     assert [path.stem for path in sorted((folder / "rollouts").iterdir())] == ["step-000000", "step-000001"]
-    settings = LoopSettings(output=str(folder), resume=True)
-    for process, names in ((0, [0, 2]), (1, [2])):
-        found = RunFolder(settings, Path.is_dir, process=process)
-        assert [step for step, _ in found.evaluations()] == names  # each process its own
+    for process, steps in ((0, [0, 2]), (1, [2])):
+        with RunWriter(folder, process=process) as writer:
+            assert [step for step, _ in writer.evaluations()] == steps  # each process its own

@@ -1,0 +1,459 @@
+"""Reading a run's folder: a table of its rollouts from the index, and any one of them from its file.
+
+It only reads, and may do so while the run is being written, after a kill, and in a copy of the folder. Lines that the
+index lacks are read from the files themselves, so runs from before there was an index open too, only more slowly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ConfigError
+from ..rollout import Rollout
+from .rollout_files import read_line
+from .run_index import (
+    ACTIONS,
+    FIELDS,
+    FILE,
+    MARK,
+    PHASES,
+    RECORD_BYTES,
+    ROLLOUT,
+    STATUSES,
+    TEXTS,
+    Entry,
+    rollout_values,
+)
+from .run_writer import UNFINISHED
+
+_DTYPE = np.dtype([(name, kind) for name, _, kind in FIELDS])
+_TABLE = np.dtype([*((name, kind) for name, _, kind in FIELDS), ("writer", "<u2")])
+_COLUMNS = tuple(_TABLE.names or ())
+_SCANNED = 65535
+"""The writer of rollouts that no index has."""
+_FOLDERS = ("rollouts", "evaluations")
+Table = npt.NDArray[Any]
+Positions = npt.NDArray[np.intp]
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open the folder of a run or an evaluation, or a file of rollouts.
+
+    >>> open_run("/nowhere")
+    Traceback (most recent call last):
+    agentcore_rl_toolkit.errors.ConfigError: /nowhere is not a folder of a run
+    hint: name the output folder of `agentcore-rl train`, or the folder of an evaluation
+    """
+    folder = Path(path)
+    files = [folder / name for name in ("index", "metrics.jsonl", "run.json", "summary.json", *_FOLDERS)]
+    if not folder.is_file() and not any(file.exists() for file in files):
+        hint = "name the output folder of `agentcore-rl train`, or the folder of an evaluation"
+        raise ConfigError(f"{path} is not a folder of a run", hint=hint)
+    return Run(folder)
+
+
+class Run:
+    """A run's folder, as it was at the last `refresh`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.table: Table = np.zeros(0, _TABLE)
+        """One element for each rollout. Its columns are those of the index; texts are numbers for `text`."""
+        self._indexes: dict[int, _IndexFile] = {}
+        self._scanned: dict[str, _ScannedFile] = {}
+        self._scanned_texts: list[str | None] = [None]
+        self._scanned_numbers: dict[str, int] = {}
+        self._files: dict[str, tuple[Path, int]] = {}
+        self._state: object = None
+        self.refresh()
+
+    # --- the table ---------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Read what has been appended; True if the table changed."""
+        grown = [index.read() for index in self._find_indexes()]
+        self._files = dict(self._list_files())
+        state = {name: size for name, (_, size) in self._files.items()}
+        if not any(grown) and state == self._state:
+            return False
+        self._state = state
+        parts = [self._keep_existing(index) for index in self._indexes.values()]
+        parts.append(self._scan(parts))
+        self.table = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return True
+
+    def text(self, field: str, position: int) -> str | None:
+        """A text of one rollout: `input_id`, `session_id`, `why`, `cause`, `tools`, `dropped` or `file`."""
+        element = self.table[position]
+        return self._texts(int(element["writer"]))[int(element[field])]
+
+    def entry(self, position: int) -> Entry:
+        """One rollout's values."""
+        element = self.table[position]
+        texts = self._texts(int(element["writer"]))
+        known: dict[str, Any] = {name: texts[int(element[name])] for name in TEXTS if name != "file"}
+        for name in ("reward", "advantage"):
+            known[name] = None if np.isnan(element[name]) else float(element[name])
+        for name in ("at", "seconds", "model", "tool", "waiting"):
+            known[name] = round(float(element[name]), 6)
+        for name in Entry.__dataclass_fields__:
+            if name not in known and name in _COLUMNS:
+                known[name] = int(element[name])
+        known |= {
+            "key": f"{element['writer']}.{element['n']}",
+            "phase": PHASES[element["phase"]],
+            "status": STATUSES[element["status"]],
+            "action": ACTIONS[element["action"]],
+            "group": None if element["group"] < 0 else int(element["group"]),
+            "tools": tuple((known["tools"] or "").split()),
+            "input_id": known["input_id"] or "",
+        }
+        return Entry(**known)
+
+    def find(self, key: str) -> int:
+        """The place in the table of a key, or of a session by its id or the start of it."""
+        if re.fullmatch(r"\d{1,5}\.\d{1,10}", key):
+            writer, number = map(int, key.split("."))
+            found = np.flatnonzero((self.table["writer"] == writer) & (self.table["n"] == number))
+        else:
+            found = self._with_text("session_id", lambda text: text.startswith(key)) if key else np.zeros(0, np.intp)
+        if len(found) != 1:
+            many = f"{len(found)} rollouts" if len(found) else "no rollout"
+            raise ConfigError(f"{self.path} has {many} {key!r}", hint="give a key such as 0.17, or a session's id")
+        return int(found[0])
+
+    def select(
+        self,
+        *,
+        phase: str | Iterable[str] | None = None,
+        step: int | None = None,
+        group: int | None = None,
+        input_id: str | None = None,
+        status: str | None = None,
+        failed: bool | None = None,
+        trained: bool | None = None,
+        tool: str | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+    ) -> Positions:
+        """The places of the rollouts that match, in the order of the table or sorted by a column.
+
+        Everything but `text` is answered from the index; `text` reads the rollouts that match the rest.
+        """
+        table = self.table
+        chosen = np.ones(len(table), bool)
+        for name, value in (("step", step), ("group", group)):
+            if value is not None:
+                chosen &= table[name] == value
+        if phase is not None:
+            phases = [phase] if isinstance(phase, str) else list(phase)
+            chosen &= np.isin(table["phase"], [_place(PHASES, one, "phase") for one in phases])
+        if status is not None:
+            chosen &= table["status"] == _place(STATUSES, status, "status")
+        if failed is not None:
+            chosen &= self.failed == failed
+        if trained is not None:
+            chosen &= ((table["action"] == ACTIONS.index("train")) & (table["dropped"] == 0)) == trained
+        for name, wanted in (("input_id", input_id), ("tools", tool)):
+            if wanted is not None:
+                chosen &= self._mask(self._with_text(name, _matcher(name, wanted)))
+        positions = np.flatnonzero(chosen)
+        if sort is not None:
+            positions = self._sorted(positions, sort, descending)
+        if text is not None:
+            hits = (at for at in positions.tolist() if self._has_text(at, text))
+            positions = np.fromiter((at for _, at in zip(range(limit or len(table)), hits, strict=False)), np.intp)
+        return positions[:limit] if limit is not None else positions
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """Whether each rollout failed, for another reason than that it was no longer needed."""
+        return np.asarray(self.table["cause"] != 0)
+
+    def causes(self, positions: Positions | None = None) -> list[dict[str, Any]]:
+        """Why rollouts failed, the commonest cause first, with the key of an example of each."""
+        table = self.table if positions is None else self.table[positions]
+        places = np.arange(len(self.table)) if positions is None else positions
+        counts: dict[str, list[int]] = {}
+        keys, first, count = np.unique(table[["writer", "cause"]], return_index=True, return_counts=True)
+        for key, at, number in zip(keys, first, count, strict=True):
+            text = self._texts(int(key["writer"]))[int(key["cause"])]
+            if text is not None:
+                counts.setdefault(text, [0, int(places[at])])[0] += int(number)
+        ordered = sorted(counts.items(), key=lambda item: -item[1][0])
+        return [{"cause": text, "rollouts": n, "example": self.entry(at).key} for text, (n, at) in ordered]
+
+    # --- one rollout -------------------------------------------------------------------------------------------------
+
+    def line(self, position: int) -> bytes:
+        """A rollout's line of its file."""
+        element = self.table[position]
+        name = self.text("file", position) or ""
+        path = self._files.get(name, (self.path / name, 0))[0]
+        with path.open("rb") as file:
+            return os.pread(file.fileno(), int(element["length"]), int(element["offset"]))
+
+    def rollout(self, position: int) -> Rollout:
+        """A rollout, whole."""
+        return read_line(self.line(position), f"{self.text('file', position)} at {self.table[position]['offset']}")
+
+    # --- the run's other files ---------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the run is, from `run.json`; empty for old runs."""
+        return self._read_object("run.json") or {}
+
+    def summary(self) -> dict[str, Any] | None:
+        """The run's summary, once it has ended."""
+        return self._read_object("summary.json")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of every step so far."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        except OSError:
+            return []
+        return [found for line in lines if line.endswith(b"\n") and (found := _parse_object(line)) is not None]
+
+    def _read_object(self, name: str) -> dict[str, Any] | None:
+        try:
+            return _parse_object((self.path / name).read_bytes())
+        except OSError:
+            return None
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _find_indexes(self) -> list[_IndexFile]:
+        for path in sorted((self.path / "index").glob("*.records")):
+            if path.stem.isdecimal() and int(path.stem) not in self._indexes and int(path.stem) < _SCANNED:
+                self._indexes[int(path.stem)] = _IndexFile(path)
+        return list(self._indexes.values())
+
+    def _list_files(self) -> Iterator[tuple[str, tuple[Path, int]]]:
+        """The files of rollouts with their sizes; an unfinished one under the name that it will have."""
+        if self.path.is_file():
+            yield self.path.name, (self.path, self.path.stat().st_size)
+            return
+        for folder in _FOLDERS:
+            try:
+                found = sorted(os.scandir(self.path / folder), key=lambda entry: entry.name, reverse=True)
+            except OSError:
+                continue
+            for entry in found:  # "unfinished-…" comes before "step-…", which replaces it
+                if entry.name.endswith(".jsonl"):
+                    name = f"{folder}/{entry.name.removeprefix(UNFINISHED)}"
+                    yield name, (Path(entry.path), entry.stat().st_size)
+
+    def _keep_existing(self, index: _IndexFile) -> Table:
+        """The latest record of each rollout whose line is there."""
+        records = index.records
+        ends = np.zeros(len(index.texts), np.uint64)
+        for number in np.unique(records["file"]).tolist():
+            if number < len(ends):
+                ends[number] = self._files.get(index.texts[number] or "", (None, 0))[1]
+        begun = np.full(len(ends), -1)
+        starts = np.flatnonzero(records["kind"] == FILE)
+        begun[records["file"][starts]] = starts
+        is_there = (records["kind"] == ROLLOUT) & (np.arange(len(records)) > begun[records["file"]])
+        is_there &= records["offset"] + records["length"] <= ends[records["file"]]
+        kept = records[is_there]
+        latest = np.zeros(int(kept["n"].max()) + 1 if len(kept) else 0, np.intp) - 1
+        latest[kept["n"]] = np.arange(len(kept))
+        return _with_writer(kept[latest[latest >= 0]], int(index.path.stem))
+
+    def _scan(self, parts: list[Table]) -> Table:
+        """The rollouts that the index lacks, read from their files."""
+        indexed: dict[str, int] = {}
+        for part, index in zip(parts, self._indexes.values(), strict=True):
+            ends = np.zeros(len(index.texts), np.uint64)
+            np.maximum.at(ends, part["file"], part["offset"] + part["length"])
+            for number in np.flatnonzero(ends).tolist():
+                indexed[index.texts[number] or ""] = int(ends[number])
+        found: list[dict[str, Any]] = []
+        for name in sorted(self._files):
+            path, size = self._files[name]
+            start = indexed.get(name, 0)
+            if size > start:
+                known = self._scanned.get(name)
+                if known is None or known.start != start or known.end > size:
+                    known = self._scanned[name] = _ScannedFile(name, start)
+                known.read(path)
+                found += known.found
+            else:
+                self._scanned.pop(name, None)
+        rows = np.zeros(len(found), _TABLE)
+        for number, values in enumerate(found):
+            texts = {field: self._number(values[field]) for field in TEXTS}
+            for field, value in (values | texts | {"n": number, "writer": _SCANNED}).items():
+                rows[number][field] = value
+        return rows
+
+    def _number(self, text: str | None) -> int:
+        if text is None:
+            return 0
+        if text not in self._scanned_numbers:
+            self._scanned_numbers[text] = len(self._scanned_texts)
+            self._scanned_texts.append(text)
+        return self._scanned_numbers[text]
+
+    def _texts(self, writer: int) -> list[str | None]:
+        return self._scanned_texts if writer == _SCANNED else self._indexes[writer].texts
+
+    def _with_text(self, field: str, matches: Any) -> Positions:
+        """The places of the rollouts whose text in a field matches."""
+        found = []
+        for writer in np.unique(self.table["writer"]).tolist():
+            here = np.flatnonzero(self.table["writer"] == writer)
+            used = np.unique(self.table[field][here]).tolist()
+            texts = self._texts(writer)
+            wanted = [number for number in used if (text := texts[number]) is not None and matches(text)]
+            found.append(here[np.isin(self.table[field][here], wanted)])
+        return np.concatenate(found) if found else np.zeros(0, np.intp)
+
+    def _mask(self, positions: Positions) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(len(self.table), bool)
+        mask[positions] = True
+        return mask
+
+    def _sorted(self, positions: Positions, sort: str, descending: bool) -> Positions:
+        if sort not in _COLUMNS or sort in TEXTS:
+            names = ", ".join(name for name in _COLUMNS if name not in (*TEXTS, "mark", "kind", "writer"))
+            raise ConfigError(f"rollouts can't be sorted by {sort!r}", hint=f"use one of: {names}")
+        values = self.table[sort][positions].astype(np.float64)
+        order = np.argsort(np.where(np.isnan(values), np.inf, -values if descending else values), kind="stable")
+        return np.asarray(positions[order])
+
+    def _has_text(self, position: int, text: str) -> bool:
+        """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
+        line = self.line(position).lower()
+        forms = {json.dumps(text.lower(), ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
+        if not any(form.encode(errors="replace") in line for form in forms):
+            return False
+        rollout = self.rollout(position)
+        said = (rollout.transcript.messages, [turn.reply for turn in rollout.transcript.turns])
+        parts = (*said, rollout.payload, rollout.result, rollout.error, rollout.printed)
+        return any(text.lower() in one.lower() for part in parts for one in _strings(part))
+
+
+class _IndexFile:
+    """One writer's index, as far as it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: Table = np.zeros(0, _DTYPE)
+        self.texts: list[str | None] = [None]
+        self._records_read = self._texts_read = 0
+
+    def read(self) -> bool:
+        """Read what has been appended; True if there was anything. Records come first: their texts are older."""
+        data = _read_from(self.path, self._records_read)
+        data = data[: len(data) - len(data) % RECORD_BYTES]
+        lines = _read_from(self.path.with_suffix(".texts"), self._texts_read)
+        lines = lines[: lines.rfind(b"\n") + 1]
+        self._texts_read += len(lines)
+        self.texts += [_parse_text(line) for line in lines.splitlines()]
+        new = np.frombuffer(data, _DTYPE)
+        self._records_read += len(data)
+        known = np.all([new[name] < len(self.texts) for name in TEXTS], axis=0)
+        self.records = np.concatenate([self.records, new[(new["mark"] == MARK) & known]])
+        return bool(data)
+
+
+class _ScannedFile:
+    """The part of a file that no index has."""
+
+    def __init__(self, name: str, start: int) -> None:
+        self.name, self.start, self.end = name, start, start
+        self.found: list[dict[str, Any]] = []
+
+    def read(self, path: Path) -> None:
+        """Read the lines that were added; a last one that is incomplete comes later, a broken one is left out."""
+        phase, step = _describe_file(self.name)
+        with path.open("rb") as file:
+            file.seek(self.end)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    values = rollout_values(read_line(line, self.name), phase, step)
+                except ConfigError:
+                    values = {}
+                if values:
+                    self.found.append(values | {"file": self.name, "offset": self.end, "length": len(line), "at": 0.0})
+                self.end += len(line)
+
+
+def _describe_file(name: str) -> tuple[str, int]:
+    """The phase and the step of a file, from its name."""
+    found = re.search(r"step-(\d{1,9})", name)
+    step = int(found[1]) if found else 0
+    if not name.startswith("evaluations/"):
+        return "train", step
+    return ("at_step", step) if step else ("before", 0)
+
+
+def _with_writer(records: Table, writer: int) -> Table:
+    table = np.zeros(len(records), _TABLE)
+    for name in _DTYPE.names or ():
+        table[name] = records[name]
+    table["writer"] = writer
+    return table
+
+
+def _read_from(path: Path, start: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _parse_text(line: bytes) -> str | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _parse_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _place(names: tuple[str, ...], name: str, kind: str) -> int:
+    if name not in names:
+        raise ConfigError(f"{name!r} is not a {kind}", hint=f"use one of: {', '.join(names)}")
+    return names.index(name)
+
+
+def _matcher(field: str, wanted: str) -> Any:
+    return (lambda text: wanted in text.split()) if field == "tools" else (lambda text: text == wanted)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a value."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            waiting += one

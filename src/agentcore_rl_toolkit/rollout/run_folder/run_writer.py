@@ -1,0 +1,164 @@
+"""Writing a run's rollouts and their index. The only place that does, whichever backend runs the rollouts.
+
+A rollout is one line of its step's file and one record of the index, in this order; a kill between the two costs
+nothing, because readers find lines that the index lacks. A disk that refuses is reported, and fails no rollout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..rollout import Group, Rollout
+from .rollout_files import RolloutWriter, read_rollouts
+from .run_index import FILE, IndexWriter, rollout_values
+
+logger = logging.getLogger(__name__)
+
+_MOST_SHARED = 16
+
+UNFINISHED = "unfinished-"
+"""The start of the name of an evaluation's file until the evaluation is complete."""
+
+
+class RunWriter:
+    """Writes to one run's folder as process `process` of the run; safe to call from several threads."""
+
+    def __init__(self, folder: str | Path, *, process: int = 0) -> None:
+        self.folder, self._process = Path(folder), process
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._index = IndexWriter(self.folder, process)
+        self._lock = threading.RLock()
+        self.failures = 0
+        """Rollouts that the disk refused."""
+        self._shared: dict[tuple[str, int], RunPart] = {}
+
+    def describe(self, **known: Any) -> None:
+        """Write `run.json`: what the run is."""
+        path = self.folder / "run.json"
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(known, default=str, indent=2) + "\n")
+        new.replace(path)
+
+    @contextlib.contextmanager
+    def part(self, phase: str, step: int, *, append: bool = False) -> Iterator[RunPart]:
+        """The rollouts of one step or evaluation, which replace those of an earlier attempt unless `append` is set."""
+        with contextlib.closing(self.open_part(phase, step, append=append)) as part:
+            yield part
+            part.finish()
+
+    def open_part(self, phase: str, step: int, *, append: bool = False) -> RunPart:
+        """The same, to be closed by the caller."""
+        kind = "rollouts" if phase in ("train", "rollout") else "evaluations"
+        return RunPart(self, phase, step, f"{kind}/{self._name(step)}", append=append)
+
+    def shared_part(self, phase: str, step: int) -> RunPart:
+        """The same part for every caller, for trainers that never say when a step is over."""
+        with self._lock:
+            part = self._shared.get((phase, step))
+            if part is None:
+                part = self._shared[phase, step] = self.open_part(phase, step)
+                part.finish()
+                for key in [*self._shared][:-_MOST_SHARED]:
+                    self._shared.pop(key).close()
+            return part
+
+    def _name(self, step: int) -> str:
+        return f"step-{step:06d}{f'.process-{self._process}' if self._process else ''}.jsonl"
+
+    def evaluations(self) -> Iterator[tuple[int, list[Rollout]]]:
+        """The complete evaluations that this process wrote, by step."""
+        for path in sorted((self.folder / "evaluations").glob("step-*.jsonl")):
+            step = int(path.name[5:11])
+            if path.name == self._name(step):
+                yield step, list(read_rollouts(path))
+
+    def index(self, values: Mapping[str, Any], number: int | None = None) -> int:
+        """Write a record for a new rollout, or for rollout `number` again; gives its number."""
+        with self._lock:
+            if number is None:
+                number, self._index.next = self._index.next, self._index.next + 1
+            self._index.write({**values, "n": number})
+            return number
+
+    def begin_file(self, name: str) -> None:
+        """Note that a file begins anew."""
+        with self._lock:
+            self._index.write({"kind": FILE, "file": name})
+
+    def close(self) -> None:
+        for part in self._shared.values():
+            part.close()
+        with self._lock:
+            self._index.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RunPart:
+    """The rollouts of one step, or of one evaluation."""
+
+    def __init__(self, run: RunWriter, phase: str, step: int, name: str, *, append: bool) -> None:
+        self._run, self._phase, self._step, self._name = run, phase, step, name
+        self.path = run.folder / name
+        self._begun = self.path if phase in ("train", "rollout") else self.path.with_name(UNFINISHED + self.path.name)
+        if not append:
+            for path in (self.path, self._begun):
+                path.unlink(missing_ok=True)
+            run.begin_file(name)
+        self._writer = RolloutWriter(self._begun)
+        self._lock = threading.Lock()
+        self._written: dict[str, tuple[int, dict[str, Any]]] = {}
+        """Number and values of each rollout, by session."""
+
+    def write(self, rollout: Rollout) -> None:
+        """Append a rollout. One that the disk refuses is counted and reported, and training goes on."""
+        try:
+            with self._lock:
+                offset, length = self._writer.write(rollout)
+                values = rollout_values(rollout, self._phase, self._step)
+                values |= {"file": self._name, "offset": offset, "length": length}
+                number = self._run.index(values)
+                if rollout.session_id is not None:
+                    self._written[rollout.session_id] = number, values
+        except OSError as error:
+            self._run.failures += 1
+            logger.error("a rollout of step %d could not be written to %s: %s", self._step, self._begun, error)
+
+    def add_group(self, group: Group) -> None:
+        """Note why a group is not trained on, if it isn't."""
+        if group.dropped is not None:
+            rollouts = (*group.rollouts, *group.others)
+            self._change({one.session_id: {"dropped": group.dropped} for one in rollouts if one.session_id})
+
+    def add_advantages(self, advantages: Mapping[str, float]) -> None:
+        """Note what the trainer made of rewards, by session."""
+        self._change({session_id: {"advantage": value} for session_id, value in advantages.items()})
+
+    def _change(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the records of some sessions' rollouts again, with other values."""
+        try:
+            for session_id, values in changes.items():
+                found = self._written.get(session_id)
+                if found is not None:
+                    found[1].update(values)
+                    self._run.index(found[1], found[0])
+        except OSError as error:
+            logger.error("what became of rollouts of step %d could not be written: %s", self._step, error)
+
+    def finish(self) -> None:
+        """The step or evaluation is complete."""
+        if self._begun != self.path:
+            self._begun.replace(self.path)
+
+    def close(self) -> None:
+        self._writer.close()
