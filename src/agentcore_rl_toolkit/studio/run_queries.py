@@ -1,0 +1,191 @@
+"""What a run's index says about its steps, groups and rows, for the page and the terminal. Reads no rollout.
+
+A data row keeps its identity from step to step: without an id of its own, it is known by the hash of its content.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..client.evaluation import Outcome, summarize
+from ..rollout.run_folder import PHASES, Run
+from ..rollout.run_folder.run_index import ACTIONS, STATUSES
+from ..types import Status
+
+HELD_OUT = ("before", "at_step", "after", "eval")
+"""Phases of rollouts that are not for training."""
+_NUMBERED = re.compile(r"\d{6}-([0-9a-f]{8})")
+_COMPLETED, _TRAIN = STATUSES.index("completed"), ACTIONS.index("train")
+_MEANS = ("sampled", "tokens", "turns", "tool_calls", "seconds", "model", "tool", "waiting")
+_SUMS = ("tool_calls", "unknown_tools", "parse_failures", "unbridged", "truncated", "sampled", "trained")
+CHANGES = ("learned", "forgotten", "always", "sometimes", "never")
+"""What became of a row: solved at its last visit and not at its first, the reverse, at both, only between, never."""
+
+Positions = npt.NDArray[np.intp]
+
+
+def row_of(input_id: str) -> str:
+    """The identity of a data row, whichever step it is in.
+
+    >>> row_of("q7"), row_of("000003-bbab304e")
+    ('q7', 'bbab304e')
+    """
+    match = _NUMBERED.fullmatch(input_id)
+    return match[1] if match else input_id
+
+
+def read_steps(run: Run) -> list[dict[str, Any]]:
+    """Figures of each step and each evaluation, in the order of the run."""
+    steps = [_step_figures(run, phase, step, places) for phase, step, places in _split_steps(run)]
+    return sorted(steps, key=lambda one: (one["step"], PHASES.index(one["phase"]) != 0, one["phase"]))
+
+
+def read_evaluations(run: Run) -> list[dict[str, Any]]:
+    """The held-out rows at each step: mean reward over rows, with its 95 % interval."""
+    return [one for one in read_steps(run) if one["phase"] in HELD_OUT]
+
+
+def read_groups(run: Run, phase: str, step: int) -> list[dict[str, Any]]:
+    """The groups of a step, each with the entries of its samples."""
+    found: dict[Any, list[int]] = defaultdict(list)
+    for at in run.select(phase=phase, step=step).tolist():
+        group = int(run.table["group"][at])
+        found[group if group >= 0 else run.text("input_id", at)].append(at)
+    return [_group_figures(run, places) for _, places in sorted(found.items(), key=lambda item: str(item[0]).zfill(12))]
+
+
+def read_rows(run: Run, phases: tuple[str, ...] = ("train",), solved_at: float | None = None) -> list[dict[str, Any]]:
+    """Every data row with its mean reward at each visit, and what became of it: one of `CHANGES`.
+
+    A visit solves the row if its mean reward is at least `solved_at`: by default half of the highest reward.
+    """
+    bound = solved_threshold(run) if solved_at is None else solved_at
+    visits: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for at in run.select(phase=phases).tolist():
+        visits[row_of(run.text("input_id", at) or "")][int(run.table["step"][at])].append(at)
+    return [_row_figures(run, row, by_step, bound) for row, by_step in visits.items()]
+
+
+def solved_threshold(run: Run) -> float:
+    """The mean reward from which a visit counts as solved, unless somebody says otherwise."""
+    rewards = run.table["reward"]
+    known = rewards[np.isfinite(rewards)]
+    return float(known.max()) / 2 if len(known) and known.max() > 0 else 0.5
+
+
+def visits_of_row(run: Run, row: str, phases: tuple[str, ...] = PHASES) -> Positions:
+    """The rollouts of a data row, by step and sample."""
+    places = [at for at in run.select(phase=phases).tolist() if row_of(run.text("input_id", at) or "") == row]
+    found = np.array(places, np.intp)
+    return found[np.lexsort((run.table["sample"][found], run.table["step"][found]))]
+
+
+def _split_steps(run: Run) -> Iterator[tuple[str, int, Positions]]:
+    table = run.table
+    if not len(table):
+        return
+    keys = table["phase"].astype(np.int64) << 32 | table["step"].astype(np.int64)
+    order = np.argsort(keys, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        first = table[places[0]]
+        yield PHASES[first["phase"]], int(first["step"]), places
+
+
+def _step_figures(run: Run, phase: str, step: int, places: Positions) -> dict[str, Any]:
+    part = run.table[places]
+    trained = (part["action"] == _TRAIN) & (part["dropped"] == 0)
+    statuses = np.bincount(part["status"], minlength=len(STATUSES))
+    reward, interval = _mean_reward(run, phase, places)
+    sampled, kept = int(part["sampled"].sum()), int(part["trained"].sum())
+    return {
+        "phase": phase,
+        "step": step,
+        "rollouts": len(part),
+        "failed": int((part["cause"] != 0).sum()),
+        "trained_on": int(trained.sum()),
+        "dropped": int((part["dropped"] != 0).sum()),
+        "statuses": {name: int(count) for name, count in zip(STATUSES, statuses, strict=True) if count},
+        "groups": len(np.unique(part["group"])),
+        "reward": reward,
+        "interval": interval,
+        "fidelity": kept / sampled if sampled else None,
+        "longest": int(part["tokens"].max()),
+        "mean": {name: round(float(part[name].mean()), 6) for name in _MEANS},
+        "sum": {name: int(part[name].sum()) for name in _SUMS},
+        "began": _finite(float((part["at"] - part["seconds"]).min())),
+        "ended": _finite(float(part["at"].max())),
+    }
+
+
+def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None, tuple[float, float] | None]:
+    """The mean over rows and its interval. On held-out rows, the agent's own failures count as 0."""
+    part = run.table[places]
+    known = np.isfinite(part["reward"]) & (part["status"] == _COMPLETED)
+    if phase in HELD_OUT:
+        blamed = [STATUSES.index(s) for s in ("truncated", "timeout", "agent_error", "reward_error")]
+        known |= np.isin(part["status"], blamed)
+    chosen = places[known]
+    rewards = np.nan_to_num(run.table["reward"][chosen], nan=0.0, posinf=0.0, neginf=0.0)
+    if phase in HELD_OUT:
+        rewards = np.where(run.table["status"][chosen] == _COMPLETED, rewards, 0.0)
+    names = (run.text("input_id", at) or "" for at in chosen.tolist())
+    made = [Outcome(row_of(n), "", Status.COMPLETED, float(r), None) for n, r in zip(names, rewards, strict=True)]
+    summary = summarize(made)
+    return summary.reward, summary.interval
+
+
+def _group_figures(run: Run, places: list[int]) -> dict[str, Any]:
+    entries = [run.entry(at) for at in places]
+    entries.sort(key=lambda entry: entry.sample)
+    rewards = [entry.reward for entry in entries if entry.reward is not None]
+    mean = math.fsum(rewards) / len(rewards) if rewards else None
+    return {
+        "group": entries[0].group,
+        "input_id": entries[0].input_id,
+        "row": row_of(entries[0].input_id),
+        "dropped": next((entry.dropped for entry in entries if entry.dropped), None),
+        "mean": mean,
+        "spread": math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards)) if mean is not None else None,
+        "failed": sum(entry.cause is not None for entry in entries),
+        "samples": [entry.to_dict() for entry in entries],
+    }
+
+
+def _row_figures(run: Run, row: str, by_step: dict[int, list[int]], bound: float) -> dict[str, Any]:
+    visits: list[dict[str, Any]] = []
+    for step, places in sorted(by_step.items()):
+        rewards = np.nan_to_num(run.table["reward"][places], nan=0.0)
+        key = run.entry(places[0]).key
+        visits.append({"step": step, "reward": float(rewards.mean()), "rollouts": len(places), "example": key})
+    solved = [visit["reward"] >= bound for visit in visits]
+    return {
+        "row": row,
+        "visits": visits,
+        "change": _change(solved),
+        "mean": math.fsum(visit["reward"] for visit in visits) / len(visits),
+    }
+
+
+def _change(solved: list[bool]) -> str:
+    """
+    >>> [_change(one) for one in ([False, True], [True, False], [True, True], [False, True, False], [False])]
+    ['learned', 'forgotten', 'always', 'sometimes', 'never']
+    """
+    if all(solved):
+        return "always"
+    if not any(solved):
+        return "never"
+    if solved[-1] != solved[0]:
+        return "learned" if solved[-1] else "forgotten"
+    return "sometimes"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
