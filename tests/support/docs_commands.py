@@ -58,8 +58,8 @@ def _agentcore_rl(words: list[str], homes: list[Path]) -> list[str]:
                 parser_for(find(args.backend or "trl")).parse_args(rest)
             elif rest:
                 return [f"agentcore-rl {args.verb} has no {' '.join(rest)}"]
-    except SystemExit:
-        return [said.getvalue().splitlines()[-1]]
+    except SystemExit as end:
+        return said.getvalue().splitlines()[-1:] if end.code else []
     return []
 
 
