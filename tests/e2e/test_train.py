@@ -34,6 +34,7 @@ AGENT = (
     ASKING
     + """
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 @app.rollout_entrypoint
 def invoke_agent(payload):
@@ -44,6 +45,10 @@ def invoke_agent(payload):
         time.sleep(300)
     if payload["do"] == "forget":
         return {"response": said}
+    if payload["do"] == "count":
+        with ThreadPoolExecutor(2) as pool:  # the second prompt is asked twice, at the same time as the first
+            said += "".join(pool.map(lambda text: ask(payload | {"prompt": text}), ("other", "again", "again")))
+        return {"rewards": len(said) % 7, "response": said}
     return {"rewards": 1.0 if payload["do"] == "same" else random.random(), "response": said}
 """
 )
@@ -73,7 +78,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder / "model")
     (folder / "agent").mkdir()
     (folder / "agent" / "rl_app.py").write_text(AGENT)
-    for do in ("vary", "same", "raise", "sleep", "forget"):
+    for do in ("vary", "same", "raise", "sleep", "forget", "count"):
         rows = [json.dumps({"prompt": f"row {n}", "do": do}) for n in range(4)]
         (folder / f"{do}.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]) + "\n")
     return folder
@@ -363,6 +368,24 @@ def test_a_runs_newest_checkpoint_makes_rollouts(
 
 
 @pytest.mark.timeout(300)
+def tokens_of(output: Path) -> list[list[int]]:
+    """Everything that a run sampled, in training and on held-out rows."""
+    files = [*sorted((output / "rollouts").glob("*.jsonl")), *sorted((output / "evaluations").glob("*.jsonl"))]
+    assert len(files) == 4  # two steps, before and after
+    return sorted(row.token_ids.tolist() for file in files for rollout in read_rollouts(file) for row in rollout.rows)
+
+
+def test_runs_with_one_seed_sample_the_same_tokens(parts: Path, tmp_path: Path) -> None:
+    changes: dict[str, dict[str, Any]] = {"one": {}, "slower": {"concurrency": 1}, "other": {"seed": 1}}
+    sampled = {}
+    for name, more in changes.items():
+        more |= {"eval_data": str(parts / "vary.jsonl"), "max_tokens": 12}
+        train(settings(parts, tmp_path / name, "count", **more), report=None)
+        sampled[name] = tokens_of(tmp_path / name)
+    assert sampled["one"] == sampled["slower"] != sampled["other"]
+    assert len({tuple(row) for row in sampled["one"]}) == len(sampled["one"])  # a prompt asked again is sampled anew
+
+
 def test_two_processes_share_a_run(parts: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     config = tmp_path / "run.toml"

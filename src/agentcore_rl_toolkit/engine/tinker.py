@@ -175,8 +175,7 @@ class TinkerEngine:
             limit = self._context_length - len(request.prompt)
         return tinker.SamplingParams(
             max_tokens=limit,
-            # Another seed for each choice of a call, or all choices would be the same.
-            seed=None if sampling.seed is None else (sampling.seed + request.choice) % 2**31,
+            seed=None if sampling.seed is None else sampling.seed % 2**31,
             stop=_stop(sampling),
             temperature=1.0 if sampling.temperature is None else sampling.temperature,
             top_k=sampling.top_k if sampling.top_k and sampling.top_k > 0 else -1,

@@ -45,6 +45,9 @@ class RolloutOptions:
     """Default sampling settings of model calls; the agent gets them as `sampling_params`."""
     enforced: Mapping[str, Any] = field(default_factory=dict)
     """Sampling settings that override the agent's."""
+    seed: str | None = None
+    """Seeds sampling. The seed of a model call follows from this, its row's place in the input, its sample's number and
+    its prompt; None leaves sampling unseeded."""
     context_limit: int | None = None
     """Most tokens of prompt and reply of one model call."""
     model: str | None = None

@@ -18,6 +18,7 @@ from ..client import RolloutClient
 from ..client.batch import input_id_of
 from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
 from ..common.private_loop import PrivateLoop
+from ..common.seeds import mix_seed
 from ..errors import RolloutsStopped
 from ..gateway.gateway import Gateway
 from ..types import Status
@@ -251,9 +252,17 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
         self._add_sample()
 
     def _add_sample(self) -> None:
-        runner = self._step.runner
+        runner, seed = self._step.runner, self._options.seed
         self.pending.append(
-            Sample(runner.client, runner.gateway, self._options, self._payload, self.input_id, self._added)
+            Sample(
+                runner.client,
+                runner.gateway,
+                self._options,
+                self._payload,
+                self.input_id,
+                self._added,
+                None if seed is None else mix_seed(seed, self._index, self._added),
+            )
         )
         self._added += 1
 

@@ -34,9 +34,11 @@ class Sample:
         payload: dict[str, Any],
         input_id: str,
         number: int,
+        seed: int | None = None,
     ) -> None:
         self._client, self._gateway, self._options = client, gateway, options
         self._payload, self._input_id, self._number = payload, input_id, number
+        self._seed = seed
         self._id = str(uuid.uuid4())
         self._seconds: dict[str, float] = {}
         self._since: float | None = None
@@ -83,7 +85,7 @@ class Sample:
         options = self._options
         rules = dict(options.side_calls) if options.side_calls is not None else None
         model = options.model or self._gateway.model  # the agent's code may name another model
-        settings = {"model": model, "context_limit": options.context_limit, "side_calls": rules}
+        settings = {"model": model, "context_limit": options.context_limit, "side_calls": rules, "seed": self._seed}
         return await self._gateway.open_session_async(
             session_id=self._id,
             input_id=self._input_id,

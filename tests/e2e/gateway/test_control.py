@@ -325,6 +325,18 @@ def test_enforced_beats_asked_beats_default():
         assert (second.temperature, second.max_tokens, second.stop) == (0.3, 5, ("y",))
 
 
+def test_a_sessions_seed_replaces_those_of_calls_and_choices_get_their_own():
+    engine = ScriptedEngine(lambda request: ids("four"))
+    with gateway(engine) as running:
+        chat(running.open_session(seed=5), seed=1, n=2)
+        chat(running.open_session(seed=5), seed=2, n=2)
+        chat(running.open_session(), seed=1, n=2)
+    seeds = [request.sampling.seed for request in engine.requests]
+    assert sorted(seeds[:2]) == sorted(seeds[2:4])
+    assert len(set(seeds)) == 4
+    assert 1 in seeds[4:]
+
+
 def test_zero_is_a_setting():
     engine = ScriptedEngine(lambda request: ids("four"))
     with gateway(engine) as running:

@@ -58,6 +58,7 @@ def arguments(**changes: Any) -> Namespace:
         "n_samples_per_prompt": 2,
         "global_batch_size": 4,
         "rollout_temperature": 1.0,
+        "rollout_seed": 42,
         "rollout_top_p": 1.0,
         "rollout_top_k": -1,
         "rollout_max_response_len": 16,

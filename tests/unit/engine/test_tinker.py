@@ -26,11 +26,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTinker]:
         yield fake
 
 
-def sample(engine: Any, *, choice: int = 0, **sampling: Any) -> Sampled:
+def sample(engine: Any, **sampling: Any) -> Sampled:
     async def once() -> Sampled:
         await engine.start()
         try:
-            request = SampleRequest(array(IDS, [5, 6, 7]), Sampling(**{"max_tokens": 4} | sampling), choice=choice)
+            request = SampleRequest(array(IDS, [5, 6, 7]), Sampling(**{"max_tokens": 4} | sampling))
             [sampled] = [one async for one in engine.sample(request)]
             return sampled
         finally:
@@ -76,7 +76,7 @@ def test_what_ends_a_reply(fake: FakeTinker, sampling: dict[str, Any], stop: Any
 
 
 def test_settings_are_passed_on(fake: FakeTinker) -> None:
-    sample(TinkerEngine(MODEL), temperature=0.5, top_p=0.9, top_k=20, seed=7, choice=2)
+    sample(TinkerEngine(MODEL), temperature=0.5, top_p=0.9, top_k=20, seed=9)
     assert asked(fake) == {"max_tokens": 4, "temperature": 0.5, "top_k": 20, "top_p": 0.9, "seed": 9}
     sample(TinkerEngine(MODEL), top_k=0)
     assert asked(fake)["top_k"] == -1

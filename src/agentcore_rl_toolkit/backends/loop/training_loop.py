@@ -112,7 +112,9 @@ class TrainingLoop:
         self.runner.failures_reset()
         with self.writer.part("train", step) as part:
             self._part, groups = part, []
-            for group in self.runner.run(self._supply(rows, step), groups=len(rows), on_rollout=part.write):
+            for group in self.runner.run(
+                self._supply(rows, step), groups=len(rows), on_rollout=part.write, seed=self._seed("train", step)
+            ):
                 part.add_group(group)
                 groups.append(group)
         self._measure(groups, time.monotonic() - began)
@@ -151,6 +153,7 @@ class TrainingLoop:
 
             mine = self.held_out[self._process :: self._processes]
             options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
+            options["seed"] = self._seed("held-out", step)
             for _ in self.runner.run(mine, on_rollout=keep, **options):
                 pass
         self._add_evaluation(step, rollouts)
@@ -253,6 +256,10 @@ class TrainingLoop:
             dice = random.Random(f"{self.settings.seed}/{step}/{self._process}")
             for _ in range(2 * len(rows)):
                 yield dice.choice(self.rows)
+
+    def _seed(self, phase: str, step: int) -> str:
+        """What the seeds of a phase's model calls follow from; each process counts its rows from 0."""
+        return f"{self.settings.seed}/{phase}/{step}/{self._process}"
 
     def _measure(self, groups: Sequence[Group], seconds: float) -> None:
         mine = step_metrics(groups) | {"seconds/rollouts": seconds}

@@ -63,7 +63,8 @@ class _RowSupply:
 
 
 def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _RowSupply) -> Any:
-    options = rollout_options(args) | {"n": args.n_samples_per_prompt}
+    seed = f"{args.rollout_seed}/train/{rollout_id}"
+    options = rollout_options(args) | {"n": args.n_samples_per_prompt, "seed": seed}
     with resources.writing("train", rollout_id) as part:
         groups = list(resources.runner.run(supply, groups=args.rollout_batch_size, **options))
         for group in groups:
@@ -87,19 +88,20 @@ def _evaluate(resources: HookResources, args: Any, rollout_id: int) -> Any:
     metrics: dict[str, float] = {}
     with resources.writing("at_step" if rollout_id else "before", rollout_id):
         for dataset in getattr(args, "eval_datasets", None) or []:
-            data[dataset.name], failed = _evaluate_dataset(resources, args, dataset)
+            data[dataset.name], failed = _evaluate_dataset(resources, args, dataset, rollout_id)
             metrics[f"eval/{dataset.name}/agentcore/failed"] = failed
     return slime_module("rollout.base_types").RolloutFnEvalOutput(data=data, metrics=metrics)
 
 
-def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any) -> tuple[dict[str, Any], float]:
+def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any, step: int) -> tuple[dict[str, Any], float]:
     keys = {
         "prompt_key": dataset.input_key or args.input_key,
         "metadata_key": dataset.metadata_key or args.metadata_key,
     }
     rows = slime_module("utils.data").Dataset(dataset.path, None, None, None, **keys).samples
     n = dataset.n_samples_per_eval_prompt or 1
-    groups = _run_rows(resources, args, dataset, rows, n)
+    seed = f"{args.rollout_seed}/{dataset.name}/{step}"
+    groups = _run_rows(resources, args, dataset, rows, {"n": n, "seed": seed})
     outcome: dict[str, Any] = {"rewards": [], "truncated": [], "samples": []}
     failed = 0
     for index, row in enumerate(rows):
@@ -115,14 +117,16 @@ def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any) -> tupl
     return outcome, failed
 
 
-def _run_rows(resources: HookResources, args: Any, dataset: Any, rows: list[Any], n: int) -> dict[int, Group]:
+def _run_rows(
+    resources: HookResources, args: Any, dataset: Any, rows: list[Any], changes: dict[str, Any]
+) -> dict[int, Group]:
     options = rollout_options(
         args,
         **{name: getattr(dataset, name) for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")},
         max_tokens=dataset.max_response_len,
     )
     limit = getattr(args, "eval_max_context_len", None) or args.rollout_max_context_len
-    options |= {"n": n, "oversample": 0, "max_batch_tokens": None, "context_limit": limit}
+    options |= changes | {"oversample": 0, "max_batch_tokens": None, "context_limit": limit}
     payloads = [payload_of(row) | dataset.metadata_overrides for row in rows]
     return {group.index: group for group in resources.runner.run(payloads, **options)}
 

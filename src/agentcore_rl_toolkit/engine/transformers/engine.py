@@ -253,8 +253,7 @@ class TransformersEngine:
             limit=length + min(left, s.max_tokens or left),
             stop_ids=frozenset(token for token in stops if 0 <= token < decoder.runner.vocab_size),
             keep=bool(request.session_id),
-            # The same seed gives the same sequence, but another one for each choice of a call.
-            rng=Random() if s.seed is None else Random(f"{s.seed}/{request.choice}"),
+            rng=Random(s.seed),
             stream=TokenStream(),
             streamed=request.stream,
             grammar=grammar,

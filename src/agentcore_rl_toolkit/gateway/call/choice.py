@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
+from ...common.seeds import mix_seed
 from ...engine.base import Engine, Sampled, SampleRequest, Sampling
 from ...engine.reply_form import Form
 from ...errors import EngineError, GatewayFault
@@ -127,6 +128,8 @@ class Choice:
             prompt, sampling = prompt + sampled, self._constrain_rest(sampling)
             if sampling.max_tokens is not None:
                 sampling = dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
+        if sampling.seed is not None and (sampled or asked.number):  # the same seed would repeat its first draws
+            sampling = dataclasses.replace(sampling, seed=mix_seed(sampling.seed, asked.number, len(sampled)))
         routes_from = count_routed(plan.parent, plan.keep) if asked.routes else None
         stream = asked.stream or self._stream is not None
         return SampleRequest(prompt, sampling, asked.model, asked.session_id, asked.number, stream, routes_from)

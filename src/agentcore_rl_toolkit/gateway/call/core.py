@@ -263,6 +263,9 @@ class Core:
     ) -> list[ChoiceOutcome]:
         """Sample all choices of a call at the same time; the first failure ends the others."""
         model = answer.model or None
+        seed = session.next_seed(plan.prompt)
+        if seed is not None:
+            plan.sampling = replace(plan.sampling, seed=seed)
         requests = [
             ChoiceRequest(plan, session.id, model, f"{answer.uid}{n or ''}", n, stream, piece, self._routes)
             for n in range(plan.call.n)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
+from array import array
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
+import xxhash
 
+from ...common.seeds import mix_seed
 from ...engine.base import Sampling
 from ...errors import GatewayFault
 from ..call.chat import Reply
@@ -31,6 +34,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
     """Sampling settings for calls that don't set them."""
     enforced: dict[str, Any] = {}
     """Sampling settings that override those of calls."""
+    seed: int | None = None
+    """Seeds every call by its prompt, whatever seed the call asks for; None leaves seeds to the calls."""
     context_limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Most tokens of prompt and reply together."""
     group_id: str | None = None
@@ -148,6 +153,7 @@ class Session:
         self.conversations: dict[str, StoredConversation] = {}
         """Conversations that calls can continue by id, by the id of the turn they ended in."""
         self.transcript = TranscriptKeeper()
+        self._prompts_seeded: Counter[int] = Counter()
         self.enforced = read_sampling(settings.enforced)
         self.defaults = read_sampling(settings.sampling)
         self.side_calls = SideCalls(settings.side_calls) if settings.side_calls is not None else None
@@ -176,3 +182,15 @@ class Session:
         if not self.settings.enforced and not self.settings.sampling:
             return asked
         return self.enforced.over(asked.over(self.defaults))
+
+    def next_seed(self, prompt: array[int]) -> int | None:
+        """The seed of a call; None if the session has none.
+
+        It follows from the prompt and from how often the session has asked it, so calls at the same time get the same
+        seeds in any order, and a prompt that is asked again is sampled anew.
+        """
+        if self.settings.seed is None:
+            return None
+        asked = xxhash.xxh3_64_intdigest(prompt)
+        self._prompts_seeded[asked] += 1
+        return mix_seed(self.settings.seed, asked, self._prompts_seeded[asked])

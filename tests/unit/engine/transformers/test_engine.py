@@ -118,12 +118,11 @@ def request(
     prompt: list[int],
     *,
     session: str = "",
-    choice: int = 0,
     stream: bool = True,
     **sampling: Any,
 ) -> SampleRequest:
     ids = array(IDS, prompt)
-    return SampleRequest(ids, Sampling(**sampling), None, session, choice, stream=stream)
+    return SampleRequest(ids, Sampling(**sampling), None, session, stream=stream)
 
 
 async def ask(engine: TransformersEngine, prompt: list[int], **kwargs: Any) -> Answer:
@@ -229,10 +228,9 @@ async def test_a_seed_gives_the_same_tokens_in_any_company() -> None:
         noise = [ask(engine, prompt_of(3 + i, i), **settings) for i in range(6)]
         crowd = await asyncio.gather(ask(engine, prompt, seed=5, **settings), *noise)
         other = await ask(engine, prompt, seed=6, **settings)
-        choice = await ask(engine, prompt, seed=5, choice=1, **settings)
         unseeded = [await ask(engine, prompt, **settings) for _ in range(2)]
     assert crowd[0].ids == alone.ids
-    assert len({tuple(a.ids) for a in (alone, other, choice, *unseeded)}) == 5
+    assert len({tuple(a.ids) for a in (alone, other, *unseeded)}) == 4
 
 
 async def test_tokens_come_as_often_as_the_policy_says() -> None:

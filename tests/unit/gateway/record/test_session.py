@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.engine.base import Sampling
+from agentcore_rl_toolkit.engine.base import IDS, Sampling
 from agentcore_rl_toolkit.errors import GatewayFault
 from agentcore_rl_toolkit.gateway.record.session import CallAnswer, Session, read_settings
 from agentcore_rl_toolkit.gateway.wire.openai.sampling import read_sampling
@@ -39,6 +40,15 @@ def test_ids_that_do_not(session_id: str):
 def test_what_is_not_set_is_left_to_the_call():
     asked = read_sampling({"temperature": 0.5, "stop": "x"})
     assert session().sampling(asked) is asked
+
+
+def test_seeds_follow_from_prompts_and_not_from_their_order():
+    first, second = array(IDS, [1, 2, 3]), array(IDS, [1, 2])
+    one, other = session(seed=7), session(seed=7)
+    seeds = [one.next_seed(prompt) for prompt in (first, second, first, second)]
+    assert [other.next_seed(prompt) for prompt in (second, second, first, first)] == [seeds[i] for i in (1, 3, 0, 2)]
+    assert len({*seeds, session(seed=8).next_seed(first)}) == 5
+    assert session().next_seed(first) is None
 
 
 def test_enforced_then_asked_then_default():
