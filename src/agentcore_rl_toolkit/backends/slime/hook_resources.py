@@ -33,7 +33,6 @@ class HookResources:
     def __init__(self, args: Any) -> None:
         self.settings = read_settings(args)
         self.replay = replay_shape(args)
-        self._newest_version = 0
         self._part: RunPart | None = None
         with ExitStack() as stack:
             self._run = stack.enter_context(RunWriter(self.settings.folder))
@@ -47,7 +46,7 @@ class HookResources:
                 Gateway(engine, tokenizer=tokenizer, routes=self.replay is not None, **self.settings.gateway)
             )
             client = stack.enter_context(self.settings.client())
-            options = self.settings.rollout_options(None, lambda: self._newest_version)
+            options = self.settings.rollout_options(None, lambda: engine.version)
             runner = RolloutRunner(client, gateway, options, on_rollout=self._add_rollout)
             self.runner = stack.enter_context(closing(runner))
             self._stack = stack.pop_all()
@@ -69,9 +68,6 @@ class HookResources:
     def _add_rollout(self, rollout: Rollout) -> None:
         if self._part is not None:
             self._part.write(rollout)
-        for version in (version for row in rollout.rows for version, _, _ in row.versions):
-            if version.isdecimal():  # slime counts its weights; before its first update SGLang reports a word
-                self._newest_version = max(self._newest_version, int(version))
 
 
 def open_resources(args: Any) -> HookResources:

@@ -6,6 +6,7 @@ slime's own normalization goes by position, which is wrong if a rollout has seve
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +17,21 @@ _TINY = 1e-6  # slime's own
 _CONFIGURED = "agentcore_global_batch_size"
 
 
-def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """slime's hook: the raw rewards, and the advantage of each sample, equal for all rows of a rollout."""
+def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
+    """slime's hook: the raw rewards, and the advantage of each sample, equal for all rows of a rollout.
+
+    It adds masked samples to the list if the rollouts don't divide into the configured number of updates.
+    """
+    raw, advantages = _advantages(args, samples)
+    return _fill_updates(args, samples, raw, advantages)
+
+
+def _advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
     raw = [sample.get_reward_value(args) for sample in samples]
     centred = args.advantage_estimator in _CENTRED and args.rewards_normalization
     if centred:
         _remove_lone(samples)
     _hide_removed(samples)
-    fit_batch(args, len({_rollout_key(sample) for sample in samples}))
     if not centred:
         return raw, [0.0 if sample.remove_sample else reward for sample, reward in zip(samples, raw, strict=True)]
     groups: dict[Any, dict[Any, float]] = {}
@@ -37,17 +45,49 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
     ]
 
 
-def fit_batch(args: Any, rollouts: int) -> None:
+def fit_batch(args: Any, rollouts: int) -> int:
     """Let slime train on all `rollouts` of this step, in the configured number of updates.
 
-    slime reads `global_batch_size`, in rollouts, when it divides a step into updates, and sends it to the trainer.
+    slime reads `global_batch_size`, in rollouts, when it divides a step into updates, and sends it to the trainer. It
+    fills each update and drops what is left over, so every update gets the same number of places. Returns how many
+    updates have a rollout less than that.
     """
     configured = getattr(args, _CONFIGURED, None) or args.global_batch_size
-    if configured is None:
-        return
+    if configured is None or not rollouts:
+        return 0
     setattr(args, _CONFIGURED, configured)
-    updates = max(1, args.rollout_batch_size * args.n_samples_per_prompt // configured)
-    args.global_batch_size = max(1, rollouts // updates)
+    updates = min(rollouts, max(1, args.rollout_batch_size * args.n_samples_per_prompt // configured))
+    args.global_batch_size = -(-rollouts // updates)
+    return int(args.global_batch_size * updates - rollouts)
+
+
+def _fill_updates(
+    args: Any, samples: list[Any], raw: list[float], advantages: list[float]
+) -> tuple[list[float], list[float]]:
+    """Fill the last updates, which are a rollout short, with a masked copy each.
+
+    slime's loss divides by the number of places, so the rollouts of a short update get larger advantages in return.
+    Megatron's loss by tokens has another divisor, in which a masked copy doesn't count.
+    """
+    places = {key: place for place, key in enumerate(dict.fromkeys(map(_rollout_key, samples)))}
+    short = fit_batch(args, len(places))
+    if not short:
+        return raw, advantages
+    size = args.global_batch_size - 1  # of a short update
+    full = len(places) - short * size
+    factor = 1.0 if getattr(args, "calculate_per_token_loss", False) else (size + 1) / size
+    of_sample = [places[_rollout_key(sample)] for sample in samples]
+    advantages = [
+        value * (factor if place >= full else 1.0) for value, place in zip(advantages, of_sample, strict=True)
+    ]
+    unused = 1 + max((sample.rollout_id for sample in samples if sample.rollout_id is not None), default=-1)
+    for end in range(len(places), full, -size):
+        at = of_sample.index(end - 1) + 1
+        filler = copy.copy(samples[at - 1])
+        filler.rollout_id, filler.remove_sample = unused + end, True
+        samples.insert(at, filler)
+        raw, advantages = [*raw[:at], raw[at - 1], *raw[at:]], [*advantages[:at], 0.0, *advantages[at:]]
+    return raw, advantages
 
 
 def restore_batch(args: Any) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 import urllib.request
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
-from ...engine.base import EngineInfo
+from ...engine.base import EngineInfo, Sampled, SampleRequest
 from ...engine.remote.sglang import SglangEngine
 from ...errors import EngineError
 
@@ -22,6 +24,15 @@ class RouterEngine(SglangEngine):
     def __init__(self, url: str, *, model: str, context_length: int | None = None, timeout: float = 14_400.0) -> None:
         super().__init__(url, timeout=timeout)
         self._default_info = EngineInfo((model,), context_length)
+        self.version = 0
+        """The newest weights that a server has sampled with: slime counts its updates."""
+
+    async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+        async with contextlib.aclosing(cast(Any, super().sample(request))) as parts:
+            async for sampled in parts:
+                if (sampled.weight_version or "").isdecimal():  # before slime's first update it is a word
+                    self.version = max(self.version, int(sampled.weight_version or 0))
+                yield sampled
 
     async def info(self) -> EngineInfo:
         try:

@@ -240,7 +240,7 @@ def test_a_reward_by_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "rollouts", "expected"), [(32, 32, 32), (32, 27, 27), (8, 32, 8), (8, 27, 6), (8, 3, 1)]
+    ("configured", "rollouts", "expected"), [(32, 32, 32), (32, 27, 27), (8, 32, 8), (8, 27, 7), (8, 3, 1)]
 )
 def test_a_step_is_cut_into_as_many_updates_as_configured(configured: int, rollouts: int, expected: int) -> None:
     args = arguments(rollout_batch_size=4, n_samples_per_prompt=8, global_batch_size=configured)
@@ -249,6 +249,41 @@ def test_a_step_is_cut_into_as_many_updates_as_configured(configured: int, rollo
         assert args.global_batch_size == expected
     restore_batch(args)
     assert args.global_batch_size == configured
+
+
+def cut_into_updates(args: Any, samples: list[Any]) -> list[list[Any]]:
+    """The rollouts of each update, as slime cuts a step: in the order of their first samples, and no rest."""
+    order = list(dict.fromkeys(sample.rollout_id for sample in samples))
+    size = args.global_batch_size
+    return [order[at : at + size] for at in range(0, len(order) // size * size, size)]
+
+
+@pytest.mark.parametrize(("rollouts", "updates"), [(255, 16), (200, 16), (256, 16), (17, 16), (5, 16), (31, 3)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_every_rollout_is_in_one_of_the_configured_updates_with_its_full_weight(
+    rollouts: int, updates: int, rows: int
+) -> None:
+    args = arguments(rollout_batch_size=16, n_samples_per_prompt=16, global_batch_size=256 // updates)
+    samples = [
+        sample(group_index=i // 16, rollout_id=i, reward=float(i), loss_mask=[1] * (1 + i % 3))
+        for i in range(rollouts)
+        for _ in range(rows if i % 2 else 1)
+    ]
+    plain = {one.rollout_id: one for one in samples}
+    _, wanted = post_process(arguments(global_batch_size=None), list(samples))
+    advantage_of = dict(zip((one.rollout_id for one in samples), wanted, strict=True))
+    raw, advantages = post_process(args, samples)
+    assert len(raw) == len(advantages) == len(samples)
+    found = dict(zip((one.rollout_id for one in samples), advantages, strict=True))
+    cut = cut_into_updates(args, samples)
+    assert len(cut) == min(updates, rollouts)
+    assert sorted(key for update in cut for key in update if key in plain) == sorted(plain)
+    for update in cut:
+        real = [key for key in update if key in plain]
+        assert len(real) >= args.global_batch_size - 1
+        for key in real:  # slime divides by the places of the update
+            assert found[key] / args.global_batch_size == pytest.approx(advantage_of[key] / len(real))
+    assert all(one.remove_sample == (one.rollout_id not in plain) for one in samples)
 
 
 def test_a_batch_size_that_slime_does_not_have_yet() -> None:
