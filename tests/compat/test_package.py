@@ -31,7 +31,8 @@ MODULES = sorted(
 )
 
 NEED_TORCH = tuple(
-    f"agentcore_rl_toolkit.{name}" for name in ("backends.trl.", "backends.verl.data", "engine.transformers")
+    f"agentcore_rl_toolkit.{name}"
+    for name in ("backends.trl.", "backends.verl.data", "deploy.model_export", "engine.transformers")
 )
 """Modules that import torch: `make check` leaves their examples out."""
 
@@ -125,6 +126,8 @@ TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/tr
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
+GATEWAY_HTTP = ("exports", "gateway_app", "http_server", "production_app", "stream_sender")
+EXPORT = "deploy/model_export.py"
 JOBS = "agent/sagemaker/job_feedback.py"
 
 
@@ -132,7 +135,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
     homes = {
         "aiohttp": {f"runtime/local/server/{name}.py" for name in ("access", "aws_wire", "local_s3", "status_pages")}
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
-        | {f"gateway/http/{name}.py" for name in ("exports", "gateway_app", "http_server", "stream_sender")}
+        | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
         | {"gateway/gateway.py", "gateway/workers.py"},
         "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS},
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
@@ -144,15 +147,15 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "strands": {"agent/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
-        "torch": TRANSFORMERS | TRL | {"backends/verl/data.py"},
-        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py"},
+        "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", EXPORT},
+        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", EXPORT},
         "tinker": {"engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
         "datasets": TRL,
         "matplotlib": {"backends/loop/report.py"},
         "vllm": {"backends/trl/colocated.py"},
         "accelerate": TRL,
-        "peft": TRL | TRANSFORMERS,
+        "peft": TRL | TRANSFORMERS | {EXPORT},
         "rllm": {f"backends/rllm/{name}.py" for name in ("check_overrides", "data", "main")},
         "hydra": {f"backends/rllm/{name}.py" for name in ("check_overrides", "main")} | VERL,
         "omegaconf": VERL,

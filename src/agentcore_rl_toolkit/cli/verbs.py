@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .deploy import build, deploy, destroy, doctor, init
+from .deploy import build, deploy, destroy, doctor, export, init, serve
 from .gateway import serve as gateway_serve
 from .gateway import show
 from .rollouts import eval, rescore, results, rollout, train
@@ -35,6 +35,8 @@ VERBS: dict[str, Any] = {
     "runtime": {"serve": runtime_serve, "check": check, "ps": ps, "logs": logs},
     "gateway": {"serve": gateway_serve, "show": show},
     "results": results,
+    "export": export,
+    "serve": serve,
     "build": build,
     "deploy": deploy,
     "destroy": destroy,

@@ -1,7 +1,8 @@
-"""Finds the folder of a model or tokenizer. It only looks at folders, and loads nothing."""
+"""Finds the folder of a model or tokenizer, and what its small files say. It loads no weights."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from ..errors import ConfigError
 from . import tiny
 
 _WEIGHTS = ("config.json", "adapter_config.json")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -46,6 +48,19 @@ def resolve_tokenizer(model: str) -> str:
 def is_adapter(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder has an adapter (LoRA) instead of whole weights."""
     return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+
+
+def sampling_defaults(folder: str | os.PathLike[str]) -> dict[str, float]:
+    """The sampling settings in a model folder's `generation_config.json`, as servers apply them; those it has none of
+    are left out.
+    """
+    try:
+        found = json.loads(Path(folder, "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    values = {name: found.get(name) for name in _SAMPLING} if isinstance(found, dict) else {}
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    return numbers | ({"top_k": numbers["top_k"] or -1} if "top_k" in numbers else {})
 
 
 def verl_step(folder: Path) -> int | None:

@@ -16,7 +16,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,14 +58,16 @@ class Server:
         allow_hosts: Sequence[str] = (),
         worker: int = 0,
         workers: int = 1,
+        make_app: Callable[..., App] = App,
     ) -> None:
         """Worker `worker` of `workers`, which listen on `port` and the ports after it.
 
-        On loopback, the Host of a request must be loopback, the host of `public_url`, or one of `allow_hosts`.
+        `make_app` makes what routes requests: in production, a `ProductionApp`. On loopback, the Host of a request must
+        be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
         self.core = core
         here_only = is_loopback(host)
-        self.app = App(core, admin_key=admin_key, url=lambda: self.url, trusts_own_user=here_only)
+        self.app = make_app(core, admin_key=admin_key, url=lambda: self.url, trusts_own_user=here_only)
         public_name = urlsplit(public_url).hostname if public_url else None
         names = [*allow_hosts, *([public_name] if public_name else [])]
         self._guard = RequestGuard(names if here_only else None)

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    _check_port(args.host, args.port + args.worker)
+    check_port(args.host, args.port + args.worker)
     from ...gateway.gateway import ADMIN_KEY, new_loop
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -119,7 +119,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--public-url {args.public_url} is not a URL", hint=hint)
 
 
-def _check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int) -> None:
     """Refuse a port that is in use now, not after seconds of loading."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -138,14 +138,14 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     others: list[WorkerProcess] = []
     try:
-        await _wait_unless(stop, server.start())
+        await wait_unless(stop, server.start())
         # Recorded turns are packed arrays: rare collections cost little memory and interrupt no call.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         if not args.worker and not stop.is_set():
             others = [WorkerProcess(number, args.port + number) for number in range(1, args.workers)]
-            await _wait_unless(stop, asyncio.gather(*(other.listening for other in others)))
+            await wait_unless(stop, asyncio.gather(*(other.listening for other in others)))
         if args.worker and not stop.is_set():
             announce_listening()
         elif not stop.is_set():
@@ -158,7 +158,7 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     return 0
 
 
-async def _wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
+async def wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
     """Wait for something, or cancel it once `stop` is set."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -128,19 +128,19 @@ class App:
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         method, path = request.method, request.path
         if path.startswith("/sessions/"):
-            name, rest = _split_path(request)
+            name, rest = split_path(request)
             session_id, dot, key = name.partition(".")
             if dot:
                 return await self._route_agent(request, self.core.sessions.for_agent(session_id, key), rest)
             action = self._of_session.get((method, rest))
             if action is None:
-                raise _no_route(method, _without_key(path), {m for m, p in self._of_session if p == rest})
+                raise no_route(method, _without_key(path), {m for m, p in self._of_session if p == rest})
             self.check_admin(request)
             return await action(request, self.core.sessions.get(session_id))
         path = path.rstrip("/") or "/"
         handler = self._plain.get((method, path))
         if handler is None:
-            raise _no_route(method, request.path, {m for m, p in self._plain if p == path})
+            raise no_route(method, request.path, {m for m, p in self._plain if p == path})
         if path not in _PUBLIC and not (path == "/metrics" and self._is_trusted(request)):
             self.check_admin(request)
         return await handler(request)
@@ -156,7 +156,7 @@ class App:
         action = self._of_agent.get((request.method, route))
         if action is None:
             allowed = {"POST"} if wire is not None else {m for m, p in self._of_agent if p == route}
-            raise _no_route(request.method, _without_key(request.path), allowed)
+            raise no_route(request.method, _without_key(request.path), allowed)
         return await action(request, session)
 
     def check_admin(self, request: web.BaseRequest) -> None:
@@ -196,13 +196,13 @@ class App:
         return response
 
     async def _list_models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._queries.list_models(session, _split_path(request)[1], request.headers))
+        return _json(await self._queries.list_models(session, split_path(request)[1], request.headers))
 
     async def _describe_model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._queries.describe_model(session, _split_path(request)[1], request.headers))
+        return _json(await self._queries.describe_model(session, split_path(request)[1], request.headers))
 
     async def _count_tokens(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        path = _split_path(request)[1]
+        path = split_path(request)[1]
         return _json(await self._queries.count_tokens(session, find_route(path), path, await read_body(request)))
 
     # Control
@@ -318,8 +318,8 @@ def _json(body: bytes, status: int = 200) -> web.Response:
 
 def error_response(request: web.BaseRequest, fault: GatewayFault) -> web.Response:
     """A fault, in the format of the wire that the request came over."""
-    name, rest = _split_path(request)
-    reply = error_wire(rest, request.headers if "." in name else {}).refuse(fault)
+    name, rest = split_path(request)
+    reply = error_wire(rest, request.headers if "." in name or not name else {}).refuse(fault)
     response = _json(reply.body, reply.status)
     response.headers.update(reply.headers)
     if fault.retry_after is not None:
@@ -332,11 +332,11 @@ def error_response(request: web.BaseRequest, fault: GatewayFault) -> web.Respons
 # Requests
 
 
-def _split_path(request: web.BaseRequest) -> tuple[str, str]:
+def split_path(request: web.BaseRequest) -> tuple[str, str]:
     """A path's session, with its key if it has one, and the rest, still percent-encoded."""
     raw = request.rel_url.raw_path
     if not raw.startswith("/sessions/"):
-        return "", ""
+        return "", raw.strip("/")
     name, _, rest = raw[len("/sessions/") :].partition("/")
     return unquote(name), rest.rstrip("/")
 
@@ -348,7 +348,8 @@ def _is_retry(request: web.BaseRequest) -> bool:
     return _LATER_ATTEMPT.search(request.headers.get("amz-sdk-request", "")) is not None
 
 
-def _no_route(method: str, path: str, allowed: set[str]) -> GatewayFault:
+def no_route(method: str, path: str, allowed: set[str]) -> GatewayFault:
+    """The fault of a request that no operation serves; `allowed` are the methods that the path does serve."""
     if allowed:
         return GatewayFault(
             f"{path} accepts only {', '.join(sorted(allowed))}", status=405, code="method_not_allowed", allow=allowed
