@@ -123,7 +123,7 @@ def test_the_policy_learns_and_every_file_is_there(parts: Path, tmp_path: Path, 
     assert [line["step"] for line in lines(output)] == [1, 2, 3, 4]
     learned = next(line for line in lines(output) if line["rows/trained"])
     assert learned["rows/run"] == learned["rollouts/trained"]
-    assert learned["sampler/logprob_gap_max"] == pytest.approx(0.0, abs=1e-6)  # the sampler has the trainer's weights
+    assert learned["sampler/ratio_max"] == pytest.approx(1.0, abs=1e-6)  # the sampler has the trainer's weights
     assert {"reward", "loss/loss:sum", "optimizer/grad_norm", "seconds/update", "fidelity"} <= learned.keys()
 
     kept = sorted(path.name for path in (output / "checkpoints").iterdir())

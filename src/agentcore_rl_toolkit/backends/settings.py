@@ -157,6 +157,8 @@ class RolloutSettings(TrainSettings):
     max_failures: int = option(16, "end the run after this many failed rollouts in a row; outages don't count")
     outage_seconds: float = option(300.0, "seconds to wait for a runtime or an engine that is down")
     failures: Mapping[str, str] = option({}, "changes to the failure table, e.g. timeout=train")
+    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
+    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the failure table trains on")
     eval_every: int = option(0, "evaluate every N steps, besides before and after training")
     eval_samples: int = option(1, "rollouts per held-out row")

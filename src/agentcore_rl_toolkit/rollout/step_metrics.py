@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..types import Status
 from .rollout import Group, Rollout
+
+_MOST_TOOLS, _MOST_COMPONENTS = 32, 32
+"""Names that become figures of their own: agents and rewards choose them."""
 
 
 def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
@@ -20,6 +25,7 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
         "groups/kept": len(kept),
         "groups/dropped": len(groups) - len(kept),
         "groups/without_variance": sum(not group.has_variance for group in groups),
+        "groups/without_variance_share": sum(not group.has_variance for group in groups) / max(1, len(groups)),
         "rollouts/run": len(everything),
         "rollouts/trained": len(trained),
         "rollouts/failed": sum(rollout.failed for rollout in everything),
@@ -33,11 +39,12 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
     metrics |= _counted("failures", Counter(rollout.status.value for rollout in everything if rollout.failed))
     metrics |= _fidelity(everything) | _sizes(trained) | _stations(everything)
-    return metrics
+    return metrics | _conduct(groups, everything) | _components(trained)
 
 
 _COUNTS = (
     *("groups/", "rollouts/", "dropped/", "left_out/", "failures/"),
+    *("tools/offered/", "tools/called/", "tools/unknown_calls"),
     *("fidelity/renders", "fidelity/parse_failures", "fidelity/unbridged", "fidelity/omitted"),
 )
 
@@ -53,7 +60,7 @@ def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
             merged[name] = max(values)
         else:
             merged[name] = statistics.fmean(values)
-    return merged
+    return merged | _never_called(merged)
 
 
 def _counted(kind: str, counts: Counter[Any]) -> dict[str, float]:
@@ -91,6 +98,60 @@ def _sizes(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "length/tokens": statistics.fmean(tokens),
         "length/tokens_max": max(tokens),
     }
+
+
+def _conduct(groups: Sequence[Group], rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """What rollouts did: how many were cut, which tools they called, how many in a group sampled the same."""
+    ran = [rollout for rollout in rollouts if rollout.transcript.turns]
+    if not ran:
+        return {}
+    offered, called = Counter[str](), Counter[str]()
+    for rollout in ran:
+        turns = rollout.transcript.turns
+        offered.update({name for turn in turns for name in turn.tools})
+        called.update({str(call.get("name")) for turn in turns for call in turn.reply.get("tool_calls") or ()})
+    figures = {
+        "length/truncated": statistics.fmean(
+            rollout.status is Status.TRUNCATED or any(turn.finish == "length" for turn in rollout.transcript.turns)
+            for rollout in ran
+        ),
+        "tools/unknown_calls": sum(len(rollout.transcript.unknown_tools()) for rollout in ran),
+        "answers/duplicates": statistics.fmean(_repeated(group) for group in groups),
+    }
+    for name, count in sorted(offered.items())[:_MOST_TOOLS]:
+        figures |= {f"tools/offered/{name}": count, f"tools/called/{name}": called[name]}
+    return figures | _never_called(figures)
+
+
+def _never_called(metrics: Mapping[str, float]) -> dict[str, float]:
+    """How many tools were offered and called by no rollout."""
+    calls = [count for name, count in metrics.items() if name.startswith("tools/called/")]
+    return {"tools/never_called": sum(not count for count in calls)} if calls else {}
+
+
+def _repeated(group: Group) -> float:
+    """The share of a group's rollouts that sampled the same tokens as another one of it."""
+    rollouts = [rollout for rollout in group.rollouts if rollout.rows]
+    texts = [tuple(row.token_ids[row.prompt_length :].tobytes() for row in rollout.rows) for rollout in rollouts]
+    counts = Counter(texts)
+    return sum(counts[text] > 1 for text in texts) / max(1, len(texts))
+
+
+def components_of(rollout: Rollout) -> dict[str, float]:
+    """The parts of a rollout's reward: the numbers in the `components` of its result."""
+    found = (rollout.result or {}).get("components")
+    if not isinstance(found, Mapping):
+        return {}
+    numbers = {str(name)[:64]: value for name, value in found.items() if isinstance(value, (int, float))}
+    return {name: float(value) for name, value in [*numbers.items()][:_MOST_COMPONENTS] if math.isfinite(value)}
+
+
+def _components(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in components_of(rollout).items():
+            values.setdefault(name, []).append(value)
+    return {f"reward/component/{name}": statistics.fmean(known) for name, known in sorted(values.items())}
 
 
 def _stations(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -29,6 +29,7 @@ def test_a_step() -> None:
         "groups/kept": 2,
         "groups/dropped": 1,
         "groups/without_variance": 2,
+        "groups/without_variance_share": pytest.approx(2 / 3),
         "rollouts/run": 7,
         "rollouts/trained": 4,
         "rollouts/failed": 2,

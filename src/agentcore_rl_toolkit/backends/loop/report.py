@@ -14,7 +14,10 @@ from ...client.evaluation import Summary
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
 from ..settings import TrainSettings
 
-_COLUMNS = ("step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left")
+_COLUMNS = (
+    *("step", "reward", "held-out", "entropy", "kl", "tokens/s", "failed", "fidelity", "unbridged"),
+    *("seconds", "left"),
+)
 _SHOWN_STEPS = 15
 
 Metrics = dict[str, Any]
@@ -129,6 +132,8 @@ class Report:
             str(line["step"]),
             _number(line.get("reward")),
             _number(self._held_out.get(line["step"])),
+            _number(line.get("entropy")),
+            "-" if line.get("sampler/kl") is None else f"{line['sampler/kl']:.0e}",
             f"{line.get('tokens_per_second', 0):.0f}",
             str(int(line.get("rollouts/failed", 0))),
             "-" if line.get("fidelity") is None else f"{line['fidelity']:.1%}",
@@ -143,7 +148,8 @@ class Report:
             return
         from rich.table import Table
 
-        table = Table(*_COLUMNS, title=f"{self._settings.model} · {self._settings.agent}", title_style="dim")
+        title = f"{self._settings.model} · {self._settings.agent}"
+        table = Table(*_COLUMNS, title=title, title_style="dim", box=None, padding=(0, 2, 0, 0))
         for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)

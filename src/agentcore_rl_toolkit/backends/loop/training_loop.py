@@ -24,6 +24,9 @@ from ...gateway.gateway import Gateway
 from ...rollout import Causes, Group, Rollout, RolloutRunner, merge_metrics, step_metrics
 from ...rollout.run_folder import RunPart, RunWriter
 from ...rows import read_rows
+from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
+from ...studio.guards.facts import row_identity
+from ...studio.guards.guards import stop_run, write_findings
 from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
@@ -63,7 +66,13 @@ class TrainingLoop:
         self.held_out = self._read(settings.eval_data) if settings.eval_data else []
         if len(self.rows) < settings.rows_per_step:
             raise ConfigError(f"{settings.data} has {len(self.rows)} rows, and a step takes {settings.rows_per_step}")
-        self._warn_about_overlap()
+        self.guards = Guards(settings.guard, settings.guards_from)
+        self._facts: list[RolloutFacts] = []
+        self._warned: list[Warned] = []
+        """What the guards found at the latest step."""
+        self._shared = {row_identity(row) for row in self.rows} & {row_identity(row) for row in self.held_out}
+        shared = sum(row_identity(row) in self._shared for row in self.held_out)
+        self.guards.facts.shared_rows = shared, len(self.held_out)
         self.evaluations: dict[int, Summary] = {}
         self.metrics: dict[str, float] = {}
         """The metrics of the latest step."""
@@ -96,6 +105,7 @@ class TrainingLoop:
             if self._process == 0:
                 self.writer.describe(**self._describe())
             if start is None:
+                self.guards.resume(self.settings.folder, None)
                 self.evaluate(0, "before")
             else:
                 self._resume(start)
@@ -123,14 +133,34 @@ class TrainingLoop:
         self._empty_steps = self._empty_steps + 1 if empty else 0
         if self._empty_steps == _MOST_EMPTY_STEPS:
             raise self._nothing_trained(f"nothing could be trained on in {_MOST_EMPTY_STEPS} steps in a row")
-        if step == 0:
-            self._warn_about_equal_rewards(groups)
         return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: len(rows)]
 
     def add_advantages(self, advantages: Mapping[str, float]) -> None:
         """Note the advantages of the latest step's rollouts, by session."""
         if self._part is not None:
             self._part.add_advantages(advantages)
+
+    def judge(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Let the guards judge the step that led to `step`; gives the figures that follow from it.
+
+        Every process calls it, with the same metrics.
+        """
+        figures: dict[str, float] = {}
+        if self.evaluations and metrics.get("reward") is not None:
+            held_out = self.evaluations[max(self.evaluations)].reward
+            figures |= {} if held_out is None else {"reward/held_out_gap": metrics["reward"] - held_out}
+        self._warned = self.guards.judge(StepFacts(step, {**metrics, **figures}, self._facts))
+        return figures | {f"guard/{one.guard}": 1.0 for one in self._warned}
+
+    def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record the metrics of a finished step, and what the guards said of it. A guard may end the run."""
+        folder = self.settings.folder
+        if self._process == 0:
+            self.report.add_step(step, metrics)
+            for one in self._warned:
+                self.report.say(one.text(folder))
+            write_findings(folder, self._warned)
+        stop_run(self._warned, folder)
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate between two steps, if `eval_every` asks for it; the last step is evaluated after training."""
@@ -150,6 +180,8 @@ class TrainingLoop:
             def keep(rollout: Rollout) -> None:
                 part.write(rollout)
                 rollouts.append(rollout)
+                if row_identity(rollout.payload) in self._shared:
+                    self.guards.facts.shared_example = part.key(rollout)
 
             mine = self.held_out[self._process :: self._processes]
             options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
@@ -162,6 +194,7 @@ class TrainingLoop:
 
     def _resume(self, step: int) -> None:
         self.report.resume(step)
+        self.guards.resume(self.settings.folder, step)
         for at, rollouts in self.writer.evaluations():
             self._add_evaluation(at, rollouts)
 
@@ -226,23 +259,6 @@ class TrainingLoop:
             hint=causes.hint or "run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
         )
 
-    def _warn_about_overlap(self) -> None:
-        trained = {json.dumps(row, sort_keys=True, default=repr) for row in self.rows}
-        shared = sum(json.dumps(row, sort_keys=True, default=repr) in trained for row in self.held_out)
-        if shared:
-            self.report.say(
-                f"warning: {shared} of {len(self.held_out)} held-out rows are training rows too, so held-out rewards "
-                "will flatter the model"
-            )
-
-    def _warn_about_equal_rewards(self, groups: Sequence[Group]) -> None:
-        if not any(group.has_variance for group in groups):
-            rewards = sorted({reward for group in groups for reward in group.rewards})
-            self.report.say(
-                f"warning: every row's rollouts got the same reward ({rewards}), so there is nothing to learn from. "
-                "Check the reward, and whether the tasks are trivial or impossible for this model."
-            )
-
     def _read(self, path: str) -> list[dict[str, Any]]:
         rows, problems = read_rows(path)
         for problem in problems:
@@ -263,6 +279,8 @@ class TrainingLoop:
 
     def _measure(self, groups: Sequence[Group], seconds: float) -> None:
         mine = step_metrics(groups) | {"seconds/rollouts": seconds}
+        facts = observe(groups, lambda one: "" if self._part is None else self._part.key(one))
+        self._facts = [one for part in self._gather(facts) for one in part]
         sampled = sum(r.fidelity.sampled for group in groups for r in (*group.rollouts, *group.others))
         mine["tokens_per_second"] = sampled / max(1e-9, seconds)
         self.metrics = merge_metrics(self._gather(mine))
@@ -270,6 +288,10 @@ class TrainingLoop:
     def _add_evaluation(self, step: int, rollouts: list[Rollout]) -> None:
         mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
         self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
+        summary = self.evaluations[step]
+        if summary.reward is not None and summary.interval is not None:
+            error = (summary.interval[1] - summary.interval[0]) / 4
+            self.guards.facts.held_out[step] = summary.reward, error
         self._held_out_rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self.report.show_evaluation(step, self.evaluations[step])
 

@@ -85,7 +85,8 @@ class _TinkerRun:
             self.step += 1
         now = time.monotonic()
         figures |= {"seconds/update": now - rolled, "step_time": now - began}
-        self.report.add_step(self.step, self.loop.metrics | figures)
+        metrics = self.loop.metrics | figures
+        self.loop.end_step(self.step, metrics | self.loop.judge(self.step, metrics))
 
     def _save(self) -> None:
         place = self.folder.checkpoint(self.step)

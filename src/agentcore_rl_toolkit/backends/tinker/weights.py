@@ -21,6 +21,7 @@ import tinker
 from ...engine.checkpoints import resolve_model
 from ...engine.tinker import close_service, context_length
 from ...errors import AgentCoreRLError, ConfigError
+from ..loop.mismatch import Mismatch
 from .backend import TinkerSettings
 from .convert import Example
 
@@ -140,13 +141,9 @@ def _check_reachable(url: str) -> None:
 
 def _sampler_mismatch(examples: Sequence[Example], outputs: Sequence[Any]) -> dict[str, float]:
     """How far the trainer's logprobs are from the sampler's, which has the same weights."""
-    apart = []
+    mismatch = Mismatch()
     for example, output in zip(examples, outputs, strict=False):
         inputs = example.datum.loss_fn_inputs
         trained = np.asarray(inputs["advantages"].data) != 0
-        ours, theirs = np.asarray(inputs["logprobs"].data), np.asarray(output["logprobs"].data)
-        apart.append((ours - theirs)[trained])
-    if not apart:
-        return {}
-    gap = np.concatenate(apart)
-    return {"sampler/kl": float(gap.mean()), "sampler/logprob_gap_max": float(np.abs(gap).max())}
+        mismatch.add(*(np.asarray(side["logprobs"].data)[trained] for side in (inputs, output)))
+    return mismatch.metrics()

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -20,6 +21,7 @@ from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...rollout import Group
+from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, split_row, to_batch
 from .grpo_config import ROW_MEANS, ROW_SUMS, check_config
 
@@ -48,6 +50,11 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Logged together with TRL's own metrics."""
         self.add_advantages: Callable[[dict[str, float]], None] = lambda known: None
         """Called with the advantages of a step's rollouts, by session."""
+        self.judge: Callable[[int, dict[str, float]], dict[str, float]] = lambda step, metrics: {}
+        """Called with the metrics of a finished step; gives more of them."""
+        self._mismatch, self._is_fresh = Mismatch(), False
+        self._passed: tuple[torch.Tensor, torch.Tensor | None] | None = None
+        """Logprobs and entropies of the latest pass of a loss."""
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
             raise ConfigError(
                 "a group would be split over processes: the rollouts of a step and process must be a multiple of "
@@ -88,11 +95,31 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.at_temperature:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
+        self._is_fresh = True
         return self._complete_batch(output)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **others: Any) -> Any:
+        passed = super()._get_per_token_logps_and_entropies(*args, **others)
+        self._passed = passed[:2]
+        return passed
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        """TRL's loss. Until the weights change, its logprobs are those that the sampler should have had."""
+        loss = super()._compute_loss(model, inputs)
+        if self._is_fresh and self._passed is not None:
+            mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+            logps, entropies = self._passed
+            sides = (inputs["sampling_per_token_logps"], logps, entropies)
+            self._mismatch.add(*(None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides))
+        self._passed = None
+        return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training and "loss" in logs:
-            logs = logs | self.step_metrics
+            parts = gather_object([self._mismatch]) if self.accelerator.num_processes > 1 else [self._mismatch]
+            logs = logs | self.step_metrics | Mismatch.merged(parts).metrics()
+            logs |= self.judge(self.state.global_step, logs)
+            self._mismatch, self._is_fresh = Mismatch(), False
         super().log(logs, start_time)
 
     def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class TrlRun:
             peft_config=adapter_config(settings),
             callbacks=[_LoopCallback(self.loop)],
         )
-        self.trainer.add_advantages = self.loop.add_advantages
+        self.trainer.add_advantages, self.trainer.judge = self.loop.add_advantages, self.loop.judge
         self.engine = self.open_engine(tokenizer)
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
         return self.loop.run(
@@ -170,8 +170,8 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._loop = loop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        if logs and "loss" in logs and state.is_world_process_zero:
-            self._loop.report.add_step(state.global_step, logs)
+        if logs and "loss" in logs:
+            self._loop.end_step(state.global_step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._loop.evaluate_if_due(state.global_step)

@@ -35,7 +35,13 @@ EXAMPLES = (
     "agentcore-rl train my_agent --backend verl --help",
 )
 DEFAULT_BACKEND = "trl"
-_METAVARS = {"failures": "STATUS=ACTION", "env": "NAME[=VALUE]", "allow": "HOST:PORT"}
+_METAVARS = {
+    "failures": "STATUS=ACTION",
+    "guard": "NAME=ACTION",
+    "guards_from": "FILE",
+    "env": "NAME[=VALUE]",
+    "allow": "HOST:PORT",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +132,7 @@ def _read_table(table: str, given: list[str]) -> dict[str, Any]:
     """The values of a repeated NAME=VALUE option."""
     if table == "env":
         return dict(read_variables(given))
-    if table == "failures":
-        return dict(split_pair("--failures", text, "timeout=train") for text in given)
+    if table in ("failures", "guard"):
+        example = {"failures": "timeout=train", "guard": "constant_reward=stop"}[table]
+        return dict(split_pair(f"--{table}", text, example) for text in given)
     return read_pairs(f"--{table.replace('_', '-')}", given)

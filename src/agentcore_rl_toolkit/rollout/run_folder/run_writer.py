@@ -30,7 +30,7 @@ class RunWriter:
     """Writes to one run's folder as process `process` of the run; safe to call from several threads."""
 
     def __init__(self, folder: str | Path, *, process: int = 0) -> None:
-        self.folder, self._process = Path(folder), process
+        self.folder, self.process = Path(folder), process
         self.folder.mkdir(parents=True, exist_ok=True)
         self._index = IndexWriter(self.folder, process)
         self._lock = threading.RLock()
@@ -69,7 +69,7 @@ class RunWriter:
             return part
 
     def _name(self, step: int) -> str:
-        return f"step-{step:06d}{f'.process-{self._process}' if self._process else ''}.jsonl"
+        return f"step-{step:06d}{f'.process-{self.process}' if self.process else ''}.jsonl"
 
     def evaluations(self) -> Iterator[tuple[int, list[Rollout]]]:
         """The complete evaluations that this process wrote, by step."""
@@ -133,6 +133,11 @@ class RunPart:
         except OSError as error:
             self._run.failures += 1
             logger.error("a rollout of step %d could not be written to %s: %s", self._step, self._begun, error)
+
+    def key(self, rollout: Rollout) -> str:
+        """What finds a rollout in the run's folder; its session if the disk refused it."""
+        found = self._written.get(rollout.session_id or "")
+        return f"{self._run.process}.{found[0]}" if found is not None else rollout.session_id or ""
 
     def add_group(self, group: Group) -> None:
         """Note why a group is not trained on, if it isn't."""

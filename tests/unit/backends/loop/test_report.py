@@ -25,13 +25,14 @@ with report:
     report.show_evaluation(0, held_out)
     for step in (1, 2):
         known = {"loss": 0.1, "reward": step / 4, "step_time": 2.0, "fidelity": 1.0, "tokens_per_second": 70.4}
+        known |= {"entropy": 1.5, "sampler/kl": 3e-13}
         known |= {"fidelity/unbridged": 3, "fidelity/unbridged/no_turn_end": 3, "fidelity/unbridged/changed_history": 1}
         report.add_step(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
     report.show_evaluation(2, held_out)
     assert run_totals(report.steps, {}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
     report.finish({})
 """
-HEAD = ["step", "reward", "held-out", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left"]
+HEAD = ["step", "reward", "held-out", "entropy", "kl", "tokens/s", "failed", "fidelity", "unbridged", "seconds", "left"]
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
@@ -40,8 +41,8 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     head, before, first, second, after, unbridged, *_ = done.stderr.splitlines()
     assert head.split() == HEAD
     assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts"
-    assert first.split() == ["1", "0.250", "-", "70", "1", "100.0%", "3", "2.0", "0:04"]
-    assert second.split() == ["2", "0.500", "-", "70", "2", "100.0%", "3", "2.0", "0:02"]
+    assert first.split() == ["1", "0.250", "-", "1.500", "3e-13", "70", "1", "100.0%", "3", "2.0", "0:04"]
+    assert second.split() == ["2", "0.500", "-", "1.500", "3e-13", "70", "2", "100.0%", "3", "2.0", "0:02"]
     assert after.startswith("held-out rows at step 2")
     assert unbridged.startswith("6 turns began a new row (no_turn_end): the chat template ends a reply with")
     assert "changed_history" not in done.stderr  # the agent's own doing
@@ -70,7 +71,7 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
     last = text[text.rindex("tiny · rl_app.py") :]
     cells = [re.findall(r"[^\s│┃┡━╇┩┏┳┓└┴┘├┼┤─]+", line) for line in last.splitlines()]
     assert HEAD in cells
-    assert ["1", "0.250", "-", "70", "1", "100.0%", "3", "2.0", "0:04"] in cells
-    assert ["2", "0.500", "-", "70", "2", "100.0%", "3", "2.0", "0:02"] in cells
+    assert ["1", "0.250", "-", "1.500", "3e-13", "70", "1", "100.0%", "3", "2.0", "0:04"] in cells
+    assert ["2", "0.500", "-", "1.500", "3e-13", "70", "2", "100.0%", "3", "2.0", "0:02"] in cells
     assert "held-out rows at step 0: mean reward 0.500" in text
     assert b"\x1b[" in shown  # drawn in place, not scrolled

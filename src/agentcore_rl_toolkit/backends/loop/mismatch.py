@@ -1,0 +1,73 @@
+"""How far the sampler's distribution is from the trainer's, measured on the tokens that are trained on. Pure.
+
+Sampler and trainer should give every sampled token the same logprob, because they have the same weights. And tokens
+that are drawn from the trainer's distribution are on average as surprising (−logprob) as its entropy says, at every
+place: a sampler that draws from another one, and reports the right logprobs all the same, shows only there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+_WIDEST = 20.0
+"""The largest difference of two logprobs that is counted: exp(20) is a ratio of 5e8."""
+
+
+@dataclass
+class Mismatch:
+    """Sums over tokens, which several batches and processes add up to."""
+
+    tokens: int = 0
+    kl: float = 0.0
+    gap_max: float = 0.0
+    known: int = 0
+    """Tokens of whose distribution the entropy is known."""
+    entropy: float = 0.0
+    surprise: float = 0.0
+    """The sum of −logprob − entropy."""
+    surprise_squares: float = 0.0
+
+    def add(self, sampler: Any, trainer: Any, entropy: Any = None) -> None:
+        """Add tokens: both sides' logprobs, and the entropy of the trainer's distribution where it is known."""
+        ours, theirs = np.asarray(sampler, np.float64), np.asarray(trainer, np.float64)
+        gap = np.clip(theirs - ours, -_WIDEST, _WIDEST)
+        gap = gap[np.isfinite(gap)]
+        self.tokens += len(gap)
+        self.kl += float((np.expm1(gap) - gap).sum())
+        self.gap_max = max(self.gap_max, float(np.abs(gap).max(initial=0.0)))
+        if entropy is not None:
+            spread = np.asarray(entropy, np.float64)
+            excess = -theirs - spread
+            self.known += len(excess)
+            self.entropy += float(spread.sum())
+            self.surprise += float(excess.sum())
+            self.surprise_squares += float((excess**2).sum())
+
+    @classmethod
+    def merged(cls, parts: Iterable[Mismatch]) -> Mismatch:
+        """The tokens of several batches or processes together."""
+        whole = cls()
+        for part in parts:
+            for field in fields(cls):
+                before, here = getattr(whole, field.name), getattr(part, field.name)
+                setattr(whole, field.name, max(before, here) if field.name == "gap_max" else before + here)
+        return whole
+
+    def metrics(self) -> dict[str, float]:
+        """The figures of a step; none without tokens.
+
+        `sampler/surprise` is in nats a token, and `sampler/surprise_z` how many standard errors that is from 0.
+        """
+        if not self.tokens:
+            return {}
+        found = {"sampler/kl": self.kl / self.tokens, "sampler/ratio_max": math.exp(self.gap_max)}
+        if self.known:
+            found["entropy"] = self.entropy / self.known
+            found["sampler/surprise"] = self.surprise / self.known
+            found["sampler/surprise_z"] = self.surprise / math.sqrt(self.surprise_squares or 1.0)
+        return found

@@ -1,0 +1,145 @@
+"""Guards of a run: judges every step by the rules, says each finding once, and ends the run where it is asked to.
+
+Findings go to `guards.jsonl` in the run's folder and to whoever asks. A rule that fails is reported and left out: a
+guard never ends a run by its own fault.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError, RolloutsStopped
+from .facts import RunFacts, StepFacts
+from .rules import RULES, Finding, Rule, fidelity
+
+logger = logging.getLogger(__name__)
+
+ACTIONS = ("warn", "stop", "off")
+FILE = "guards.jsonl"
+STOPS: tuple[Rule, ...] = (fidelity,)
+"""Rules that end the run unless a setting says otherwise; the others warn."""
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A finding of a rule at a step."""
+
+    guard: str
+    step: int
+    action: str
+    problem: str
+    example: str | None
+
+    def text(self, folder: str | Path) -> str:
+        """The finding in a line or two, with how to look at the example."""
+        look = f"\n  agentcore-rl show {folder} --rollout {self.example}" if self.example else ""
+        return f"guard {self.guard}: {self.problem}.{look}"
+
+
+class Guards:
+    """The rules of one run, and what they have said."""
+
+    def __init__(self, actions: Mapping[str, str] | None = None, files: Sequence[str] = ()) -> None:
+        """`actions` changes what rules do: `warn`, `stop` or `off`. `files` are Python files with more rules."""
+        self.rules = {rule.__name__: rule for rule in (*RULES, *(rule for file in files for rule in load_rules(file)))}
+        self.actions = dict.fromkeys(self.rules, "warn") | {rule.__name__: "stop" for rule in STOPS}
+        for name, action in (actions or {}).items():
+            ours = name.replace("-", "_")
+            if ours not in self.rules:
+                raise ConfigError(f"no guard is named {name!r}", hint=f"one of: {', '.join(self.rules)}")
+            if action not in ACTIONS:
+                raise ConfigError(f"guard {name} can't {action!r}", hint=f"one of: {', '.join(ACTIONS)}")
+            self.actions[ours] = action
+        self.facts = RunFacts()
+        self._said: set[str] = set()
+
+    def resume(self, folder: Path, step: int | None) -> None:
+        """Forget what an earlier run in this folder said, or with `step` only what it said after that step."""
+        path = folder / FILE
+        said = [one for one in read_findings(path) if step is not None and one["step"] <= step]
+        self._said = {one["guard"] for one in said if one["action"] != "stop"}
+        if path.exists():
+            path.write_text("".join(json.dumps(one) + "\n" for one in said))
+
+    def judge(self, step: StepFacts) -> list[Warned]:
+        """Add a finished step, and return what is new about it."""
+        self.facts.add(step)
+        found = []
+        for name, rule in self.rules.items():
+            if self.actions[name] == "off" or name in self._said:
+                continue
+            finding = self._apply(name, rule)
+            if finding is not None:
+                self._said.add(name)
+                found.append(Warned(name, step.number, self.actions[name], finding.problem, finding.example))
+        return found
+
+    def _apply(self, name: str, rule: Rule) -> Finding | None:
+        try:
+            found = rule(self.facts)
+            if found is not None and not isinstance(found, Finding):
+                raise TypeError(f"it returned {found!r:.100}, not a Finding or None")
+            return found
+        except Exception as error:  # a user's rule may raise anything
+            self._said.add(name)
+            logger.warning("guard %s failed and is left out: %s: %s", name, type(error).__name__, error)
+            return None
+
+
+def write_findings(folder: Path, found: Sequence[Warned]) -> None:
+    """Append findings to the run's folder."""
+    if found:
+        with (folder / FILE).open("a") as file:
+            file.write("".join(json.dumps(vars(one)) + "\n" for one in found))
+
+
+def read_findings(path: Path) -> list[dict[str, Any]]:
+    """The findings in a file; none if there is none. A last line that a kill cut off is left out."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            one = json.loads(line)
+            found += [one] if isinstance(one["step"], int) and isinstance(one["guard"], str) else []
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def stop_run(found: Sequence[Warned], folder: Path) -> None:
+    """End the run if a finding asks for it."""
+    ending = [one for one in found if one.action == "stop"]
+    if ending:
+        off = " ".join(f"--guard {one.guard}=warn" for one in ending)
+        raise RolloutsStopped("\n".join(one.text(folder) for one in ending), hint=f"{off} goes on all the same")
+
+
+def load_rules(path: str) -> list[Rule]:
+    """The rules of a Python file: its public functions of one argument, in order."""
+    spec = importlib.util.spec_from_file_location(f"guards_{Path(path).stem}", path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise ConfigError(f"{path} is not a Python file with guards", hint="name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path} can't be loaded: {type(error).__name__}: {error}") from error
+    own = [
+        one
+        for name, one in vars(module).items()
+        if inspect.isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
+    ]
+    rules: list[Rule] = [one for one in own if len(inspect.signature(one).parameters) == 1]
+    if not rules:
+        raise ConfigError(f"{path} has no guards", hint="a guard is a function of one argument, a RunFacts")
+    return rules
