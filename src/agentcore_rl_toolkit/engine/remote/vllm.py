@@ -63,6 +63,8 @@ class VllmEngine(ServerEngine):
     def _read(self, events: list[bytes], request: SampleRequest) -> Sampled | None:
         """The tokens that arrived together."""
         generate = self.mode == "generate"
+        if not generate and not request.sampling.top_logprobs and (plain := wire.read_plain(events)) is not None:
+            return plain
         parts: list[Sampled] = []
         for event in events:
             reply = self.decode(wire.GENERATED if generate else wire.COMPLETION, event)

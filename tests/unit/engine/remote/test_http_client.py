@@ -124,21 +124,25 @@ def test_events_are_the_same_however_they_are_chunked_and_cut(
     assert not buffer
 
 
-EVENT = b"8\r\ndata: \n\n\r\n"
+EVENT = b"a\r\ndata: {}\n\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("pieces", "events"),
     [
-        ([b"b\r\ndata: x\n\n\r\n\r\n0\r\n\r\n"], [b"x"]),
-        ([b"11\r\ndata: a\ndata: b\n\n\r\n0\r\n\r\n"], [b"a", b"b"]),
-        ([b"b\r\ndata:  x \n\n\r\n0\r\n\r\n"], [b"x"]),
-        ([b"e\r\n\n", EVENT + b"\r\n0\r\n\r\n"], [b""]),
+        ([b"c\r\ndata: {}\n\n\r\n\r\n0\r\n\r\n"], [b"{}"]),
+        ([b"13\r\ndata: {}\ndata: {}\n\n\r\n0\r\n\r\n"], [b"{}", b"{}"]),
+        ([b"c\r\ndata:  {} \n\n\r\n0\r\n\r\n"], [b"{}"]),
+        ([b"10\r\n\n", EVENT + b"\r\n0\r\n\r\n"], [b"{}"]),
         ([b"0\r\n", EVENT + b"\r\n"], []),
-        ([b"7\r\ndata: a\r\n", EVENT + b"0\r\n\r\n"], [b"adata:"]),
+        ([b"7\r\ndata: a\r\n", EVENT + b"0\r\n\r\n"], [b"adata: {}"]),
+        ([EVENT + b"8\r\n: ping\n\n\r\n" + EVENT + b"0\r\n\r\n"], [b"{}", b"{}"]),
     ],
-    ids=["its end in an event", "two in a chunk", "space around it", "a chunk in a chunk", "in a trailer", "in a line"],
-)
+    ids=[
+        "its end in an event", "two in a chunk", "space around it", "a chunk in a chunk", "in a trailer", "in a line",
+        "a comment between",
+    ],
+)  # fmt: skip
 def test_what_looks_like_a_chunk_with_an_event_need_not_be_one(pieces: list[bytes], events: list[bytes]) -> None:
     body, buffer, got = ResponseBody({b"transfer-encoding": b"chunked"}), bytearray(), []
     for piece in pieces:
@@ -154,7 +158,7 @@ def test_events_of_a_body_that_is_not_chunked() -> None:
         assert body.take_events(buffer) == [b"{}", b"{}"]
         assert (body.done, bytes(buffer)) == (bool(headers), b"")
     body = ResponseBody({b"content-length": b"%d" % len(EVENT)})
-    assert body.take_events(bytearray(EVENT)) == [b""]
+    assert body.take_events(bytearray(EVENT)) == [b"{}"]
     assert body.done
 
 

@@ -247,6 +247,12 @@ def test_an_error_inside_a_stream(loop: LoopThread, first: list[bytes]) -> None:
     assert caught.value.sampled_any == bool(first)
 
 
+def test_an_error_beside_tokens_fails_the_call(loop: LoopThread) -> None:
+    failed = event(choice([1], [-0.1], "stop"), error={"message": "out of memory"})
+    with pytest.raises(EngineError, match="out of memory"):
+        sample(loop, STREAM + chunk(failed) + END)
+
+
 @pytest.mark.parametrize("event", [b"data: {not json}\n\n", b'data: {"choices": 7}\n\n', b"data: 7\n\n"])
 def test_events_that_make_no_sense(loop: LoopThread, event: bytes) -> None:
     with pytest.raises(EngineError, match="something unexpected"):
