@@ -136,7 +136,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "aiohttp": {f"runtime/local/server/{name}.py" for name in ("access", "aws_wire", "local_s3", "status_pages")}
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
-        | {"gateway/gateway.py", "gateway/workers.py"},
+        | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py"}
+        | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
         "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS},
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
         | {JOBS, "agent/sagemaker/job_rollout.py"}
@@ -166,7 +167,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
         | {"gateway/http/exports.py", "engine/remote/payload.py"}
         | {f"rollout/run_folder/{name}.py" for name in ("rollout_files", "run_reader")}
-        | {"studio/run_queries.py", "studio/guards/facts.py", "backends/loop/mismatch.py"}
+        | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
+        | {"backends/loop/mismatch.py"}
         | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,

@@ -15,6 +15,7 @@ from .gateway import show
 from .rollouts import eval, rescore, results, rollout, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
+from .studio import ui
 
 GROUPS = {
     "runtime": "run agents in sandboxed sessions on this machine",
@@ -37,6 +38,7 @@ VERBS: dict[str, Any] = {
     "results": results,
     "export": export,
     "serve": serve,
+    "ui": ui,
     "build": build,
     "deploy": deploy,
     "destroy": destroy,

@@ -32,6 +32,7 @@ METAVARS = {
     "--output": "PATH",
     "--public-url": "URL",
     "--role-arn": "ARN",
+    "--runtime-url": "URL",
     "--service-url": "URL",
     "--sqs-url": "QUEUE",
     "--store": "STORE",

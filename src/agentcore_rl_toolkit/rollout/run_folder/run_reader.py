@@ -32,6 +32,7 @@ from .run_index import (
     Entry,
     rollout_values,
 )
+from .run_text import contains, may_contain, read_metrics, read_object
 from .run_writer import UNFINISHED
 
 _DTYPE = np.dtype([(name, kind) for name, _, kind in FIELDS])
@@ -171,7 +172,7 @@ class Run:
         if sort is not None:
             positions = self._sorted(positions, sort, descending)
         if text is not None:
-            hits = (at for at in positions.tolist() if self._has_text(at, text))
+            hits = (at for at in positions.tolist() if self.contains(at, text))
             positions = np.fromiter((at for _, at in zip(range(limit or len(table)), hits, strict=False)), np.intp)
         return positions[:limit] if limit is not None else positions
 
@@ -207,30 +208,24 @@ class Run:
         """A rollout, whole."""
         return read_line(self.line(position), f"{self.text('file', position)} at {self.table[position]['offset']}")
 
+    def contains(self, position: int, text: str) -> bool:
+        """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
+        return may_contain(self.line(position), text) and contains(self.rollout(position), text)
+
     # --- the run's other files ---------------------------------------------------------------------------------------
 
     @property
     def info(self) -> dict[str, Any]:
         """What the run is, from `run.json`; empty for old runs."""
-        return self._read_object("run.json") or {}
+        return read_object(self.path / "run.json") or {}
 
     def summary(self) -> dict[str, Any] | None:
         """The run's summary, once it has ended."""
-        return self._read_object("summary.json")
+        return read_object(self.path / "summary.json")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every step so far."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-        except OSError:
-            return []
-        return [found for line in lines if line.endswith(b"\n") and (found := _parse_object(line)) is not None]
-
-    def _read_object(self, name: str) -> dict[str, Any] | None:
-        try:
-            return _parse_object((self.path / name).read_bytes())
-        except OSError:
-            return None
+        return read_metrics(self.path / "metrics.jsonl")
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -334,17 +329,6 @@ class Run:
         order = np.argsort(np.where(np.isnan(values), np.inf, -values if descending else values), kind="stable")
         return np.asarray(positions[order])
 
-    def _has_text(self, position: int, text: str) -> bool:
-        """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
-        line = self.line(position).lower()
-        forms = {json.dumps(text.lower(), ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
-        if not any(form.encode(errors="replace") in line for form in forms):
-            return False
-        rollout = self.rollout(position)
-        said = (rollout.transcript.messages, [turn.reply for turn in rollout.transcript.turns])
-        parts = (*said, rollout.payload, rollout.result, rollout.error, rollout.printed)
-        return any(text.lower() in one.lower() for part in parts for one in _strings(part))
-
 
 class _IndexFile:
     """One writer's index, as far as it has been read."""
@@ -428,14 +412,6 @@ def _parse_text(line: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _parse_object(data: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _place(names: tuple[str, ...], name: str, kind: str) -> int:
     if name not in names:
         raise ConfigError(f"{name!r} is not a {kind}", hint=f"use one of: {', '.join(names)}")
@@ -444,16 +420,3 @@ def _place(names: tuple[str, ...], name: str, kind: str) -> int:
 
 def _matcher(field: str, wanted: str) -> Any:
     return (lambda text: wanted in text.split()) if field == "tools" else (lambda text: text == wanted)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """All strings in a value."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, (list, tuple)):
-            waiting += one

@@ -1,0 +1,76 @@
+"""Serve a page that shows runs, also while they train, until Ctrl-C. It reads their files and changes nothing.
+
+On this machine, programs of your user need no key; others need the address that is printed, with its key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from ...common.http_guard import reachable_host
+from ...errors import ConfigError
+from ..flags import add_listen_flags, say
+from ..terminal.interrupt import stop_on_signals
+
+if TYPE_CHECKING:
+    from ...studio.server.run_catalog import RunCatalog
+
+HELP = "show runs in the browser"
+EXAMPLES = (
+    "agentcore-rl ui",
+    "agentcore-rl ui runs/first runs/second --port 8080",
+)
+_DEFAULT = "runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUNS", help=f"runs, or folders of runs (default: {_DEFAULT}, or this folder)"
+    )
+    add_listen_flags(parser, 8830, "on loopback, its own names; elsewhere, all")
+    parser.add_argument("--tokenizer", help="show the text of tokens with this model's tokenizer (default: as numbers)")
+    parser.add_argument(
+        "--runtime-url", help="list the sessions of the local runtime at this address, with their output"
+    )
+    parser.add_argument("--gateway-url", help="show the state of a gateway at this address")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ...studio.server.run_catalog import RunCatalog
+
+    catalog = RunCatalog(args.runs or [_DEFAULT if os.path.isdir(_DEFAULT) else "."])
+    return asyncio.run(_serve(args, catalog))
+
+
+async def _serve(args: argparse.Namespace, catalog: RunCatalog) -> int:
+    from aiohttp import web
+
+    from ...studio.server.page_access import PageAccess
+    from ...studio.server.session_watch import SessionWatch
+    from ...studio.server.studio_app import StudioApp
+
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    access = PageAccess(host=args.host, port=args.port, allow_hosts=args.allow_host)
+    live = SessionWatch(args.runtime_url, args.gateway_url)
+    app = StudioApp(catalog, access, tokenizer=args.tokenizer, live=live)
+    runner = web.AppRunner(app.application(), access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, args.host, args.port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {args.host}:{args.port}: {error}", hint="choose another --port"
+            ) from None
+        port = runner.addresses[0][1]
+        print(f"http://{reachable_host(args.host)}:{port}/?key={access.key}", flush=True)
+        say(f"showing {len(catalog.runs())} runs; Ctrl-C ends it")
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+    return 0

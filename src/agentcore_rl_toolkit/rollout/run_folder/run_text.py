@@ -1,0 +1,62 @@
+"""Text in a run's folder: whether a rollout contains one, and the small JSON files beside the rollouts. Only reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..rollout import Rollout
+
+
+def may_contain(line: bytes, text: str) -> bool:
+    """Whether a rollout's line of its file has a text somewhere, whatever its case; cheaper than parsing it."""
+    low = line.lower()
+    forms = {json.dumps(text.lower(), ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
+    return any(form.encode(errors="replace") in low for form in forms)
+
+
+def contains(rollout: Rollout, text: str) -> bool:
+    """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
+    said = (rollout.transcript.messages, [turn.reply for turn in rollout.transcript.turns])
+    parts = (*said, rollout.payload, rollout.result, rollout.error, rollout.printed)
+    return any(text.lower() in one.lower() for part in parts for one in _strings(part))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines; broken lines, and a last one that is incomplete, are left out."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return []
+    return [found for line in lines if line.endswith(b"\n") and (found := _parse_object(line)) is not None]
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is none."""
+    try:
+        return _parse_object(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _parse_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a value."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            waiting += one

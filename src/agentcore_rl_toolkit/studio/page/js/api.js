@@ -1,0 +1,71 @@
+// Questions to the server; in an exported report, the answers that came with it.
+
+const embedded = document.getElementById("report");
+const report = embedded ? JSON.parse(embedded.textContent) : null;
+
+/** Whether this is a report in one file. */
+export const isReport = report !== null;
+
+export class Problem extends Error {
+  constructor(message, hint, status) {
+    super(message);
+    this.hint = hint;
+    this.status = status;
+  }
+}
+
+function question(name, params) {
+  const query = new URLSearchParams();
+  for (const key of Object.keys(params).sort()) if (params[key] !== null && params[key] !== undefined && params[key] !== "") query.set(key, params[key]);
+  return `${name}?${query}`;
+}
+
+export async function get(name, params = {}) {
+  const asked = question(name, params);
+  if (report) {
+    if (asked in report.answers) return structuredClone(report.answers[asked]);
+    throw new Problem("This is not in the report.", "It holds the run's figures and some of its rollouts; agentcore-rl ui shows all.", 404);
+  }
+  return send("GET", asked);
+}
+
+export const post = (name, params = {}) => send("POST", question(name, params));
+
+async function send(method, asked) {
+  let response;
+  try {
+    response = await fetch(`api/${asked}`, { method, credentials: "same-origin" });
+  } catch {
+    throw new Problem("The server does not answer.", "Is agentcore-rl ui still running?", 0);
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Problem(answer.problem ?? `The server answered ${response.status}.`, answer.hint ?? "", response.status);
+  return answer;
+}
+
+/** Ask again and again while the page is looked at; `draw` gets each answer that differs from the one before. */
+export function follow(ask, draw, every = 2000) {
+  let last = "", timer = 0, ended = false;
+  async function round() {
+    if (ended) return;
+    if (!document.hidden) {
+      try {
+        const answer = await ask();
+        const text = JSON.stringify(answer);
+        if (text !== last && !ended) {
+          last = text;
+          draw(answer);
+        }
+        document.documentElement.classList.remove("lost");
+      } catch (problem) {
+        if (!last) throw problem;
+        document.documentElement.classList.add("lost");
+      }
+    }
+    if (!isReport) timer = setTimeout(round, every);
+  }
+  return { first: round(), end: () => { ended = true; clearTimeout(timer); } };
+}
+
+/** A function that fetches the rest of a text of a rollout. */
+export const rest = (run, key) => (isReport ? null : async (at, start) => (await get("text", { run, key, at: JSON.stringify(at), start })).text);

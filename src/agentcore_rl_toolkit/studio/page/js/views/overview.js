@@ -1,0 +1,73 @@
+// One run at a glance: what it is, how it goes, its curves, and why rollouts failed.
+
+import { follow, get } from "../api.js";
+import { chartCard } from "../charts.js";
+import { CHARTS, otherCharts } from "../curves.js";
+import { h, replace, textOf } from "../dom.js";
+import { ago, number, percent, seconds, when, whole } from "../format.js";
+import { go, runLink } from "../router.js";
+import { badge, table, tile } from "./parts.js";
+
+export async function showOverview(view, page) {
+  const { run } = page, head = h("div"), tiles = h("div.tiles"), curves = h("div.charts"), failures = h("div"), more = h("div");
+  let cards = null;
+  replace(view, head, tiles, curves, failures, more);
+  const following = follow(() => get("run", { run }), (data) => {
+    drawHead(head, run, data);
+    replace(tiles, tilesOf(data));
+    if (cards) cards.forEach((card, at) => card.update(CHARTS[at].lines(data)));
+    else {
+      cards = CHARTS.map((chart) => chartCard({ ...chart, sync: "run" }, chart.lines(data), (step) => go(runLink(run, "step", "train", step))));
+      replace(curves, cards.filter((_, at) => CHARTS[at].title !== "Staleness" || CHARTS[at].lines(data).length));
+    }
+    drawFailures(failures, run, data);
+    drawMore(more, data);
+  });
+  page.onEnd(following.end);
+  page.keys.next = runLink(run, "step");
+  page.keys.up = "#/";
+  await following.first;
+}
+
+function drawHead(head, run, data) {
+  const facts = ["agent", "model", "data", "eval_data", "n", "rows_per_step", "learning_rate", "temperature", "lora_rank", "seed"].filter((name) => data.info[name] !== undefined && data.info[name] !== null);
+  replace(head,
+    h("div.head", null, h("h1", null, run), badge(data.state), h("span.quiet", { title: when(data.changed) }, `changed ${ago(data.changed)}`)),
+    h("p.facts", null, facts.map((name) => h("span", null, h("small", null, name.replaceAll("_", " ")), " ", textOf(data.info[name])))));
+}
+
+function tilesOf(data) {
+  const first = data.evaluations[0], last = data.evaluations.at(-1), step = data.steps.at(-1), all = [...data.steps, ...data.evaluations];
+  const failed = all.reduce((sum, one) => sum + one.failed, 0), kept = data.steps.reduce((sum, one) => sum + one.sum.trained, 0), sampled = data.steps.reduce((sum, one) => sum + one.sum.sampled, 0);
+  const began = Math.min(...all.map((one) => one.began ?? Infinity)), ended = Math.max(...all.map((one) => one.ended ?? 0));
+  const interval = (one) => (one?.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null);
+  return [
+    first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : tile("held-out reward", number(last?.reward, 2), interval(last)),
+    tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
+    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, `${whole(data.rollouts)} rollouts`),
+    tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", `${whole(failed)} rollouts`, failed ? "bad" : "good"),
+    tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trained tokens`),
+    tile("tokens per second", whole(data.latest.tokens_per_second), "latest step"),
+    tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${new Date(began * 1000).toLocaleString()}` : null),
+  ];
+}
+
+function drawFailures(place, run, data) {
+  if (!data.causes.length) return replace(place);
+  const most = Math.max(...data.causes.map((one) => one.rollouts));
+  return replace(place, h("section.card", null, h("header", null, h("h3", null, "Failures by cause"), h("a", { href: runLink(run, "rollouts", { failed: "true" }) }, "all failed rollouts")),
+    table([
+      ["rollouts", (one) => h("span.bar", { style: { "--share": one.rollouts / most } }, whole(one.rollouts)), "num"],
+      ["cause", (one) => h("span.cause", null, textOf(one.cause))],
+      ["", (one) => h("a", { href: runLink(run, "rollout", one.example) }, "an example")],
+    ], data.causes.slice(0, 30))));
+}
+
+/** The other metrics, drawn when somebody opens them. */
+function drawMore(place, data) {
+  const charts = otherCharts(data);
+  if (!charts.length || place.querySelector("details[open]")) return;
+  const box = h("div.charts"), details = h("details.card", { ontoggle: () => { if (details.open && !box.childElementCount) replace(box, charts.map((chart) => chartCard({ ...chart, sync: "run", height: 130 }, chart.lines(data)))); } },
+    h("summary", null, `All metrics (${charts.length})`), box);
+  replace(place, details);
+}

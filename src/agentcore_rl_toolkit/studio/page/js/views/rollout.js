@@ -1,0 +1,138 @@
+// One rollout: its conversation, its tokens, its turns in time, its result, what it printed, and how it became rows.
+
+import { get, rest } from "../api.js";
+import { h, isClipped, longText, replace, textOf } from "../dom.js";
+import { number, percent, phaseName, rewardRange, seconds, signed, when, whole } from "../format.js";
+import { runLink, setQuery } from "../router.js";
+import { badge, jsonBlock, rewardChip, sampleChips, stepper } from "./parts.js";
+import { showTokens } from "./tokens.js";
+
+const TABS = [["", "Conversation"], ["tokens", "Tokens"], ["result", "Result"], ["printed", "Output"], ["rows", "Rows"]];
+
+export async function showRollout(view, page) {
+  const { run, parts, query } = page, key = parts[3], data = await get("rollout", { run, key }), one = data.entry;
+  const there = (name) => (name === null ? null : runLink(run, "rollout", name, query.tab ? { tab: query.tab } : {}));
+  const body = h("div.tab", { role: "tabpanel" }), more = rest(run, one.key);
+  page.keys.up = one.group === null ? runLink(run, "step", one.phase, one.step) : runLink(run, "step", one.phase, one.step, "group", one.group);
+  page.keys.expand = () => { const folds = [...body.querySelectorAll("details")], open = !folds.every((fold) => fold.open); folds.forEach((fold) => { fold.open = open; }); };
+  replace(view, stepper(there(data.previous), h("span", null, "Rollout ", key), there(data.next), page.keys),
+    h("div.rollout", null, h("div.main", null,
+      timeline(data),
+      h("nav.tabs.inner", { role: "tablist" }, TABS.map(([name, title]) => h("button", { type: "button", role: "tab", "aria-selected": String((query.tab ?? "") === name), onclick: () => setQuery({ tab: name }) }, title, countOf(name, data)))), body),
+      h("aside", null, facts(run, data))));
+  const draw = { tokens: () => showTokens(body, page, data), result: () => drawResult(body, data, more), printed: () => drawPrinted(body, data, more), rows: () => drawRows(body, run, data) }[query.tab];
+  await (draw ? draw() : drawConversation(body, data, more));
+}
+
+const countOf = (name, data) => { const count = { rows: data.rows.length }[name]; return count > 1 ? h("small", null, ` ${count}`) : null; };
+
+// --- the conversation
+
+/** The turns of a transcript as paths: a turn that doesn't continue the one before it begins another. */
+function drawConversation(body, data, more) {
+  const { transcript } = data;
+  if (!transcript.turns.length) return replace(body, data.error ? h("div.text.error", null, longText(data.error, more)) : null, h("p.quiet", null, "No model call was recorded, or the run is from before texts were kept."));
+  let last = null;
+  const parts = [];
+  for (const turn of transcript.turns) {
+    if (typeof turn !== "object") { parts.push(h("p.quiet", null, textOf(turn))); continue; }
+    if (last !== null && turn.before !== last) parts.push(h("p.branch", null, turn.before === null ? `Turn ${turn.turn} begins another conversation` : `Turn ${turn.turn} continues turn ${turn.before}`));
+    for (const place of turn.messages) parts.push(message(transcript.messages[place], more));
+    parts.push(reply(turn, more));
+    last = turn.turn;
+  }
+  if (transcript.left_out) parts.push(h("p.quiet", null, `${whole(transcript.left_out)} characters were not kept.`));
+  if (data.error) parts.push(h("div.message.problem-message", null, h("span.who", null, "error"), longText(data.error, more)));
+  return replace(body, h("div.conversation", null, parts));
+}
+
+function message(given, more) {
+  if (!given) return null;
+  const role = textOf(given.role), calls = given.tool_calls ?? [];
+  const tool = role === "tool", content = contentOf(given.content, more);
+  const long = tool || role === "system" || role === "developer";
+  const inside = [content, calls.map((call) => callBlock(call.function ?? call, more))];
+  return h("div.message", { class: role }, long ? h("details", { open: !tool && textOf(given.content).length < 400 }, h("summary", null, h("span.who", null, role, given.name ? ` ${textOf(given.name)}` : ""), h("span.peek", null, peek(given.content))), inside) : [h("span.who", null, role), inside]);
+}
+
+function reply(turn, more) {
+  const { content, reasoning, tool_calls: calls = [] } = turn.reply;
+  const notes = [`turn ${turn.turn}`, seconds(turn.seconds), `${whole(turn.prompt_tokens)} + ${whole(turn.sampled_tokens)} tokens`, turn.finish !== "stop" ? turn.finish : null, turn.versions?.length ? `weights ${turn.versions.map((one) => textOf(one[0])).join(", ")}` : null].filter(Boolean).join(" · ");
+  return h("div.message.assistant", { class: turn.masked ? "masked" : "", id: `turn-${turn.turn}` }, h("span.who", null, "assistant"), h("small.quiet.notes", null, notes),
+    turn.masked ? badge(`masked: ${textOf(turn.masked)}`, "warn") : null, turn.parse_failures ? badge(`${turn.parse_failures} calls could not be parsed`, "bad") : null,
+    turn.unbridged ? badge(`new row: ${textOf(turn.unbridged)}`, "warn") : null,
+    textOf(reasoning) ? h("details.thinks", null, h("summary", null, h("span.who", null, "thinks"), h("span.peek", null, peek(reasoning))), longText(reasoning, more)) : null,
+    textOf(content) ? contentOf(content, more) : null, calls.map((call) => callBlock(call, more, turn.tools)));
+}
+
+function callBlock(call, more, offered = null) {
+  const name = textOf(call.name), unknown = offered && !offered.includes(name);
+  return h("details.call", { open: textOf(call.arguments).length < 600 }, h("summary", null, h("span.who", null, "calls"), h("b", null, name), unknown ? badge("not offered", "bad") : null, h("span.peek", null, peek(call.arguments))), longText(pretty(call.arguments), more, "mono"));
+}
+
+const peek = (value) => (Array.isArray(value) ? value.map((one) => textOf(one?.text ?? one)).join(" ") : textOf(value)).slice(0, 160);
+
+function pretty(given) {
+  if (typeof given !== "string") return isClipped(given) ? given : JSON.stringify(given, null, 2);
+  try { return given.length < 20_000 ? JSON.stringify(JSON.parse(given), null, 2) : given; } catch { return given; }
+}
+
+const contentOf = (content, more) => (Array.isArray(content) ? content.map((one) => longText(one && typeof one === "object" && !isClipped(one) ? (one.text ?? JSON.stringify(one)) : one, more)) : longText(content, more));
+
+// --- the turns in time
+
+function timeline(data) {
+  const turns = data.transcript.turns.filter((turn) => typeof turn === "object" && turn.started);
+  if (!turns.length) return null;
+  const began = turns[0].started, end = Math.max(...turns.map((turn) => turn.started + turn.seconds)), whole_ = Math.max(1e-6, end - began);
+  const bar = (kind, from, to, title, target = null) => h(target === null ? "span" : "button", { class: `slot ${kind}`, type: target === null ? null : "button", title, style: { left: `${(100 * from) / whole_}%`, width: `${Math.max(0.4, (100 * (to - from)) / whole_)}%` }, onclick: target === null ? null : () => document.getElementById(`turn-${target}`)?.scrollIntoView({ behavior: "smooth", block: "center" }) });
+  const parts = [];
+  turns.slice(0, 400).forEach((turn, at) => {
+    const from = turn.started - began, before = turns.findIndex((one) => one.turn === turn.before);
+    if (before >= 0) { const ended = turns[before].started + turns[before].seconds - began; if (from > ended) parts.push(bar("agent", ended, from, `agent and tools: ${seconds(from - ended)}`)); }
+    if (turn.waited) parts.push(bar("waiting", from, from + turn.waited, `waited: ${seconds(turn.waited)}`));
+    parts.push(bar(turn.masked ? "model masked" : "model", from + turn.waited, from + turn.seconds, `turn ${turn.turn}: ${seconds(turn.seconds)}, ${turn.sampled_tokens} tokens`, turn.turn));
+  });
+  return h("div.timeline", { role: "img", "aria-label": `${turns.length} turns in ${seconds(whole_)}` }, h("div.track", null, parts), h("div.scale", null, h("span", null, "0"), h("span.keys", null, h("i.model"), "model ", h("i.agent"), "agent and tools ", h("i.waiting"), "waiting"), h("span", null, seconds(whole_))));
+}
+
+// --- the other tabs
+
+function drawResult(body, data, more) {
+  const rewards = Array.isArray(data.rewards) ? data.rewards : null;
+  replace(body, rewards ? h("section.card", null, h("h3", null, "Rewards, one for each turn"), h("p", null, rewards.slice(0, 500).map((one) => [rewardChip(one), " "]))) : null,
+    data.error ? h("section.card", null, h("h3", null, "Error"), longText(data.error, more, "error")) : null,
+    data.result?.traceback ? h("section.card", null, h("h3", null, "Traceback"), longText(data.result.traceback, more, "mono")) : null,
+    h("section.card", null, h("h3", null, "Result"), data.result === null ? h("p.quiet", null, "There is no stored result.") : jsonBlock(data.result, more)),
+    h("section.card", null, h("h3", null, "Data row"), jsonBlock(data.payload, more)));
+}
+
+function drawPrinted(body, data, more) {
+  replace(body, data.printed === null ? h("p.quiet", null, "The runtime doesn't say what this session printed.") : textOf(data.printed) ? h("section.card", null, longText(data.printed, more, "mono")) : h("p.quiet", null, "The session printed nothing."));
+}
+
+function drawRows(body, run, data) {
+  const masked = Object.entries(data.fidelity.masked ?? {}), unbridged = Object.entries(data.fidelity.unbridged ?? {});
+  replace(body, h("p", null, `${whole(data.fidelity.turns)} turns became ${whole(data.rows.length)} training rows. ${whole(data.fidelity.trained)} of ${whole(data.fidelity.sampled)} sampled tokens are trained on.`,
+    masked.length ? ` Masked: ${masked.map(([why, count]) => `${count} ${why}`).join(", ")}.` : "", unbridged.length ? ` Rendered anew: ${unbridged.map(([why, count]) => `${count} ${why}`).join(", ")}.` : ""),
+    data.rows.map((row) => h("section.card", null, h("header", null, h("h3", null, `Row ${row.row}`), h("span.quiet", null, `${whole(row.tokens)} tokens · ${whole(row.trained)} trained · weight ${number(row.weight)}`), h("a", { href: runLink(run, "rollout", data.entry.key, { tab: "tokens", row: row.row }) }, "tokens")),
+      h("div.fold", { role: "img", "aria-label": `row ${row.row}` }, h("span.part.prompt", { style: { "flex-grow": row.prompt_length }, title: `prompt: ${row.prompt_length} tokens` }), row.spans.flatMap((span, at) => {
+        const before = at ? row.spans[at - 1].end : row.prompt_length;
+        return [span.start > before ? h("span.part.between", { style: { "flex-grow": span.start - before }, title: `from the agent: ${span.start - before} tokens` }) : null,
+          h("span.part", { class: span.trained ? "trained" : "untrained", style: { "flex-grow": span.end - span.start }, title: `turn ${span.turn}: ${span.end - span.start} sampled tokens, ${span.trained ? "trained on" : "masked"}` }, `${span.turn}`)];
+      })))));
+}
+
+function facts(run, data) {
+  const one = data.entry, range = rewardRange(data.group);
+  const lines = [
+    ["reward", rewardChip(one.reward, range)], ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", one.why ?? one.dropped ? ["no: ", one.why ?? one.dropped] : one.action === "train" ? "yes" : one.action],
+    ["step", h("a", { href: runLink(run, "step", one.phase, one.step) }, `${phaseName(one.phase)} · ${one.step}`)], ["row", h("a", { href: runLink(run, "row", rowOf(one.input_id)) }, one.input_id)], ["sample", one.sample],
+    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], ["trained tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
+    ["time", seconds(one.seconds)], ["model", seconds(one.model)], ["agent and tools", seconds(one.tool)], ["waiting", seconds(one.waiting)], ["ended", when(one.at)], ["session", h("code", null, one.session_id ?? "–")],
+  ];
+  return [h("section.card", null, h("dl.facts", null, lines.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]))),
+    data.group.length > 1 ? h("section.card", null, h("h3", null, "Its group"), sampleChips(run, data.group, range)) : null];
+}
+
+const rowOf = (id) => /^\d{6}-[0-9a-f]{8}$/.test(id) ? id.slice(7) : id;

@@ -1,0 +1,79 @@
+// A step's groups, and one group's samples side by side.
+
+import { follow, get } from "../api.js";
+import { chartCard } from "../charts.js";
+import { CHARTS } from "../curves.js";
+import { h, longText, replace, textOf } from "../dom.js";
+import { number, percent, phaseName, rewardRange, seconds, signed, whole } from "../format.js";
+import { go, runLink } from "../router.js";
+import { badge, choice, pager, promptText, rewardChip, sampleChips, stepper, tile } from "./parts.js";
+
+const LIMIT = 40;
+
+/** Every step and evaluation of a run, in order. */
+function order(data) {
+  return [...data.steps, ...data.evaluations].sort((a, b) => a.step - b.step || (a.phase === "train") - (b.phase === "train"));
+}
+
+export async function showStep(view, page) {
+  const { run, query } = page;
+  const data = await get("run", { run }), all = order(data);
+  if (!all.length) return replace(view, h("p.quiet", null, "No rollout has been written yet."));
+  const latest = data.steps.at(-1) ?? all.at(-1);
+  const phase = page.parts[3] ?? latest.phase, step = Number(page.parts[4] ?? latest.step);
+  const at = all.findIndex((one) => one.phase === phase && one.step === step), one = all[at];
+  const there = (target) => (target ? runLink(run, "step", target.phase, target.step) : null);
+  const reward = chartCard({ ...CHARTS[0], height: 120 }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
+  const list = h("div.groups"), tiles = h("div.tiles.small");
+  page.keys.up = runLink(run);
+  replace(view, stepper(there(all[at - 1]), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(all[at + 1]), page.keys), reward, tiles,
+    h("div.controls", null,
+      choice("Show", "phase", all.map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
+      choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
+      h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "as a list")), list);
+  if (!one) return replace(list, h("p.quiet", null, "There is no such step."));
+  const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: query.sort };
+  const following = follow(() => get("groups", ask), (answer) => {
+    const range = rewardRange(answer.groups.flatMap((group) => group.samples));
+    replace(tiles, tile("reward", number(one.reward), one.interval ? `${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${whole(one.dropped)} rollouts dropped` : null),
+      tile("rollouts", whole(one.rollouts), `${whole(one.trained_on)} to train on`), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("sampled tokens", whole(one.mean.sampled), `longest rollout ${whole(one.longest)}`),
+      tile("seconds", seconds(one.mean.seconds), `model ${percent(one.mean.model / Math.max(1e-9, one.mean.seconds), 0)}`));
+    replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
+  }, 3000);
+  page.onEnd(following.end);
+  return following.first;
+}
+
+const groupLink = (run, phase, step, group) => runLink(run, "step", phase, step, "group", group.group ?? group.input_id);
+
+function groupRow(run, phase, step, group, range) {
+  return h("article.group", { class: group.dropped ? "dropped" : "" },
+    h("a.prompt", { href: groupLink(run, phase, step, group) }, promptText(group.prompt).slice(0, 300) || group.input_id),
+    h("div.line", null, h("small.quiet", null, group.group === null ? group.input_id : `group ${group.group}`), rewardMean(group, range), sampleChips(run, group.samples, range), group.dropped ? badge(group.dropped, "warn") : null));
+}
+
+const rewardMean = (group, range) => h("span.mean", null, h("small.quiet", null, "mean "), rewardChip(group.mean, range), group.spread ? h("small.quiet", null, ` ± ${number(group.spread, 2)}`) : null);
+
+export async function showGroup(view, page) {
+  const { run, parts } = page, [, , , phase, step, , group] = parts;
+  const data = await get("group", { run, phase, step, group });
+  const there = (name) => (name === null ? null : runLink(run, "step", phase, step, "group", name));
+  const sort = page.query.sort ?? "sample", range = rewardRange(data.samples);
+  const samples = [...data.samples].sort((a, b) => (sort === "reward" ? (b.reward ?? -Infinity) - (a.reward ?? -Infinity) : sort === "length" ? b.sampled - a.sampled : a.sample - b.sample));
+  page.keys.up = runLink(run, "step", phase, step);
+  replace(view, stepper(there(data.previous), `Group ${data.group ?? data.input_id}`, there(data.next), page.keys),
+    h("p.quiet", null, h("a", { href: page.keys.up }, `${phaseName(phase)} · step ${step}`), " · row ", h("a", { href: runLink(run, "row", data.row) }, data.row), data.dropped ? [" · ", badge(data.dropped, "warn")] : null),
+    h("section.card.prompt-card", null, longText(promptText(data.prompt))),
+    h("div.controls", null, h("span", null, rewardMean(data, range), " ", sampleChips(run, data.samples, range)), h("span.grow"), choice("Sort", "sort", [["sample", "in order"], ["reward", "best first"], ["length", "longest first"]], sort)),
+    h("div.samples", null, samples.map((one) => sampleCard(run, one, range))));
+}
+
+function sampleCard(run, one, range) {
+  return h("article.card.sample", { class: one.cause ? "failed" : "" },
+    h("header", null, rewardChip(one.reward, range, { title: "reward" }), one.advantage === null ? null : h("span.advantage", { class: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", title: "advantage" }, signed(one.advantage)), h("span.grow"), badge(one.status)),
+    h("p.quiet.small", null, `${whole(one.turns)} turns · ${whole(one.sampled)} tokens · ${seconds(one.seconds)}${one.why ? ` · not trained on: ${one.why}` : ""}`),
+    one.calls.length ? h("ul.calls", null, one.calls.map((call) => h("li", null, h("b", null, textOf(call.name)), "(", textOf(call.arguments).slice(0, 160), ")"))) : null,
+    one.error || one.problem ? h("div.text.error", null, textOf(one.error ?? one.problem).slice(0, 1000)) : null,
+    one.said ? longText(textOf(one.said).slice(0, 1500)) : h("p.quiet", null, "it said nothing"),
+    h("a.open", { href: runLink(run, "rollout", one.key) }, "open rollout ", one.key));
+}

@@ -1,0 +1,163 @@
+"""What the page asks about one rollout: what was said, its turns, its rows, its tokens. Pure of HTTP."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ...errors import ConfigError
+from ...gateway.record.trajectory import Row
+from ...rollout import Rollout
+from ...rollout.run_folder import Run
+from ..rollout_diff import diff_rollouts
+from .clipped_values import Clipper, find_text
+from .run_catalog import OpenRun
+
+_MOST_TOKENS = 4_000
+"""Tokens in one answer."""
+_PIECE = 200_000
+"""Characters of a long text in one answer."""
+_LONGEST_CHARACTER = 6
+"""Tokens that may make up one character."""
+
+Answer = dict[str, Any]
+Decode = Callable[[list[int]], str]
+
+
+def show_rollout(opened: OpenRun, key: str) -> Answer:
+    """A rollout but for its tokens."""
+
+    def read(run: Run) -> Answer:
+        position = run.find(key)
+        rollout = run.rollout(position)
+        siblings = _siblings(run, position)
+        rows = [_row_fields(rollout, number) for number in range(len(rollout.rows))]
+        texts: Answer = Clipper().clip(_texts(rollout))
+        return {"entry": run.entry(position).to_dict(), "rows": rows} | siblings | texts
+
+    return opened.use(read)
+
+
+def show_text(opened: OpenRun, key: str, at: list[Any], start: int) -> Answer:
+    """A piece of a long text of a rollout."""
+    text = opened.use(lambda run: find_text(_texts(run.rollout(run.find(key))), at))
+    return {"text": text[start : start + _PIECE], "length": len(text)}
+
+
+def show_tokens(opened: OpenRun, key: str, number: int, start: int, decode: Decode | None) -> Answer:
+    """Some tokens of a row: ids, which are trained on, logprobs, weight versions, and their text if it is known."""
+    rollout = opened.use(lambda run: run.rollout(run.find(key)))
+    if not 0 <= number < len(rollout.rows):
+        raise ConfigError(f"rollout {key} has {len(rollout.rows)} rows, and none with number {number}")
+    row = rollout.rows[number]
+    end = min(len(row.token_ids), start + _MOST_TOKENS)
+    ids = row.token_ids[start:end].tolist()
+    logprobs = [None if math.isnan(one) else round(float(one), 5) for one in row.logprobs[start:end]]
+    return _row_fields(rollout, number) | {
+        "start": start,
+        "ids": ids,
+        "mask": row.loss_mask[start:end].tolist(),
+        "logprobs": logprobs,
+        "texts": None if decode is None else split_text(ids, decode),
+    }
+
+
+def show_comparison(opened: OpenRun, before: str, after: str) -> Answer:
+    """Two rollouts, message beside message."""
+
+    def read(run: Run) -> Answer:
+        places = [run.find(key) for key in (before, after)]
+        left, right = (run.rollout(at) for at in places)
+        clipper = Clipper(budget=1_000_000)
+        return {
+            "before": run.entry(places[0]).to_dict(),
+            "after": run.entry(places[1]).to_dict(),
+            "pairs": clipper.clip(diff_rollouts(left, right)[:2_000]),
+            "results": clipper.clip([left.result, right.result]),
+        }
+
+    return opened.use(read)
+
+
+def split_text(ids: list[int], decode: Decode) -> list[str]:
+    """The text of each token. Where several make up one character, the last of them has it.
+
+    >>> split_text([1, 2, 3], lambda ids: {(1,): "a", (2,): "\\ufffd", (2, 3): "é"}[tuple(ids)])
+    ['a', '', 'é']
+    """
+    texts, waiting = [], list[int]()
+    for token in ids:
+        waiting.append(token)
+        text = decode(waiting)
+        if text.endswith("\ufffd") and len(waiting) < _LONGEST_CHARACTER:
+            texts.append("")
+        else:
+            texts.append(text)
+            waiting = []
+    if waiting:
+        texts[-1] = decode(waiting)
+    return texts
+
+
+class TokenReader:
+    """Turns ids into text. The built-in policy's is loaded for runs of that; another only if the user names it."""
+
+    def __init__(self, named: str | None) -> None:
+        self._named = named
+        self._loaded: dict[str, Decode] = {}
+        self._lock = threading.Lock()
+
+    def decoder(self, model: Any) -> Decode | None:
+        """For the tokens of a run of `model`; None if its tokenizer is not known here."""
+        name = self._named or ("tiny" if model == "tiny" else None)
+        if name is None:
+            return None
+        with self._lock:
+            if name not in self._loaded:
+                from ...gateway.render.tokenizer import load_tokenizer
+
+                self._loaded[name] = load_tokenizer(name).decode
+            return self._loaded[name]
+
+
+def _texts(rollout: Rollout) -> Answer:
+    """What a rollout holds beside its tokens, as JSON values."""
+    return {
+        "status": rollout.status.value,
+        "why": rollout.why,
+        "error": rollout.error,
+        "rewards": rollout.rewards,
+        "payload": rollout.payload,
+        "result": rollout.result,
+        "fidelity": asdict(rollout.fidelity),
+        "seconds": rollout.seconds,
+        "transcript": rollout.transcript.to_fields(),
+        "printed": rollout.printed,
+    }
+
+
+def _row_fields(rollout: Rollout, number: int) -> Answer:
+    row: Row = rollout.rows[number]
+    return {
+        "row": number,
+        "tokens": len(row.token_ids),
+        "trained": row.trained,
+        "weight": row.weight,
+        "prompt_length": row.prompt_length,
+        "spans": [asdict(span) for span in row.spans[:2_000]],
+        "versions": [list(one) for one in row.versions[:2_000]],
+    }
+
+
+def _siblings(run: Run, position: int) -> Answer:
+    """The rollouts of the same group, and the neighbours in the step."""
+    element = run.table[position]
+    step = run.select(phase=run.entry(position).phase, step=int(element["step"]))
+    group = step[run.table["group"][step] == element["group"]] if element["group"] >= 0 else step[:0]
+    at = int((step == position).argmax())
+    around = {"previous": step[at - 1] if at else None, "next": step[at + 1] if at + 1 < len(step) else None}
+    keys = {name: None if one is None else run.entry(int(one)).key for name, one in around.items()}
+    return {"group": [run.entry(int(one)).to_dict() for one in group[:200]], **keys}

@@ -1,0 +1,154 @@
+"""The runs below the folders that were named. A run is known by its path below its folder, and by nothing else.
+
+Nothing outside of the folders is read: links that lead out of them are left out, and a run with such a link in it is
+refused. What was opened stays open, and reads only what has been appended when it is asked again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import ConfigError
+from ...rollout.run_folder import Run, open_run
+
+_MARKS = ("index", "metrics.jsonl", "run.json", "rollouts", "evaluations")
+_DEEPEST, _MOST_FOLDERS, _MOST_RUNS = 5, 20_000, 2_000
+_MOST_OPEN = 12
+_FRESH_SECONDS = 2.0
+"""How old the list of runs may be."""
+T = TypeVar("T")
+
+
+class OpenRun:
+    """A run that stays open, for several threads. Figures of the whole run are worked out once for each state of it."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        check_links(path, root)
+        self._root, self._run = root, open_run(path)
+        self._lock = threading.Lock()
+        self._known: dict[Any, Any] = {}
+        self.changes = 0
+        """Counts the states that were seen."""
+
+    def use(self, work: Callable[[Run], T]) -> T:
+        """Do something with the run as it is now; no other thread does meanwhile."""
+        with self._lock:
+            self._refresh()
+            return work(self._run)
+
+    def known(self, key: Any, work: Callable[[Run], T]) -> T:
+        """What `work` says about the run as it is now, from memory if it has been asked."""
+
+        def remembered(run: Run) -> T:
+            if key not in self._known:
+                self._known[key] = work(run)
+            found: T = self._known[key]
+            return found
+
+        return self.use(remembered)
+
+    def _refresh(self) -> None:
+        check_links(self._run.path, self._root)
+        if self._run.refresh():
+            self.changes += 1
+            self._known.clear()
+
+
+class RunCatalog:
+    """Finds the runs below some folders, and opens them."""
+
+    def __init__(self, folders: Iterable[str | os.PathLike[str]]) -> None:
+        self._roots = list(dict.fromkeys(Path(os.path.realpath(folder)) for folder in folders))
+        for root in self._roots:
+            if not root.is_dir():
+                raise ConfigError(f"{root} is not a folder", hint="name a folder of runs, or one run")
+        self._found: dict[str, tuple[Path, Path]] = {}
+        self._looked = -_FRESH_SECONDS
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def runs(self) -> dict[str, Path]:
+        """Every run by its id, in the order of the ids."""
+        with self._lock:
+            if time.monotonic() - self._looked >= _FRESH_SECONDS:
+                self._found = {name: (path, root) for root in self._roots for name, path in self._look(root)}
+                self._looked = time.monotonic()
+            return {name: path for name, (path, _) in sorted(self._found.items())}
+
+    def check(self, name: str) -> str | None:
+        """Why a run can't be read; None if it can."""
+        path, root = self._found[name]
+        try:
+            check_links(path, root)
+        except (ConfigError, OSError) as problem:
+            return str(problem)
+        return None
+
+    def open(self, name: str) -> OpenRun:
+        """A run by its id."""
+        if name not in self.runs():
+            raise ConfigError(f"there is no run {name!r}", hint="the first page lists all")
+        with self._lock:
+            opened = self._open.get(name)
+            if opened is None:
+                opened = self._open[name] = OpenRun(*self._found[name])
+            self._open.move_to_end(name)
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+            return opened
+
+    def _look(self, root: Path) -> Iterator[tuple[str, Path]]:
+        """The runs below a folder, which may be one itself."""
+        first = root.name if len(self._roots) > 1 or _is_run(root) else ""
+        waiting, seen = [(root, 0)], 0
+        found = 0
+        while waiting and seen < _MOST_FOLDERS and found < _MOST_RUNS:
+            folder, depth = waiting.pop()
+            seen += 1
+            if _is_run(folder):
+                found += 1
+                yield (
+                    "/".join(part for part in (first, folder.relative_to(root).as_posix()) if part not in ("", ".")),
+                    folder,
+                )
+            elif depth < _DEEPEST:
+                waiting += [(child, depth + 1) for child in _folders(folder)]
+
+
+def check_links(path: Path, root: Path) -> None:
+    """Raise a `ConfigError` if a file of a run is not a plain one below `root`."""
+    for folder in (path, path / "index", path / "rollouts", path / "evaluations"):
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if folder is path and entry.name not in (*_MARKS, "summary.json"):
+                continue
+            if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
+                raise ConfigError(
+                    f"{entry.path} is a link that leads out of {root}",
+                    hint="name the folder it leads to on the command line",
+                )
+            if not entry.is_dir() and not (entry.is_file() and stat.S_ISREG(entry.stat().st_mode)):
+                raise ConfigError(f"{entry.path} is not a file")
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _MARKS)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in a folder; links are not followed."""
+    try:
+        found = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted((one for one in found if not one.name.startswith(".")), reverse=True)

@@ -1,0 +1,88 @@
+"""The sessions of a running local runtime and of a gateway, which the user named: listed, read, and stopped.
+
+The runtime's token and the gateway's admin key come from the environment, as for `runtime ps`. They never reach the
+page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from ...errors import ConfigError
+from ...gateway.gateway import ADMIN_KEY
+from ...runtime.base import TOKEN_VARIABLE
+from .clipped_values import Clipper
+
+_LARGEST = 4 << 20
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+class SessionWatch:
+    """What runs now at the addresses that were named."""
+
+    def __init__(self, runtime: str | None, gateway: str | None) -> None:
+        self._runtime, self._gateway = runtime and runtime.rstrip("/"), gateway and gateway.rstrip("/")
+
+    async def show(self) -> dict[str, Any]:
+        """The sessions of both, or why they can't be read."""
+        runtime, gateway = await asyncio.gather(self._ask_runtime(), self._ask_gateway())
+        return {"runtime": runtime, "gateway": gateway}
+
+    async def read_log(self, session: str, start: int) -> dict[str, Any]:
+        """What a session printed, from a byte on."""
+        path = f"/logs/{quote(session, safe='')}?offset={start}"
+        data, headers = await self._fetch("GET", self._need_runtime(), path, _bearer(TOKEN_VARIABLE))
+        return {"text": data.decode(errors="replace"), "next": int(headers.get("X-Next-Offset", start))}
+
+    async def stop(self, session: str) -> dict[str, Any]:
+        """Stop a session."""
+        header = {"X-Amzn-Bedrock-AgentCore-Runtime-Session-Id": session}
+        path = "/runtimes/any/stopruntimesession"
+        await self._fetch("POST", self._need_runtime(), path, _bearer(TOKEN_VARIABLE) | header)
+        return {"stopped": session}
+
+    async def _ask_runtime(self) -> dict[str, Any] | None:
+        return None if self._runtime is None else await self._ask(self._runtime, "/sessions", _bearer(TOKEN_VARIABLE))
+
+    async def _ask_gateway(self) -> dict[str, Any] | None:
+        return None if self._gateway is None else await self._ask(self._gateway, "/health", _bearer(ADMIN_KEY))
+
+    async def _ask(self, url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        import json
+
+        try:
+            found = json.loads((await self._fetch("GET", url, path, headers))[0])
+        except (ConfigError, ValueError) as error:
+            return {"url": url, "problem": str(error)}
+        return {"url": url, **Clipper(longest=1_000).clip(found if isinstance(found, dict) else {})}
+
+    def _need_runtime(self) -> str:
+        if self._runtime is None:
+            raise ConfigError("no runtime was named", hint="agentcore-rl ui --runtime-url URL")
+        return self._runtime
+
+    async def _fetch(
+        self, method: str, url: str, path: str, headers: Mapping[str, str]
+    ) -> tuple[bytes, Mapping[str, str]]:
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT) as client,
+                client.request(method, url + path, headers=headers) as response,
+            ):
+                data = await response.content.read(_LARGEST)
+                if response.status >= 400:
+                    raise ConfigError(f"{url} answered {response.status}: {data[:300].decode(errors='replace')}")
+                return data, dict(response.headers)
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            raise ConfigError(f"{url} does not answer: {error or type(error).__name__}") from None
+
+
+def _bearer(variable: str) -> dict[str, str]:
+    secret = os.environ.get(variable)
+    return {"Authorization": f"Bearer {secret}"} if secret else {}
