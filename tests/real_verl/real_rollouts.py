@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -49,6 +50,10 @@ def config_of(agent: Path, folder: Path) -> Any:
                 "actor_rollout_ref.rollout.temperature=0.7",
                 "actor_rollout_ref.rollout.val_kwargs.n=2",
                 "actor_rollout_ref.rollout.enable_rollout_routing_replay=true",
+                "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+                "trainer.v1.sampler.sync_refill_failed_groups=false",
+                "data.seed=1",
+                "trainer.n_gpus_per_node=1",
             ]
         )
     )
@@ -62,7 +67,15 @@ class Run:
         self.manager = AgentCoreManager.create(
             config=config, llm_client=client, teacher_client=None, reward_loop_worker_handles=None
         )
-        self.buffer = ReplayBuffer("sync", {}, 8, "drop", {}, poll_interval=0.1)
+        self.trainer_mode = "sync"
+        self.buffer: ReplayBuffer = PPOTrainer._build_replay_buffer(self)
+        self.buffer.poll_interval = 0.1
+
+    def _resolve_filter_groups_metric(self) -> None:
+        """Part of verl's trainer, as far as the sampler needs one."""
+
+    def _add_prompts_to_generate(self, count: int) -> None:
+        """Part of verl's trainer, too."""
 
     @property
     def worker(self) -> Any:
@@ -112,6 +125,8 @@ LINES = {
     "row-d": ["vanish", "1", "go on", "0", "0"],  # one is run again; one of two turns
     "row-e": ["1", "raise"],  # held out
     "row-g": ["1", "over", "0"],
+    "row-h": ["over", "over", "over"],
+    "row-i": ["over", "over", "1"],
     **{f"row-f{i}": ["raise"] * 3 for i in range(6)},
 }
 
@@ -158,6 +173,7 @@ def test_groups_reach_verls_advantages(run: Run, folder: Path) -> None:
     found = by_session(batch, names)
     sessions = {name: sorted(len(keys) for keys in found[name].values()) for name in found}
     assert sessions == {"a": [1, 1, 2], "b": [1, 1], "d": [1, 1, 1]}  # nothing of c, nor of what failed
+    assert optimizer_steps(run, batch) == 2, "two rows of a data set an update, as configured"
 
     known = fields(batch, "rm_scores", "response_mask", "loss_mask", "responses", "rollout_log_probs")
     rewards = {key: float(one["rm_scores"].sum()) for key, one in known.items()}
@@ -176,6 +192,42 @@ def test_groups_reach_verls_advantages(run: Run, folder: Path) -> None:
         assert one["rollout_log_probs"].tolist() == pytest.approx(expected)
         assert one["loss_mask"].tolist() == mask
     assert len([one for one in known.values() if 0 in one["response_mask"]]) == 1  # a message between two replies
+
+
+def optimizer_steps(run: Run, batch: Any) -> int:
+    """In how many updates verl would train on these rows: it fills the last one up with padding."""
+    trainer = SimpleNamespace(config=run.config, use_critic=False, global_steps=STEP)
+    return math.ceil(len(batch.keys) / PPOTrainer._get_required_batch_multiple(trainer, 1))
+
+
+def test_more_rows_than_rollouts_make_no_further_update(run: Run, folder: Path) -> None:
+    run.submit(rows(folder, "h", "i"))
+    batch = run.sample(2)
+    assert len(batch.keys) == 11, "of six rollouts"
+    assert optimizer_steps(run, batch) == 1
+
+
+def test_small_batches_go_to_all_workers(run: Run, folder: Path) -> None:
+    """A refill is a batch of one prompt, which verl would always give to its first worker."""
+    given: list[str] = []
+
+    def worker(name: str) -> Any:
+        def remote(chunk: Any) -> Any:
+            given.extend([name] * len(chunk))
+            return ray.put(None)
+
+        return SimpleNamespace(generate_sequences=SimpleNamespace(remote=remote))
+
+    real = run.manager.agent_loop_workers
+    run.manager.agent_loop_workers = [worker(name) for name in "xyz"]
+    try:
+        for names in ("f0", "f1", "f2", "f3"):
+            run.submit(rows(folder, names))
+        run.submit(rows(folder, "f4", "f5", "a"))
+    finally:
+        run.manager.agent_loop_workers = real
+        tq.kv_clear(partition_id="train", keys=list(run.statuses()))
+    assert given == ["x", "y", "z", "x", "y", "z", "x"]
 
 
 def test_versions_turn_rewards_and_routes_are_passed_on(run: Run, folder: Path) -> None:
@@ -210,17 +262,20 @@ def test_verl_says_how_to_sample(run: Run) -> None:
     assert (len(held_out), len(trained)) == (2, len(asked) - 2)
     assert all(params["logprobs"] is True and params["max_tokens"] < 1024 for params in trained)
     assert {(params["top_k"], params["top_p"], params["repetition_penalty"]) for _, params in asked} == {(-1, 1.0, 1.0)}
+    assert all(("seed" in params) == (params in trained) for _, params in asked if params["temperature"] == 0.7)
+    assert len({params["seed"] for params in trained}) == len(trained)
     assert max(Counter(session for session, _ in asked).values()) == 2  # calls of one session go to one server
 
 
 def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
-    kept = Counter(rollout.status.value for rollout in read_rollouts(folder / "rollouts" / "worker-0.jsonl"))
-    assert kept == {"completed": 13, "agent_error": 4, "session_lost": 1}
+    files = [folder / "rollouts" / "step-000005.jsonl", *(folder / "evaluations").glob("*.jsonl")]
+    kept = Counter(rollout.status.value for file in files for rollout in read_rollouts(file))
+    assert kept == {"completed": 19, "agent_error": 4, "session_lost": 1}
 
 
 def test_every_group_is_counted(folder: Path, run: Run) -> None:
     found = run_figures(VerlSettings(agent="rl_app.py", output=str(folder)), folder / "checkpoints")
-    assert (found["rollouts"], found["trained"]) == (16, 11)  # a, b, c, d with one that was run again, and g
+    assert (found["rollouts"], found["trained"]) == (22, 17)  # a, b, c, d with one that was run again, and g
     assert found["failures"] == {"agent_error": 3, "session_lost": 1}
     line = json.loads((folder / "metrics.jsonl").read_text())
     assert (line["step"], line["groups/dropped"]) == (STEP, 1)

@@ -160,10 +160,13 @@ class RolloutLoop(Generic[OutcomeT, T]):
         outage: Outage | None = None,
         patience: float = 10.0,
         ahead: int = sys.maxsize,
+        stays_open: bool = False,
     ) -> None:
         """`open_group` gives the next group, or None while no other may start. The loop awaits `prepare` first, and
-        starts nothing while `ahead` results wait for `next()`."""
+        starts nothing while `ahead` results wait for `next()`. It ends when nothing is left, unless it `stays_open`:
+        then `wake()` tells it that another group may start."""
         self._slots, self._open_group, self._prepare = slots, open_group, prepare
+        self._stays_open = stays_open
         self._outage, self._patience = outage or Outage(), patience
         self._room = asyncio.Semaphore(ahead)
         self._opened = itertools.count()
@@ -171,7 +174,8 @@ class RolloutLoop(Generic[OutcomeT, T]):
         self._startable: list[tuple[int, JobGroup[Any, OutcomeT]]] = []
         """A heap of the open groups that have pending rollouts, the first opened on top."""
         self._running: dict[asyncio.Task[OutcomeT], tuple[JobGroup[Any, OutcomeT], Job[OutcomeT]]] = {}
-        self._done: asyncio.Queue[asyncio.Task[OutcomeT]] = asyncio.Queue()
+        self._done: asyncio.Queue[asyncio.Task[OutcomeT] | None] = asyncio.Queue()
+        """Rollouts that have ended; None for a call of `wake()`."""
         self._ready: deque[T] = deque()
         self._results: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -180,6 +184,10 @@ class RolloutLoop(Generic[OutcomeT, T]):
     def hand_out(self, result: T) -> None:
         """Give a result to the caller of `next()`."""
         self._ready.append(result)
+
+    def wake(self) -> None:
+        """Ask `open_group` again."""
+        self._done.put_nowait(None)
 
     async def next(self) -> T | None:
         """The next result; None after the last one. Raises what ended the loop."""
@@ -223,11 +231,14 @@ class RolloutLoop(Generic[OutcomeT, T]):
                 await self._room.acquire()
                 self._results.put_nowait(self._ready.popleft())
             self._fill_slots()
-            if not self._running:
+            if not self._running and not self._stays_open:
                 return
-            self._end(await self._done.get())
+            ended = [await self._done.get()]
             while not self._done.empty():
-                self._end(self._done.get_nowait())
+                ended.append(self._done.get_nowait())
+            for task in ended:
+                if task is not None:
+                    self._end(task)
 
     def _fill_slots(self) -> None:
         while len(self._running) < self._slots and (found := self._next_job()) is not None:

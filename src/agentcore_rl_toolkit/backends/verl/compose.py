@@ -52,8 +52,8 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
         raise ConfigError(f"verl refuses its configuration: {error}") from error
     RolloutConfig.read(config)
     notes = [f"verl {verl.__version__} accepts its configuration"]
-    if config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean":
-        notes.append("loss_agg_mode=seq-mean-token-mean: each row of a rollout counts as a sequence of its own")
+    if (mode := config.actor_rollout_ref.actor.loss_agg_mode).startswith("seq-mean"):
+        notes.append(f"loss_agg_mode={mode}: each row of a rollout counts as a sequence of its own")
     return [*notes, *_check_attention(config), *_check_correction(config), *filter(None, [trl_conflict()])]
 
 
@@ -94,6 +94,9 @@ class RolloutConfig:
     """The most tokens of prompt and completion."""
     routes: bool
     """Whether verl replays expert routes."""
+    seeded: bool
+    """Whether sampling is seeded. In asynchronous modes time decides which weights sample, and verl continues a
+    sequence that an update cut off with the seed it began with, so it would repeat its first draws."""
 
     @classmethod
     def read(cls, config: Any) -> RolloutConfig:
@@ -104,7 +107,7 @@ class RolloutConfig:
             hint = "write actor_rollout_ref.rollout.name=agentcore, and …rollout.agentcore.agent_runtime_arn=…"
             raise ConfigError("verl's configuration doesn't say which agent to run", hint=hint)
         _check_algorithm(config)
-        settings = _read_settings(OmegaConf.to_container(given, resolve=True), rollout)
+        settings = _read_settings(OmegaConf.to_container(given, resolve=True), rollout, config.data.seed)
         if not settings.agent and settings.image is None:
             hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
             raise ConfigError("verl's configuration names no agent to run", hint=hint)
@@ -113,7 +116,8 @@ class RolloutConfig:
             raise ConfigError("sessions on AWS can't store results in a folder", hint=hint)
         lengths = [rollout.prompt_length + rollout.response_length, rollout.max_model_len, settings.context_limit]
         context = min(length for length in lengths if length is not None)
-        return cls(settings, context, bool(rollout.enable_rollout_routing_replay))
+        seeded = config.data.seed is not None and config.trainer.v1.trainer_mode == "sync"
+        return cls(settings, context, bool(rollout.enable_rollout_routing_replay), seeded)
 
     def for_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
         """One worker's settings: its share of the limits, and its own gateway, on its node's address for AWS."""
@@ -137,12 +141,12 @@ def _on_aws(settings: VerlSettings) -> bool:
     return runs_on_aws("arn:" if settings.image is not None else settings.agent)
 
 
-def _read_settings(given: Any, rollout: Any) -> VerlSettings:
+def _read_settings(given: Any, rollout: Any, seed: int | None) -> VerlSettings:
     for name in given:
         if name in SETTINGS:
             raise ConfigError(f"agentcore.{name} is verl's own setting", hint=f"set {SETTINGS[name]}")
     verls = {"n": max(2, rollout.n), "temperature": float(rollout.temperature), "workers": rollout.agent.num_workers}
-    return VerlSettings.from_mapping({**given, **verls})
+    return VerlSettings.from_mapping({**given, **verls, "seed": seed or 0})
 
 
 def _check_algorithm(config: Any) -> None:

@@ -8,6 +8,7 @@ group with fewer than two rollouts, because verl would use a lone reward as the 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,18 @@ def to_validation_outputs(rollout: Rollout, failed_reward: float, padding: int) 
     reward = rollout.reward if rollout.status is Status.COMPLETED else failed_reward
     made = to_outputs(rollout) or [_placeholder(rollout, padding)]
     return [fields | {"reward_score": failed_reward if reward is None else reward} for fields in made]
+
+
+def fit_mini_batch(rows: int, updates: int, n: int, ranks: int) -> int:
+    """verl's `ppo_mini_batch_size`, in data rows of `n` rollouts, that divides `rows` training rows into `updates`.
+
+    Every rank gets the same number of rows. With n=8, 64 rollouts of 70 rows, 64 rows and 50 rows make one update:
+
+    >>> [fit_mini_batch(rows, 1, n=8, ranks=1) for rows in (70, 64, 50)]
+    [9, 8, 7]
+    """
+    whole = ranks // math.gcd(n, ranks)
+    return math.ceil(rows / (updates * n * whole)) * whole
 
 
 def _output(rollout: Rollout, row: Row, routes: Shape | None) -> Fields:

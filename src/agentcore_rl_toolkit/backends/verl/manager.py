@@ -1,4 +1,4 @@
-"""verl's agent loop manager and worker; each worker runs a gateway and rollouts.
+"""verl's agent loop manager and worker, and its sampler of groups; each worker runs a gateway and rollouts.
 
     prompt of verl → n rollouts (rollout/) → agent → gateway → VerlEngine → verl's servers
                      group, judged         → outputs → TransferQueue → verl
@@ -20,6 +20,7 @@ import ray
 import transfer_queue as tq
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from ...client import RolloutClient
 from ...gateway.gateway import Gateway
@@ -27,7 +28,7 @@ from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
 from ...rollout.run_folder import RunWriter
 from ...types import Status
 from .compose import RolloutConfig
-from .convert import measured_rollouts, to_outputs, to_validation_outputs, trained_rollouts
+from .convert import fit_mini_batch, measured_rollouts, to_outputs, to_validation_outputs, trained_rollouts
 from .figures import GroupWriter
 from .verl_engine import VerlEngine
 
@@ -46,11 +47,23 @@ class AgentCoreManager(AgentLoopManagerTQ):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(AgentCoreWorker)
         self._rollouts = RolloutConfig.read(self.config)
+        self._next = 0
+        """The worker that gets the next prompt."""
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Hand out a batch, beginning with another worker each time: a refill is a batch of a single prompt."""
+        workers: list[Any] = self.agent_loop_workers
+        self.agent_loop_workers: list[Any] = [*workers[self._next :], *workers[: self._next]]
+        try:
+            super().generate_sequences(prompts)
+        finally:
+            self.agent_loop_workers = workers
+        self._next = (self._next + len(prompts)) % len(workers)
 
     async def _init_agent_loop_workers(self) -> None:
         agent = await asyncio.to_thread(self._find_agent)
         await super()._init_agent_loop_workers()
-        workers = self.agent_loop_workers
+        workers: list[Any] = self.agent_loop_workers
         await asyncio.gather(*(worker.open.remote(i, len(workers), agent) for i, worker in enumerate(workers)))
 
     def _find_agent(self) -> str:
@@ -76,7 +89,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """Open the gateway, the client and the runner, as worker `number` of `count`."""
         rollouts = RolloutConfig.read(self.config)
         self._settings = settings = rollouts.for_worker(number, count, agent, ray.util.get_node_ip_address())
-        self._routes = rollouts.routes
+        self._routes, self._seeded = rollouts.routes, rollouts.seeded
         self._stopped: Exception | None = None
         self._engine = VerlEngine(
             self.llm_client,
@@ -95,7 +108,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._figures = stack.enter_context(closing(figures))
         options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
         self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
-        self._groups = asyncio.Semaphore(max(1, settings.concurrency // (settings.n + settings.oversample)))
+        self._slots = await stack.enter_async_context(self._runner.shared_slots())
 
     async def close(self) -> None:
         """Cancel running groups, and close the gateway and the sessions."""
@@ -119,8 +132,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         await tq.async_kv_put(**place, tag={"status": "running"})
         status = "failure"
         try:
-            async with self._groups:
-                group = await self._run_group(prompt, sampling_params, trajectory)
+            group = await self._run_group(prompt, sampling_params, trajectory)
             given = await self._hand_over(group, prompt, validate)
             status = "finished" if given else status
             if validate:
@@ -143,7 +155,9 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if self._settings.max_tokens is not None:
             enforced["max_tokens"] = self._settings.max_tokens
         changes: dict[str, Any] = {"n": int(n), "enforced": enforced} | ({"oversample": 0} if validate else {})
-        group = await anext(self._runner.run_async([dict(prompt["payload"])], on_rollout=part.write, **changes))
+        if self._seeded:
+            changes["seed"] = f"{self._settings.seed}/{phase}/{step}/{prompt['index']}"
+        group = await self._slots.run_group(dict(prompt["payload"]), on_rollout=part.write, **changes)
         part.add_group(group)
         return group
 
@@ -163,6 +177,53 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             given = [AgentLoopOutput(**fields) for fields in made]
             await super()._agent_loop_postprocess(given, validate, session_id=number, **stored)
         return chosen
+
+
+class _FittedUpdates:
+    """Keeps the number of optimizer steps, however many rows the rollouts of a step fold into.
+
+    verl trains in mini-batches of a fixed number of rows, and fills the last one up with padding, so more rows than
+    rollouts would become another optimizer step. This sets the size for each step, before verl divides its rows.
+    """
+
+    def __init__(self, config: Any, **options: Any) -> None:
+        super().__init__(**options)
+        parts = [config.actor_rollout_ref.actor, config.critic]
+        self._sizes = [(part, int(part.ppo_mini_batch_size)) for part in parts]
+        self._n = int(config.actor_rollout_ref.rollout.n)
+        self._ranks = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
+        if partition_id == "train":
+            for part, configured in self._sizes:
+                updates = max(1, batch_size // configured)
+                part.ppo_mini_batch_size = fit_mini_batch(len(batch.keys), updates, self._n, self._ranks)
+        return batch, metrics
+
+
+class FittedBuffer(_FittedUpdates, ReplayBuffer):  # type: ignore[misc]
+    """verl's synchronous replay buffer, for rollouts of several rows."""
+
+
+class FittedBufferAsync(_FittedUpdates, ReplayBufferAsync):  # type: ignore[misc]
+    """verl's asynchronous replay buffer, for rollouts of several rows."""
+
+
+def open_sampler(**options: Any) -> ReplayBuffer:
+    """verl's replay buffer for the run's mode. verl loads it by `trainer.v1.sampler.custom_sampler`.
+
+    verl gives a custom sampler only a part of what its own gets. The rest is read from the trainer's configuration.
+    """
+    config = options["refill_fn"].__self__.config
+    groups = config.algorithm.filter_groups
+    options["filter_groups_metric"] = groups.metric if groups and groups.enable else None
+    options["sync_refill_failed_groups"] = bool(config.trainer.v1.sampler.sync_refill_failed_groups)
+    if config.trainer.v1.trainer_mode != "sync":
+        return FittedBufferAsync(config, **options)
+    inflight = groups.get("max_inflight_gen_batches", 1) if groups and groups.enable else 1
+    rows = config.data.train_batch_size
+    return FittedBuffer(config, train_batch_size=rows, gen_batch_size=1, max_inflight_gen_batches=inflight, **options)
 
 
 def _log_dropped(group: Group) -> None:

@@ -35,13 +35,15 @@ NEEDED = {
     "algorithm.adv_estimator": "grpo",
     "actor_rollout_ref.actor.shuffle": True,
     "trainer.v1.sampler.sync_refill_failed_groups": True,
+    "trainer.v1.sampler.custom_sampler.path": "pkg://agentcore_rl_toolkit.backends.verl.manager",
+    "trainer.v1.sampler.custom_sampler.name": "open_sampler",
     f"{ROLLOUT}.calculate_log_probs": True,
     "algorithm.rollout_correction.rollout_is": "token",
 }
 """Overrides that agents' rollouts need, unless the user sets the keys.
 
-`shuffle`: rollouts of several rows make the batch larger than configured, and verl fills it up with masked rows to a
-further update. Without shuffling, that update would train on the last few rows alone.
+`custom_sampler`: rollouts of several rows make more rows than configured; it keeps the number of optimizer steps.
+`shuffle`: with several optimizer steps, verl's order would leave the last one the padding and the last few rows.
 
 `rollout_is`: the sampler's probabilities differ from the trainer's, by rounding, and in asynchronous modes by updates.
 verl weighs each token by their ratio, up to its `rollout_is_threshold`.
@@ -100,8 +102,9 @@ def translate(overrides: Sequence[str]) -> list[str]:
         return list(overrides)
     engine = next((value for key, value in pairs if key == f"{SPELLING}.engine"), DEFAULT_ENGINE)
     given = {key for key, _ in pairs}
-    if "data.custom_cls.path" in given:  # a dataset of the user's own has its own name
-        given.add("data.custom_cls.name")
+    for own in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):  # one of the user's own has its own name
+        if f"{own}.path" in given:
+            given.add(f"{own}.name")
     needed = write_overrides({key: value for key, value in NEEDED.items() if key not in given})
     translated: list[str] = []
     for text, (key, value) in zip(overrides, pairs, strict=True):
