@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo check test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench tiny-model clean
+.PHONY: help demo check test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/install.py
 	$(BIN)/python benchmarks/runtime.py
 
+bench-gpu: .venv-gpu/.gpu  ## measure verl, TRL with vLLM and the engines on this machine's GPU
+	.venv-gpu/bin/python benchmarks/gpu.py --trl .venv-gpu/trl
+
 tiny-model: $(VENV)/.dev  ## make the built-in policy anew (minutes on a CPU)
 	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/engine/tiny/model
 
@@ -163,4 +166,13 @@ $(VENV)/appworld/.appworld: | $(VENV)/bin/python
 	@echo "installing SkyRL into .venv-tinker (several GB, a few minutes the first time) …"
 	@$(TINKER_PYTHON) -m venv .venv-tinker
 	@.venv-tinker/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_tinker/requirements.txt -e '.[tinker]'
+	@touch $@
+
+# verl's own extra brings the vLLM, torch and transformers that it was tested with. It breaks where it can import TRL 1.x.
+.venv-gpu/.gpu: pyproject.toml
+	@echo "installing verl with vLLM into .venv-gpu (10 GB, several minutes the first time) …"
+	@$(PYTHON) -m venv .venv-gpu
+	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install -e '.[strands,transformers,verl]' 'verl[vllm]==0.9.1' \
+		matplotlib peft pytest pytest-timeout
+	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install --no-deps --target .venv-gpu/trl trl==1.16.0
 	@touch $@

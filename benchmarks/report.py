@@ -21,9 +21,14 @@ def percentile(values: list[float], share: float) -> float:
 
 def write(name: str, figures: dict[str, Any]) -> None:
     """Write `benchmarks/results/<name>.json`, with the machine it was measured on, and the page anew."""
-    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"machine": machine} | figures, indent=2) + "\n")
+    write_to(path, figures)
     figures_page.write()
     print(f"\nwritten to {path.relative_to(ROOT)}")
+
+
+def write_to(path: Path, figures: dict[str, Any]) -> None:
+    """Write figures to a file, with the machine they were measured on."""
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
+    path.write_text(json.dumps({"machine": machine} | figures, indent=2) + "\n")

@@ -11,12 +11,14 @@ import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
+from ...common.http_guard import is_loopback
 from ...engine import Engine
 from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
@@ -200,6 +202,16 @@ def check_weight_transfer(settings: TrlSettings) -> None:
     if to_server and (settings.device == "cpu" or not torch.cuda.is_available()):
         hint = "set vllm=colocate, or leave it out"
         raise ConfigError("TRL sends weights to a vLLM server from a GPU, and this machine has none", hint=hint)
+    if to_server and shares_only_gpu(settings.vllm or "", Path("/dev")):
+        raise ConfigError(
+            f"TRL sends weights to {settings.vllm} from one GPU to another, and this machine has only one",
+            hint="set vllm=colocate, or run the server on a machine or a GPU of its own",
+        )
+
+
+def shares_only_gpu(url: str, devices: Path) -> bool:
+    """Whether a server at this URL has to use the trainer's GPU; NCCL would wait for minutes, and then fail."""
+    return is_loopback(urlsplit(url).hostname or "") and len([*devices.glob("nvidia[0-9]*")]) == 1
 
 
 def _is_complete(checkpoint: Path) -> bool:

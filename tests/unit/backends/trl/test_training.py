@@ -18,7 +18,7 @@ import torch
 from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
-from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change
+from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change, shares_only_gpu
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
@@ -134,3 +134,19 @@ def test_other_failures_stay_as_they_are() -> None:
     for error in (RuntimeError("else"), FileNotFoundError(2, "else"), ValueError("else")):
         with pytest.raises(type(error), match="else"), name_settings_to_change():
             raise error
+
+
+@pytest.mark.parametrize(
+    ("url", "gpus", "shared"),
+    [
+        ("http://127.0.0.1:8000", 1, True),
+        ("http://localhost:8000/", 1, True),
+        ("http://127.0.0.1:8000", 2, False),
+        ("http://127.0.0.1:8000", 0, False),  # unknown: no such files on this system
+        ("http://other.example:8000", 1, False),
+    ],
+)
+def test_a_server_on_this_machines_only_gpu_is_refused(tmp_path: Path, url: str, gpus: int, shared: bool) -> None:
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(gpus))):
+        (tmp_path / name).touch()
+    assert shares_only_gpu(url, tmp_path) is shared
