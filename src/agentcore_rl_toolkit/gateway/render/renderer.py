@@ -24,7 +24,7 @@ from ..record import reasons
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .families import History, choose_family
-from .reply_parser import ReplyParser
+from .reply_parser import PlainReplies, ReplyParser
 from .roles import RoleOrderAdapter, adapt_roles, unwrap_adapter
 from .tokenizer import Tokenizer
 
@@ -76,6 +76,7 @@ class ChatRenderer:
         if not self.stop_ids:
             raise ConfigError(f"the tokenizer {tokenizer.name_or_path!r} has no token that ends a turn")
         self._parser = ReplyParser(tokenizer, self.stop_ids)
+        self._plain_replies = PlainReplies(tokenizer, self.stop_ids, self._parser.parse)
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
 
@@ -285,7 +286,9 @@ class ChatRenderer:
 
     def parse(self, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
         """Parse sampled ids. `prompt_end` holds the prompt's last ids, which may have begun the reply."""
-        return self._parser.parse(self._get_renderer(call.template), sampled, prompt_end, call, uid)
+        renderer = self._get_renderer(call.template)
+        plain = self._plain_replies.read(renderer, sampled, prompt_end)
+        return self._parser.parse(renderer, sampled, prompt_end, call, uid) if plain is None else plain
 
     def _get_renderer(self, template: dict[str, Any]) -> Any:
         settings = self._template | template

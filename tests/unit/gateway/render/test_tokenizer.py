@@ -1,4 +1,4 @@
-"""The fast encoder gives the same ids as the tokenizer's own code, or is not used at all."""
+"""The fast ways to ids and back agree with the tokenizer's own code, or are not used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentcore_rl_toolkit.gateway.render.tokenizer import FastEncoder, Tokenizer, load_tokenizer
+from agentcore_rl_toolkit.gateway.render.tokenizer import ByteTable, FastEncoder, Tokenizer, load_tokenizer
 from support.tokenizers import make_tokenizer
 
 
@@ -27,7 +27,8 @@ def own(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-FAST, OWN, WHOLE = FastEncoder.create(backend()), backend(), Tokenizer(make_tokenizer())
+FAST, TABLE, OWN = FastEncoder.create(backend()), ByteTable.create(backend()), backend()
+WHOLE = Tokenizer(make_tokenizer())
 PARTS = st.sampled_from(["<|im_start|>", "<|im_end|>", "<think>", "</tool_call>", "the weather", "  \n\t", "é", "👩‍👧"])
 
 
@@ -41,6 +42,8 @@ def test_ids_are_the_tokenizers_own(text: str) -> None:
 def test_text_is_the_tokenizers_own(ids: list[int], skip: bool) -> None:
     text = OWN.decode(ids, skip_special_tokens=skip)
     assert WHOLE.decode(ids, skip) == WHOLE.decode(tuple(ids), skip_special_tokens=skip) == text
+    assert TABLE is not None
+    assert TABLE.decode(ids, skip) == text
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**32])
@@ -107,6 +110,47 @@ class Another:
 @pytest.mark.parametrize("make", [of_words, Another])
 def test_a_tokenizer_that_it_does_not_do_as_well_is_left_to_itself(make: Any) -> None:
     assert FastEncoder.create(make()) is None
+
+
+class WithTheOtherSpecialTokens:
+    """Skips special tokens when it should not."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return str(backend().decode(ids, skip_special_tokens=not skip_special_tokens))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(backend(), name)
+
+
+def with_words_joined() -> Any:
+    joined = backend()
+    joined.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return joined
+
+
+def with_a_changed_added_token() -> Any:
+    """Its decoder changes one added token, and nothing else."""
+    changed = backend()
+    changed.add_tokens(["odd\u2581one", *(f"w{n}" for n in range(30_000))])
+    changed.decoder = decoders.Sequence([decoders.Replace("\u2581", "_"), decoders.ByteLevel()])
+    return changed
+
+
+@pytest.mark.parametrize("make", [of_words, WithTheOtherSpecialTokens, with_words_joined, with_a_changed_added_token])
+def test_the_table_is_not_used_if_the_tokenizer_decodes_differently(make: Any) -> None:
+    assert ByteTable.create(make()) is None
+    if make is not WithTheOtherSpecialTokens:
+        whole, ids = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=make())), list(range(make().get_vocab_size()))
+        assert whole.decode(ids) == make().decode(ids, skip_special_tokens=False)
+
+
+def test_an_added_token_decodes_to_its_own_text() -> None:
+    added = backend()
+    added.add_tokens(["<｜two words｜>", "né"])
+    table, ids = ByteTable.create(added), [5, *(added.token_to_id(token) for token in ("<｜two words｜>", "né")), 6]
+    assert table is not None
+    assert table.decode(ids, False) == table.decode(ids, False) == added.decode(ids, skip_special_tokens=False)
+    assert "<｜two words｜>" in table.decode(ids, False)
 
 
 def test_a_gap_in_the_vocabulary_has_no_text() -> None:
