@@ -109,7 +109,7 @@ class WorkerRouter:
             failed = await self._forward_to_others(request, await self._read_admitted(request))
             own = await self._handle_own(request)
             return own if failed is None else failed
-        elif path in ("/metrics", "/health") and request.method == "GET":
+        elif path in ("/metrics", "/health", "/sessions") and request.method == "GET":
             return await self._sum(request, path)
         return await self._handle_own(request)
 
@@ -252,7 +252,7 @@ class WorkerRouter:
         return self._client
 
     async def _sum(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """Answer with the sums of all workers' figures."""
+        """Answer with the sums of all workers' figures, or all their sessions."""
         own = await self._handle_own(request)
         assert isinstance(own, web.Response)
         if own.status != 200:
@@ -270,6 +270,9 @@ class WorkerRouter:
                     counts[name] += int(value)
             return web.Response(text="".join(f"{name} {value}\n" for name, value in counts.items()))
         read = [orjson.loads(answer) for answer in answers]
+        if path == "/sessions":
+            listed = sorted((one for part in read for one in part["sessions"]), key=lambda one: -one["created_at"])
+            return web.Response(body=orjson.dumps({"sessions": listed}), content_type="application/json")
         counted = ("sessions", "in_flight", "log_failures", "log_damaged")
         summed = read[0] | {name: sum(one[name] for one in read) for name in counted}
         summed["replicas_well"] = min(one["replicas_well"] for one in read)

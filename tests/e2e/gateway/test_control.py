@@ -40,6 +40,7 @@ def code(response: httpx.Response) -> tuple[int, str]:
 
 CONTROLLED = [
     ("POST", "/sessions"),
+    ("GET", "/sessions"),
     ("GET", "/sessions/one"),
     ("DELETE", "/sessions/one"),
     ("POST", "/sessions/one/close"),
@@ -131,9 +132,9 @@ def test_health_says_how_many_engines_are_well(there: list[bool], status: str):
 
 def test_wrong_ways_are_told_the_right_ones(shared: Gateway):
     control = Control(shared)
-    wrong = control("GET", "/sessions")
+    wrong = control("PUT", "/sessions")
     assert code(wrong) == (405, "method_not_allowed")
-    assert wrong.headers["Allow"] == "POST"
+    assert wrong.headers["Allow"] == "GET, POST"
     assert code(control("GET", "/nothing")) == (404, "not_found")
     assert code(control("GET", "/sessions/one/nothing")) == (404, "not_found")
     assert code(control("PATCH", "/sessions/one/result")) == (405, "method_not_allowed")
@@ -190,6 +191,9 @@ def test_what_a_session_was_opened_with_comes_back():
         known = control("GET", f"/sessions/{session['session_id']}").json()
         assert {name: known[name] for name in settings} == settings
         assert (known["closed"], known["turns"], known["in_flight"], known["result"]) == (False, 0, 0, None)
+        (listed,) = control("GET", "/sessions").json()["sessions"]
+        assert (listed["session_id"], listed["input_id"], listed["closed"]) == (settings["session_id"], "input", False)
+        assert session["base_url"].split(".")[-1].split("/")[0] not in str(listed)
         chat(session)
         rows = control("GET", f"/sessions/{session['session_id']}/trajectories").json()
         assert (rows["group_id"], rows["input_id"], rows["metadata"]) == ("group", "input", settings["metadata"])

@@ -192,6 +192,8 @@ def test_any_worker_serves_any_session(workers: tuple[int, FakeVllm]) -> None:
     with pytest.raises(httpx.HTTPStatusError, match="409"):
         ask(port + 1, "POST", "/sessions", json={"session_id": "mine-0"})
     assert ask(port + 1, "GET", "/health")["sessions"] == known + 8
+    listed = {one["session_id"] for one in ask(port + 1, "GET", "/sessions")["sessions"]}
+    assert {session["session_id"] for session in sessions} | {"one", "two", "mine-0", "four"} <= listed
     assert turns_total(port) == turns_before + 8
     ask(port, "PUT", "/weights", json={"version": "v2"})
     for session in sessions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...common.http_guard import reachable_host
@@ -22,6 +23,7 @@ HELP = "show runs in the browser"
 EXAMPLES = (
     "agentcore-rl ui",
     "agentcore-rl ui runs/first runs/second --port 8080",
+    "agentcore-rl ui runs/first --export report.html",
 )
 _DEFAULT = "runs"
 
@@ -33,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_listen_flags(parser, 8830, "on loopback, its own names; elsewhere, all")
     parser.add_argument("--tokenizer", help="show the text of tokens with this model's tokenizer (default: as numbers)")
     parser.add_argument(
+        "--export", metavar="FILE", help="write the page with a selection of rollouts to one file, and serve nothing"
+    )
+    parser.add_argument(
         "--runtime-url", help="list the sessions of the local runtime at this address, with their output"
     )
     parser.add_argument("--gateway-url", help="show the state of a gateway at this address")
@@ -42,7 +47,24 @@ def run(args: argparse.Namespace) -> int:
     from ...studio.server.run_catalog import RunCatalog
 
     catalog = RunCatalog(args.runs or [_DEFAULT if os.path.isdir(_DEFAULT) else "."])
-    return asyncio.run(_serve(args, catalog))
+    return _export(args, catalog) if args.export else asyncio.run(_serve(args, catalog))
+
+
+def _export(args: argparse.Namespace, catalog: RunCatalog) -> int:
+    """Write the report."""
+    from ...studio.server.page_access import PageAccess
+    from ...studio.server.report_file import write_report
+    from ...studio.server.studio_app import StudioApp
+
+    path = Path(args.export)
+    app = StudioApp(catalog, PageAccess(host=args.host, port=args.port), tokenizer=args.tokenizer)
+    try:
+        count = write_report(app, path)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error}") from None
+    print(path)
+    say(f"{path.stat().st_size / 1e6:.1f} MB, with {count} rollouts")
+    return 0
 
 
 async def _serve(args: argparse.Namespace, catalog: RunCatalog) -> int:

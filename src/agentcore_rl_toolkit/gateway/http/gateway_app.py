@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 SessionHandler = Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]
 _JSON = "application/json"
+_MOST_LISTED = 1000
 _PUBLIC = {operation.path for operation in OPERATIONS if not operation.needs_admin_key}
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
 
@@ -68,6 +69,7 @@ class App:
             "metrics": self._metrics,
             "openapi": self._openapi,
             "openSession": self._open,
+            "listSessions": self._list_sessions,
             "pause": self._pause,
             "resume": self._resume,
             "drain": self._drain,
@@ -234,6 +236,9 @@ class App:
             "result": session.result,
         }
         return _json(dump(self.urls(session) | msgspec.to_builtins(session.settings) | state))
+
+    async def _list_sessions(self, request: web.BaseRequest) -> web.StreamResponse:
+        return _json(dump({"sessions": self.core.sessions.latest(_MOST_LISTED)}))
 
     async def _delete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         self.core.sessions.delete(session.id)

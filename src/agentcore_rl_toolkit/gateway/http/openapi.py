@@ -91,6 +91,7 @@ _HEALTH = _object(
 )
 _URLS = ("base_url", "anthropic_base_url", "bedrock_endpoint_url", "google_base_url", "result_url")
 _SESSION = _object("session_id", *_URLS, "expires_at")
+_SESSIONS = _object("sessions", sessions={"type": "array", "description": "the latest thousand, the newest first"})
 _TURN = _object(
     *("index", "parent", "new_prompt_ids", "sampled_ids", "logprobs", "finish", "origin", "unbridged", "masked"),
     origin={"enum": ["first", "bridge", "render"]},
@@ -133,6 +134,7 @@ OPERATIONS = (
     _get("/metrics", "metrics", "Counters for Prometheus", _TEXT, media=("text/plain",)),
     _get("/openapi.json", "openapi", "This description", _ANY),
     _post("/sessions", "openSession", "Open a session", _SESSION, SessionSettings, status=201),
+    _get("/sessions", "listSessions", "The sessions in memory", _SESSIONS),
     _get(SESSION, "describeSession", "A session's settings and state", _SESSION),
     Operation("DELETE", SESSION, "deleteSession", "Close a session and forget its turns", _ANY),
     _get(f"{SESSION}/turns", "readTurns", "What was sampled, call by call", _TURNS, media=_PACKED),

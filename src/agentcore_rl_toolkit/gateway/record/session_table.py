@@ -34,6 +34,21 @@ class SessionTable:
         """Ids of the sessions in memory."""
         return list(self._sessions)
 
+    def latest(self, most: int) -> list[dict[str, Any]]:
+        """The sessions in memory that were opened last, the newest first, for people to look at."""
+        chosen = sorted(self._sessions.values(), key=lambda session: -session.created)[:most]
+        return [
+            {
+                "session_id": session.id,
+                "input_id": session.settings.input_id,
+                "created_at": session.created,
+                "closed": session.closed,
+                "turns": len(session.tree.turns),
+                "in_flight": session.in_flight,
+            }
+            for session in chosen
+        ]
+
     def open(self, settings: SessionSettings) -> Session:
         """Open a session."""
         if len(self._sessions) >= self._most:

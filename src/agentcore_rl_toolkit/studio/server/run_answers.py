@@ -12,6 +12,7 @@ from ...errors import ConfigError
 from ...rollout.run_folder import PHASES, Run
 from ...rollout.run_folder.run_text import read_metrics, read_object
 from .. import run_queries
+from ..guards.guards import FILE as FINDINGS
 from .clipped_values import Clipper
 from .run_catalog import OpenRun, RunCatalog
 
@@ -36,7 +37,8 @@ def list_runs(catalog: RunCatalog) -> Answer:
 
 def show_run(opened: OpenRun, name: str) -> Answer:
     """A run at a glance."""
-    figures: Answer = opened.known("figures", _figures)
+    sizes = opened.use(lambda run: tuple(_size(run.path / part) for part in ("metrics.jsonl", FINDINGS)))
+    figures: Answer = opened.known(("figures", sizes), _figures)
     about = opened.use(lambda run: _describe(name, run.path))
     return about | figures | {"changes": opened.changes}
 
@@ -164,6 +166,7 @@ def _figures(run: Run) -> Answer:
         "steps": _thin(train, _MOST_POINTS),
         "evaluations": _thin(kept, _MOST_POINTS),
         "metrics": columns,
+        "findings": Clipper().clip(read_metrics(run.path / FINDINGS)[-100:]),
         "causes": Clipper().clip(run.causes()[:200]),
         "tools": sorted(_tools(run))[:500] if len(tools) else [],
         "statuses": sorted({name for one in steps for name in one["statuses"]}),
@@ -230,6 +233,13 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _is_number(value: Any) -> bool:

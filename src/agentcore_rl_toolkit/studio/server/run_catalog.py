@@ -19,6 +19,7 @@ from ...errors import ConfigError
 from ...rollout.run_folder import Run, open_run
 
 _MARKS = ("index", "metrics.jsonl", "run.json", "rollouts", "evaluations")
+_MORE = ("summary.json", "guards.jsonl")
 _DEEPEST, _MOST_FOLDERS, _MOST_RUNS = 5, 20_000, 2_000
 _MOST_OPEN = 12
 _FRESH_SECONDS = 2.0
@@ -130,7 +131,7 @@ def check_links(path: Path, root: Path) -> None:
         except OSError:
             continue
         for entry in entries:
-            if folder is path and entry.name not in (*_MARKS, "summary.json"):
+            if folder is path and entry.name not in (*_MARKS, *_MORE):
                 continue
             if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
                 raise ConfigError(

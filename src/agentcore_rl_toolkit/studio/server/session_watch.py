@@ -7,6 +7,7 @@ page.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -51,11 +52,15 @@ class SessionWatch:
         return None if self._runtime is None else await self._ask(self._runtime, "/sessions", _bearer(TOKEN_VARIABLE))
 
     async def _ask_gateway(self) -> dict[str, Any] | None:
-        return None if self._gateway is None else await self._ask(self._gateway, "/health", _bearer(ADMIN_KEY))
+        if self._gateway is None:
+            return None
+        health, listed = await asyncio.gather(
+            *(self._ask(self._gateway, path, _bearer(ADMIN_KEY)) for path in ("/health", "/sessions"))
+        )
+        open_now = health.pop("sessions", None)
+        return health | listed | {"open": open_now}
 
     async def _ask(self, url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        import json
-
         try:
             found = json.loads((await self._fetch("GET", url, path, headers))[0])
         except (ConfigError, ValueError) as error:

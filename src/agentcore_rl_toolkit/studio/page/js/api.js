@@ -14,27 +14,23 @@ export class Problem extends Error {
   }
 }
 
-function question(name, params) {
-  const query = new URLSearchParams();
-  for (const key of Object.keys(params).sort()) if (params[key] !== null && params[key] !== undefined && params[key] !== "") query.set(key, params[key]);
-  return `${name}?${query}`;
-}
+const asked = (params) => Object.keys(params).sort().filter((key) => params[key] !== null && params[key] !== undefined && params[key] !== "").map((key) => [key, String(params[key])]);
 
 export async function get(name, params = {}) {
-  const asked = question(name, params);
   if (report) {
-    if (asked in report.answers) return structuredClone(report.answers[asked]);
+    const key = JSON.stringify([name, asked(params)]);
+    if (Object.hasOwn(report.answers, key)) return structuredClone(report.answers[key]);
     throw new Problem("This is not in the report.", "It holds the run's figures and some of its rollouts; agentcore-rl ui shows all.", 404);
   }
-  return send("GET", asked);
+  return send("GET", name, params);
 }
 
-export const post = (name, params = {}) => send("POST", question(name, params));
+export const post = (name, params = {}) => send("POST", name, params);
 
-async function send(method, asked) {
+async function send(method, name, params) {
   let response;
   try {
-    response = await fetch(`api/${asked}`, { method, credentials: "same-origin" });
+    response = await fetch(`api/${name}?${new URLSearchParams(asked(params))}`, { method, credentials: "same-origin" });
   } catch {
     throw new Problem("The server does not answer.", "Is agentcore-rl ui still running?", 0);
   }

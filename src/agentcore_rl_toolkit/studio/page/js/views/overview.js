@@ -9,11 +9,12 @@ import { go, runLink } from "../router.js";
 import { badge, table, tile } from "./parts.js";
 
 export async function showOverview(view, page) {
-  const { run } = page, head = h("div"), tiles = h("div.tiles"), curves = h("div.charts"), failures = h("div"), more = h("div");
+  const { run } = page, head = h("div"), findings = h("div"), tiles = h("div.tiles"), curves = h("div.charts"), failures = h("div"), more = h("div");
   let cards = null;
-  replace(view, head, tiles, curves, failures, more);
+  replace(view, head, findings, tiles, curves, failures, more);
   const following = follow(() => get("run", { run }), (data) => {
     drawHead(head, run, data);
+    replace(findings, data.findings.map((one) => finding(run, one)));
     replace(tiles, tilesOf(data));
     if (cards) cards.forEach((card, at) => card.update(CHARTS[at].lines(data)));
     else {
@@ -34,6 +35,13 @@ function drawHead(head, run, data) {
   replace(head,
     h("div.head", null, h("h1", null, run), badge(data.state), h("span.quiet", { title: when(data.changed) }, `changed ${ago(data.changed)}`)),
     h("p.facts", null, facts.map((name) => h("span", null, h("small", null, name.replaceAll("_", " ")), " ", textOf(data.info[name])))));
+}
+
+/** What a guard found, with a rollout that shows it. */
+function finding(run, one) {
+  const stopped = one.action === "stop";
+  return h("section.card.finding", { class: stopped ? "stopped" : "" }, h("strong", null, stopped ? "Stopped by a guard: " : "Guard: ", textOf(one.guard).replaceAll("_", " ")), h("p", null, textOf(one.problem), "."),
+    h("p.quiet", null, "from ", h("a", { href: runLink(run, "step", "train", Math.max(0, Number(one.step) - 1)) }, `step ${textOf(one.step)}`), one.example ? [" · ", h("a", { href: runLink(run, "rollout", textOf(one.example)) }, "an example: rollout ", textOf(one.example))] : null));
 }
 
 function tilesOf(data) {

@@ -1,5 +1,6 @@
 // What several views show: badges, rewards, tables, controls.
 
+import { isReport } from "../api.js";
 import { h, longText, textOf } from "../dom.js";
 import { number, percent, rewardClass, seconds, signed, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
@@ -30,13 +31,15 @@ export function table(columns, rows, props = {}) {
 
 /** The head of a column that sorts by it; again sorts the other way. */
 function sortButton(title, sort) {
+  if (isReport) return title;
   const now = new URLSearchParams(location.hash.split("?")[1] ?? "").get("sort") ?? "";
   const mark = now === sort ? " ▴" : now === `-${sort}` ? " ▾" : "";
   return h("button.sort", { type: "button", onclick: () => setQuery({ sort: now === `-${sort}` ? sort : `-${sort}`, offset: null }) }, title + mark);
 }
 
-export function choice(label, name, values, now, change = (value) => setQuery({ [name]: value, offset: null })) {
-  const select = h("select", { name, onchange: () => change(select.value) }, values.map(([value, title]) => h("option", { value, selected: String(value) === String(now ?? "") }, title)));
+export function choice(label, name, values, now, change = null) {
+  if (isReport && !change) return null;
+  const select = h("select", { name, onchange: () => (change ? change(select.value) : setQuery({ [name]: select.value, offset: null })) }, values.map(([value, title]) => h("option", { value, selected: String(value) === String(now ?? "") }, title)));
   return h("label.field", null, h("span", null, label), select);
 }
 
@@ -45,6 +48,7 @@ export function pager(query, total, limit, next = undefined) {
   const offset = Number(query.offset ?? 0);
   const following = next === undefined ? (offset + limit < total ? offset + limit : null) : next;
   if (!offset && following === null) return null;
+  if (isReport) return h("p.quiet", null, `${whole(Math.min(total, limit))} of ${whole(total)} are in this report.`);
   return h("nav.pager", { "aria-label": "Pages" },
     h("button", { type: "button", disabled: offset === 0, onclick: () => setQuery({ offset: Math.max(0, offset - limit) || null }) }, "← previous"),
     h("span", null, `${whole(Math.min(total, offset + 1))} – ${whole(following ?? total)} of ${whole(total)}`),

@@ -10,7 +10,7 @@ const LIMIT = 50;
 const NAMES = ["phase", "step", "group", "status", "failed", "trained", "tool", "least", "most", "text", "sort", "offset"];
 
 export async function showRollouts(view, page) {
-  const { run, query } = page, about = await get("run", { run }), list = h("div");
+  const { run } = page, query = isReport ? { failed: page.query.failed } : page.query, about = await get("run", { run }), list = h("div");
   const text = h("input", { type: "search", placeholder: "Search in what was said", value: query.text ?? "", "aria-label": "Search in what was said", onchange: () => setQuery({ text: text.value, offset: null }) });
   const small = (name, label, wide = "5em") => { const field = h("input", { type: "number", step: "any", value: query[name] ?? "", style: { width: wide }, onchange: () => setQuery({ [name]: field.value, offset: null }) }); return h("label.field", null, h("span", null, label), field); };
   const any = [["", "any"]];

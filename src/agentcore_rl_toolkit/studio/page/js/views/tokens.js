@@ -1,6 +1,6 @@
 // The tokens of a row: what was sampled and is trained on, what is masked, and how likely each was.
 
-import { get } from "../api.js";
+import { get, isReport } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, whole } from "../format.js";
 import { setQuery } from "../router.js";
@@ -27,9 +27,9 @@ export async function showTokens(body, page, data) {
   };
   const total = answer.tokens, next = start + answer.ids.length;
   return replace(body,
-    h("div.controls", null, data.rows.length > 1 ? choice("Row", "row", data.rows.map((one) => [one.row, `${one.row}: ${whole(one.tokens)} tokens`]), row, (value) => setQuery({ row: value, start: null })) : null,
+    h("div.controls", null, data.rows.length > 1 && !isReport ? choice("Row", "row", data.rows.map((one) => [one.row, `${one.row}: ${whole(one.tokens)} tokens`]), row, (value) => setQuery({ row: value, start: null })) : null,
       h("span.keys", null, h("span.token.t-3", null, "likely"), " ", h("span.token.t-0", null, "unlikely, trained on"), " ", h("span.token.t-masked", null, "masked"), " ", h("span.token", null, "not sampled")),
-      h("span.grow"), total > answer.ids.length ? [h("button", { type: "button", disabled: start === 0, onclick: () => setQuery({ start: Math.max(0, start - 4000) || null }) }, "←"), h("span", null, ` ${whole(start)} – ${whole(next)} of ${whole(total)} `), h("button", { type: "button", disabled: next >= total, onclick: () => setQuery({ start: next }) }, "→")] : null),
+      h("span.grow"), total > answer.ids.length && !isReport ? [h("button", { type: "button", disabled: start === 0, onclick: () => setQuery({ start: Math.max(0, start - 4000) || null }) }, "←"), h("span", null, ` ${whole(start)} – ${whole(next)} of ${whole(total)} `), h("button", { type: "button", disabled: next >= total, onclick: () => setQuery({ start: next }) }, "→")] : null),
     answer.texts ? null : h("p.quiet", null, "These are ids. agentcore-rl ui --tokenizer MODEL shows their text."), detail,
     h("div.tokens", { class: answer.texts ? "" : "ids", onmouseover: point, onclick: point }, spans));
 }
