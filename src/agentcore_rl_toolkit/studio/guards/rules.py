@@ -11,11 +11,24 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from .facts import RolloutFacts, RunFacts, StepFacts
+from .evidence import (
+    agreement,
+    differing_components,
+    example_of,
+    group_lengths,
+    identical_pairs,
+    is_binary,
+    is_longer,
+    is_on_policy,
+    latest_rollouts,
+    lower_bound,
+    scored_groups,
+)
+from .facts import RunFacts
 
 _OUTCOME = re.compile(
     r"correct|success|solv|accura|exact|match|pass|answer|outcome|equivalen|tests?$|f1", re.IGNORECASE
@@ -68,7 +81,7 @@ def edited_history(run: RunFacts) -> Finding | None:
 
 def truncation(run: RunFacts) -> Finding | None:
     """Many rollouts are cut at the token limit or at the end of the context."""
-    ran = _latest(run, 2)
+    ran = latest_rollouts(run, 2)
     cut = [one for one in ran if one.truncated]
     if len(ran) < 16 or lower_bound(len(cut), len(ran)) < 0.2:
         return None
@@ -84,10 +97,10 @@ def length_explosion(run: RunFacts) -> Finding | None:
     if len(run.steps) < 2:
         return None
     *before, now = run.steps
-    current = _lengths(now)
-    shortest = min(before[-3:], key=lambda step: statistics.fmean(_lengths(step) or [math.inf]))
-    earlier = _lengths(shortest)
-    if min(len(current), len(earlier)) < 2 or not _is_longer(earlier, current):
+    current = group_lengths(now)
+    shortest = min(before[-3:], key=lambda step: statistics.fmean(group_lengths(step) or [math.inf]))
+    earlier = group_lengths(shortest)
+    if min(len(current), len(earlier)) < 2 or not is_longer(earlier, current):
         return None
     longest = max(now.rollouts, key=lambda one: one.sampled)
     return Finding(
@@ -102,7 +115,7 @@ def length_explosion(run: RunFacts) -> Finding | None:
 
 def sampler_mismatch(run: RunFacts) -> Finding | None:
     """The sampler gives its tokens other probabilities than the trainer, with weights that should be the same."""
-    known = [step for step in run.steps if _is_on_policy(step)][-2:]
+    known = [step for step in run.steps if is_on_policy(step)][-2:]
     apart = [step.metrics["sampler/kl"] for step in known]
     if len(apart) < 2 or min(apart) < 0.01:
         return None
@@ -110,13 +123,13 @@ def sampler_mismatch(run: RunFacts) -> Finding | None:
         f"sampler and trainer disagree about the sampled tokens (KL {apart[-1]:.2g}, largest ratio "
         f"{known[-1].metrics.get('sampler/ratio_max', math.nan):.3g}): they differ in temperature, weights, "
         "precision or chat template",
-        _example(known[-1]),
+        example_of(known[-1]),
     )
 
 
 def sampling_temperature(run: RunFacts) -> Finding | None:
     """Sampled tokens are likelier, or less likely, than draws from the policy would be."""
-    known = [step.metrics for step in run.steps if _is_on_policy(step) and "sampler/surprise_z" in step.metrics][-3:]
+    known = [step.metrics for step in run.steps if is_on_policy(step) and "sampler/surprise_z" in step.metrics][-3:]
     if not known:
         return None
     errors = sum(one["sampler/surprise_z"] for one in known) / math.sqrt(len(known))
@@ -128,13 +141,13 @@ def sampling_temperature(run: RunFacts) -> Finding | None:
     return Finding(
         f"sampled tokens are {abs(excess):.2f} nats {hotter} on average than draws from the policy (entropy "
         f"{entropy:.2f}), so the sampler uses another temperature, top_p or top_k than the trainer",
-        _example(run.steps[-1]),
+        example_of(run.steps[-1]),
     )
 
 
 def stale_weights(run: RunFacts) -> Finding | None:
     """The sampler agreed with the trainer at first and no longer does: it doesn't get the new weights."""
-    known = [step for step in run.steps if _is_on_policy(step)]
+    known = [step for step in run.steps if is_on_policy(step)]
     if run.seen < 2 or not known or "sampler/kl" not in run.first:
         return None
     first, now = run.first["sampler/kl"], known[-1].metrics["sampler/kl"]
@@ -143,7 +156,7 @@ def stale_weights(run: RunFacts) -> Finding | None:
     return Finding(
         f"the sampler agreed with the trainer at the first step (KL {first:.1g}) and no longer does (KL {now:.1g}), "
         "although it says that it has the newest weights: the updates don't reach it",
-        _example(known[-1]),
+        example_of(known[-1]),
     )
 
 
@@ -206,7 +219,7 @@ def constant_reward(run: RunFacts) -> Finding | None:
 
 def no_variance(run: RunFacts) -> Finding | None:
     """Most groups have equal rewards without being solved."""
-    groups = [group for step in run.steps for group in _scored_groups(step)]
+    groups = [group for step in run.steps for group in scored_groups(step)]
     equal = [group for group in groups if len({one.reward for one in group}) == 1]
     unsolved = [group for group in equal if (group[0].reward or 0.0) < run.top_reward]
     if len(run.steps) < 3 or len(groups) < 12 or lower_bound(len(unsolved), len(groups)) < 0.6:
@@ -241,19 +254,20 @@ def answer_in_prompt(run: RunFacts) -> Finding | None:
 
 def dominating_component(run: RunFacts) -> Finding | None:
     """One part of the reward decides it, and the part that says whether the answer is right doesn't count."""
-    groups = [group for step in run.steps for group in _scored_groups(step)]
-    shares, varied = _component_shares(groups)
-    if len(varied) < 2 or sum(len(group) for group in groups) < 16:
+    groups = [group for step in run.steps for group in scored_groups(step)]
+    names = differing_components(groups)
+    named = {name for name in names if _OUTCOME.search(name)}
+    outcomes = named or {name for name in names if is_binary(groups, name)}
+    shares = {name: agreement(groups, name) for name in names}
+    if len(names) < 2 or sum(map(len, groups)) < 16 or not outcomes:
         return None
-    top = max(shares, key=lambda name: shares[name])
-    named = {name for name in varied if _OUTCOME.search(name)}
-    outcomes = named or {name for name in varied if _is_binary(groups, name)}
-    silent = sorted(name for name in outcomes if shares[name] < 0.1)
-    if shares[top] < 0.9 or top in outcomes or not silent:
+    top = max(names, key=lambda name: shares[name])
+    ignored = [name for name in sorted(outcomes) if agreement(groups, name, top) < 0.8]
+    if shares[top] < 0.95 or top in outcomes or not ignored:
         return None
     return Finding(
-        f"the component {top} explains {shares[top]:.0%} of the differences in reward within groups, and {silent[0]} "
-        f"{shares[silent[0]]:.0%}, although it differs too",
+        f"the component {top} decides {shares[top]:.0%} of the differences in reward within groups, so {ignored[0]} "
+        "hardly counts, although it differs too",
         max((one for group in groups for one in group), key=lambda one: one.components.get(top, -math.inf)).key,
     )
 
@@ -262,18 +276,18 @@ def copied_answers(run: RunFacts) -> Finding | None:
     """Rollouts repeat each other word by word, more than their probabilities explain."""
     groups = [[one for one in group if one.text] for step in run.steps for group in step.groups()]
     groups = [group for group in groups if len(group) > 1]
-    excess = [_identical(group) - statistics.fmean(one.probability for one in group) for group in groups]
+    excess = [identical_pairs(group) - statistics.fmean(one.probability for one in group) for group in groups]
     if len(excess) < 6:
         return None
     mean, error = statistics.fmean(excess), max(statistics.stdev(excess), 0.15) / math.sqrt(len(excess))
     if mean < 0.25 or mean < 6 * error:
         return None
-    copied = next(group for group in reversed(groups) if _identical(group) > 0.2)
+    copied = next(group for group in reversed(groups) if identical_pairs(group) > 0.2)
     common = Counter(one.text for one in copied).most_common(1)[0][0]
     likely = statistics.fmean(one.probability for group in groups for one in group)
     return Finding(
-        f"{statistics.fmean(map(_identical, groups)):.0%} of the pairs of rollouts of one row are identical, token by "
-        f"token, and {likely:.0%} would be by chance: answers are copied, cached, or sampled with a fixed seed",
+        f"{statistics.fmean(map(identical_pairs, groups)):.0%} of the pairs of rollouts of one row are identical, token "
+        f"by token, and {likely:.0%} would be by chance: answers are copied, cached, or sampled with a fixed seed",
         next(one.key for one in reversed(copied) if one.text == common),
     )
 
@@ -293,7 +307,7 @@ def held_out_rows_trained(run: RunFacts) -> Finding | None:
 def held_out_gap(run: RunFacts) -> Finding | None:
     """Training rewards rise and held-out rewards don't follow."""
     later = [step for step in run.held_out if step]
-    scored = [group for step in list(run.steps)[-2:] for group in _scored_groups(step)]
+    scored = [group for step in list(run.steps)[-2:] for group in scored_groups(step)]
     if 0 not in run.held_out or not later or run.seen < 2 or len(scored) < 8 or "reward" not in run.first:
         return None
     if run.steps[-1].number - max(later) > 1:
@@ -316,84 +330,3 @@ RULES: tuple[Rule, ...] = (
     *(tools_never_called, unknown_tools, tool_parser, constant_reward, no_variance, answer_in_prompt),
     *(dominating_component, copied_answers, held_out_rows_trained, held_out_gap),
 )
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def lower_bound(hits: int, count: int, errors: float = 3.0) -> float:
-    """The Wilson lower bound of a rate.
-
-    >>> round(lower_bound(8, 8), 2), round(lower_bound(0, 8), 2)
-    (0.47, 0.0)
-    """
-    if not count:
-        return 0.0
-    rate, square = hits / count, errors**2
-    spread = errors * math.sqrt(rate * (1 - rate) / count + square / (4 * count**2))
-    return max(0.0, (rate + square / (2 * count) - spread) / (1 + square / count))
-
-
-def _latest(run: RunFacts, steps: int) -> list[RolloutFacts]:
-    return [one for step in list(run.steps)[-steps:] for one in step.rollouts if one.sampled]
-
-
-def _lengths(step: StepFacts) -> list[float]:
-    """The mean length of each group."""
-    return [statistics.fmean(one.sampled for one in group) for group in step.groups()]
-
-
-def _is_longer(earlier: Sequence[float], current: Sequence[float]) -> bool:
-    grown = statistics.fmean(current) - statistics.fmean(earlier)
-    error = math.sqrt(statistics.variance(current) / len(current) + statistics.variance(earlier) / len(earlier))
-    return statistics.fmean(current) > 3 * statistics.fmean(earlier) and grown > 4 * error and grown > 16
-
-
-def _is_on_policy(step: StepFacts) -> bool:
-    """Whether the tokens of a step were sampled with the trainer's own weights, so that both sides should agree."""
-    return "sampler/kl" in step.metrics and not step.metrics.get("staleness/max")
-
-
-def _example(step: StepFacts) -> str | None:
-    return next((one.key for one in step.rollouts if one.trained), None)
-
-
-def _scored_groups(step: StepFacts) -> list[list[RolloutFacts]]:
-    """The trained rollouts of each group with two or more of them."""
-    scored = ([one for one in group if one.trained and one.reward is not None] for group in step.groups())
-    return [group for group in scored if len(group) > 1]
-
-
-def _identical(group: Sequence[RolloutFacts]) -> float:
-    """The share of pairs that sampled the same."""
-    counts = Counter(one.text for one in group).values()
-    return sum(n * (n - 1) for n in counts) / (len(group) * (len(group) - 1))
-
-
-def _is_binary(groups: Iterable[Sequence[RolloutFacts]], name: str) -> bool:
-    return {one.components.get(name) for group in groups for one in group} <= {0.0, 1.0, None}
-
-
-def _component_shares(groups: Iterable[Sequence[RolloutFacts]]) -> tuple[dict[str, float], set[str]]:
-    """The share of the differences in reward within groups that each component explains, and the names of those that
-    differ."""
-    products: dict[str, float] = defaultdict(float)
-    squares: dict[str, float] = defaultdict(float)
-    total, differs = 0.0, Counter[str]()
-    for group in groups:
-        rewards = _centered([one.reward or 0.0 for one in group])
-        total += sum(value**2 for value in rewards)
-        for name in {name for one in group for name in one.components}:
-            values = _centered([one.components.get(name, 0.0) for one in group])
-            products[name] += sum(a * b for a, b in zip(values, rewards, strict=True))
-            squares[name] += sum(value**2 for value in values)
-            differs[name] += any(abs(value) > 1e-9 for value in values)
-    varied = {name for name, count in differs.items() if count >= 2}
-    if not total:
-        return {}, set()
-    return {name: products[name] ** 2 / (squares[name] * total) for name in varied}, varied
-
-
-def _centered(values: Sequence[float]) -> list[float]:
-    mean = statistics.fmean(values)
-    return [value - mean for value in values]

@@ -1,0 +1,32 @@
+"""Guards name what is wrong with a real run of the built-in policy within three steps, and nothing in a healthy one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+from agentcore_rl_toolkit.rollout.run_folder import open_run
+from agentcore_rl_toolkit.studio.guards.guards import FILE, read_findings
+from support.flawed_runs import FLAWS, HEALTHY, train_with
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("name", FLAWS)
+def test_a_flaw_is_named_within_three_steps(name: str, tmp_path: Path) -> None:
+    flaw = FLAWS[name]
+    folder = train_with(flaw, tmp_path)
+    found = {one["guard"]: one for one in read_findings(folder / FILE)}
+    assert flaw.guard in found, (found, open_run(folder).metrics())
+    finding = found[flaw.guard]
+    assert finding["step"] <= 3
+    run = open_run(folder)
+    run.find(finding["example"])
+
+
+def test_nothing_is_said_about_a_healthy_run(tmp_path: Path) -> None:
+    folder = train_with(HEALTHY, tmp_path)
+    assert read_findings(folder / FILE) == []
