@@ -12,7 +12,7 @@ import pytest
 import tomllib
 
 from agentcore_rl_toolkit.cli import main
-from agentcore_rl_toolkit.deploy.scaffold import FRAMEWORKS, diff_side
+from agentcore_rl_toolkit.deploy.scaffold.new_agent import FRAMEWORKS, diff_side
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine

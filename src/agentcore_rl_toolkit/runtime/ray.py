@@ -16,6 +16,7 @@ import os
 import re
 import threading
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError, RuntimeFault
@@ -24,7 +25,7 @@ from .hosting.agent_code import find_agent
 from .hosting.agent_files import Fingerprint, fingerprint, pack_agent_folder
 from .hosting.commands import COMMAND_PATH, read_events
 from .hosting.pending_rollouts import PendingRollouts
-from .hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
+from .hosting.request_checks import check_command, check_payload, check_session_id, model_variables, rollout_request
 from .ray_actor import ActorSpec, SessionActor
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class RayRuntime:
         """Send `payload` to the session's app; the first invoke starts the session."""
         check_session_id(session_id)
         check_payload(payload)
-        session = await self._session(session_id)
+        session = await self._session(session_id, payload)
         return await session.invoke(payload, content_type)
 
     async def stop(self, session_id: str) -> None:
@@ -114,7 +115,7 @@ class RayRuntime:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _session(self, session_id: str) -> RaySession:
+    async def _session(self, session_id: str, payload: bytes) -> RaySession:
         """The live session of that id, or a new one; requests that come while it starts wait for the same one."""
         session = self._sessions.get(session_id)
         if session is not None and not session.stopping:
@@ -122,12 +123,13 @@ class RayRuntime:
         if session is not None:
             await asyncio.shield(session.end(""))  # a stopped session that is invoked again starts afresh
         if session_id not in self._starting:
-            task = asyncio.get_running_loop().create_task(self._start(session_id))
+            task = asyncio.get_running_loop().create_task(self._start(session_id, payload))
             self._starting[session_id] = task
             task.add_done_callback(lambda _: self._starting.pop(session_id, None))
         return await asyncio.shield(self._starting[session_id])
 
-    async def _start(self, session_id: str) -> RaySession:
+    async def _start(self, session_id: str, payload: bytes) -> RaySession:
+        variables = model_variables(rollout_request(payload))
         actors, code = await asyncio.to_thread(self._prepare)
         import ray
 
@@ -144,7 +146,7 @@ class RayRuntime:
                 reason="full",
                 hint=f"stop sessions, add nodes, or lower options, which are {self._options}",
             ) from None
-        problem = await self._load(actor, code)
+        problem = await self._load(actor, variables, code)
         if problem is not None:
             ray.kill(actor)
             message = f"agent {self._name} could not be imported:\n{problem}"
@@ -154,13 +156,12 @@ class RayRuntime:
         session.watch(lambda: self._sessions.pop(session_id, None))
         return session
 
-    async def _load(self, actor: Any, code: Any) -> str | None:
+    async def _load(self, actor: Any, variables: dict[str, str], code: Any) -> str | None:
         import ray
 
+        spec = replace(self._spec, env=self._spec.env | variables)
         try:
-            loaded: str | None = await asyncio.wait_for(
-                _result(actor.load.remote(self._spec, code)), self._start_timeout
-            )
+            loaded: str | None = await asyncio.wait_for(_result(actor.load.remote(spec, code)), self._start_timeout)
         except ray.exceptions.RayError as error:
             return _death_reason(error)
         except asyncio.TimeoutError:

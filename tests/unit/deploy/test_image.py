@@ -9,7 +9,7 @@ import pytest
 
 from agentcore_rl_toolkit.deploy.doctor.check_files import check_dockerfile
 from agentcore_rl_toolkit.deploy.image import content_tag
-from agentcore_rl_toolkit.deploy.scaffold import TEMPLATES
+from agentcore_rl_toolkit.deploy.scaffold.new_agent import TEMPLATES
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,7 +1,9 @@
-"""Write a new agent's folder, which runs on this machine at once and deploys as it is.
+"""Write a new agent's folder, or add to an agent's folder what it lacks.
 
-It holds the production agent (`basic_app.py`), the same agent as an RL environment (`rl_app.py`), a reward, some rows,
-and a Dockerfile. The files' paths go to stdout.
+A new folder runs on this machine at once and deploys as it is. It holds the production agent (`basic_app.py`), the same
+agent as an RL environment (`rl_app.py`), a reward, some rows, and a Dockerfile. In a folder that has Python files,
+`init` changes none: it adds an `rl_app.py` that runs the agent's `@app.entrypoint` as it is, a reward, a Dockerfile and
+a list of packages, where they are missing. The files' paths go to stdout.
 """
 
 from __future__ import annotations
@@ -9,24 +11,42 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...deploy.scaffold import FRAMEWORKS, write_agent
+from ...deploy.scaffold.existing_agent import complete_agent
+from ...deploy.scaffold.new_agent import FRAMEWORKS, write_agent
+from ...errors import ConfigError
 from ..flags import say
 
-HELP = "write a new agent's folder"
+HELP = "write a new agent's folder, or what an agent's folder lacks"
 EXAMPLES = (
     "agentcore-rl init my_agent",
     "agentcore-rl init my_agent --framework langgraph",
+    "agentcore-rl init .                                         add what is missing to the agent in this folder",
+    "agentcore-rl init my_agent --entrypoint agent.py:answer",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="the new folder; its last part names the agent")
-    help = f"write the agent with one of {', '.join(FRAMEWORKS)} (default: strands)"
-    parser.add_argument("--framework", default="strands", metavar="NAME", help=help)
+    parser.add_argument("name", help="the folder; its last part names the agent")
+    help = f"write a new agent with one of {', '.join(FRAMEWORKS)} (default: strands)"
+    parser.add_argument("--framework", metavar="NAME", help=help)
+    help = "the function that serves the agent's requests (default: the one with @app.entrypoint)"
+    parser.add_argument("--entrypoint", metavar="FILE:FUNCTION", help=help)
 
 
 def run(args: argparse.Namespace) -> int:
-    for path in write_agent(Path(args.name), args.framework):
+    folder = Path(args.name)
+    has_agent = folder.is_dir() and any(folder.glob("*.py"))
+    if has_agent and args.framework:
+        raise ConfigError(f"{folder} has an agent, so --framework has no effect", hint="leave it out")
+    if args.entrypoint and not has_agent:
+        raise ConfigError(f"--entrypoint {args.entrypoint}: {folder} has no Python files")
+    if has_agent:
+        written = complete_agent(folder, args.entrypoint)
+    else:
+        written = write_agent(folder.resolve() if args.name == "." else folder, args.framework or "strands")
+    for path in written:
         print(path)
+    if has_agent:
+        say("Nothing is missing." if not written else "Look at reward.py: it decides what the agent learns.")
     say(f"\nNext: agentcore-rl doctor {args.name}")
     return 0

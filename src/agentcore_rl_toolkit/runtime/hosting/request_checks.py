@@ -6,6 +6,7 @@ Everything refused here is the caller's fault: a `ValidationException`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from ...errors import ConfigError, RuntimeFault
 from ...store.base import directory_of
 
 _LARGEST_PAYLOAD = 100_000_000
+MODEL_VARIABLES = ("BASE_URL", "MODEL_ID")
+"""Where the first toolkit's agents find their model when they are imported."""
 _TEXTS = ("s3_bucket", "sqs_url", "base_url", "model_id")
 _IDS = ("exp_id", "input_id")
 
@@ -92,3 +95,15 @@ def _check_text(text: str, name: str) -> None:
 
 def _invalid(message: str, *, hint: str | None = None) -> RuntimeFault:
     return RuntimeFault(message, code="ValidationException", hint=hint)
+
+
+def model_variables(request: Mapping[str, Any]) -> dict[str, str]:
+    """The model of a rollout, as variables for an agent that reads them when it is imported.
+
+    >>> model_variables({"_rollout": {"base_url": "http://gw/sessions/s.k/v1"}})
+    {'BASE_URL': 'http://gw/sessions/s.k/v1', 'MODEL_ID': 'policy'}
+    """
+    settings = request.get("_rollout") or {}
+    if not settings.get("base_url"):
+        return {}
+    return dict(zip(MODEL_VARIABLES, (settings["base_url"], settings.get("model_id") or "policy"), strict=True))

@@ -26,6 +26,7 @@ from ...base import PLACEHOLDER_AWS, CommandEvent, Invocation
 from ...hosting.agent_files import copy_agent_folder
 from ...hosting.commands import COMMAND_PATH, read_events
 from ...hosting.pending_rollouts import PendingRollouts
+from ...hosting.request_checks import model_variables
 from ..agent_source import AgentSource, parse_address
 from ..sandbox.cgroup import Cgroup
 from ..sandbox.namespaces import SESSION_UID
@@ -150,7 +151,13 @@ class LocalSession:
         self._store_url = self._context.store_proxy.admit(self._rollouts)
         self._egress = Egress(frozenset({self._context.port}), self._context.connections)
         self.app.open()
-        await self._open_egress(self._addresses(payload), {"op": "assign", "env": self._session_variables()})
+        env = self._session_variables() | (model_variables(payload) if self._reads_model else {})
+        await self._open_egress(self._addresses(payload), {"op": "assign", "env": env})
+
+    @property
+    def _reads_model(self) -> bool:
+        """Whether the agent reads where its model is when it is imported."""
+        return self._template is not None and bool(self._template.ready.result().get("reads_model"))
 
     async def _open_egress(self, addresses: list[Address], message: dict[str, Any]) -> None:
         """Send init `message`, and let the session reach those addresses that it doesn't reach yet."""

@@ -16,12 +16,13 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import agentcore_rl_toolkit
 
+from ...hosting.request_checks import MODEL_VARIABLES, model_variables
 from .session_server import import_server, warm_up_server
 
 _MOST_NAMES = 20_000
@@ -30,6 +31,7 @@ _FINDERS = ("BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFin
 """Python's import finders, and setuptools' one; others, such as those of editable installs, know further folders."""
 _PROGRAMS = frozenset({"antigravity", "ensurepip", "idlelib", "pip", "test", "this", "turtledemo"})
 """Packages with modules that have effects when imported."""
+_READERS = ("os", Mapping.__module__, f"{agentcore_rl_toolkit.__name__}.config")
 _NOWHERE = "http://127.0.0.1:9"
 """The discard port: nothing listens there, and the throwaway session can't reach the network anyway."""
 
@@ -87,14 +89,38 @@ class _ImportObserver:
         return False
 
 
+class _WatchedEnvironment(os._Environ):  # type: ignore[type-arg]
+    """The environment, noting whether anything but the app itself reads where the model is."""
+
+    reads_model = False
+
+    def __getitem__(self, name: str) -> str:
+        if name in MODEL_VARIABLES and not _is_apps_own_read():
+            type(self).reads_model = True
+        return super().__getitem__(name)
+
+
+def _is_apps_own_read() -> bool:
+    """Whether an app is being made: it reads its configuration, and needs the model only in production."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _READERS:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == f"{agentcore_rl_toolkit.__name__}.agent.app"
+
+
 def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], Any]) -> dict[str, Any]:
     """In a throwaway session: import the agent, warm up its server and SDKs, and report what that imported.
 
-    Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name.
+    Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name. The
+    report also says whether the agent read where its model is; it found values that lead nowhere.
     """
+    for name, value in model_variables({"_rollout": {"base_url": f"{_NOWHERE}/v1"}}).items():
+        os.environ.setdefault(name, value)
     observer = _ImportObserver(folder)
     sys.addaudithook(observer)
+    os.environ.__class__ = _WatchedEnvironment
     app = load()
+    reads_model = _WatchedEnvironment.reads_model
     observer.finish_agent()
     for warm_up in (warm_up_server(app), warm_up_sdks()):
         with contextlib.suppress(Exception):
@@ -102,7 +128,7 @@ def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], 
     observer.finish_warm_up()
     folders = tuple(place.rstrip("/") + "/" for place in (folder, *python_path))
     own = _top_levels(name for name, module in list(sys.modules.items()) if _is_below(module, folders))
-    return {"imported": observer.names, "own": sorted(own)}
+    return {"imported": observer.names, "own": sorted(own), "reads_model": reads_model}
 
 
 async def warm_up_sdks() -> None:

@@ -5,7 +5,7 @@ so none of the agent's code ever runs in it: a throwaway session finds out which
 (`preload.py`), the template imports those, and each session imports the agent itself, in its sandbox. It talks to the
 runtime over one channel, which no session holds:
 
-    → ready {excluded}            ← prepare {n, folder} with the session's descriptors
+    → ready {excluded, reads_model}  ← prepare {n, folder} with the session's descriptors
     → failed {traceback}          ← signal {n, signal}
     → unsafe {why}                → exited {n, status}
 
@@ -119,6 +119,8 @@ class TemplateProcess:
         self._spec, self._root, self._channel = spec, root, channel
         self._sessions: dict[int, int] = {}
         """Session number by process id."""
+        self._reads_model = False
+        """Whether the agent reads where its model is when it is imported."""
         self._own_pids = -1
         if spec.has("processes"):
             self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -138,7 +140,8 @@ class TemplateProcess:
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self._channel.send({"op": "ready", "excluded": self._root.excluded[:100]})
+        self._reads_model = report.get("reads_model") is True
+        self._channel.send({"op": "ready", "excluded": self._root.excluded[:100], "reads_model": self._reads_model})
         while True:
             readable, _, _ = select.select([self._channel.fileno(), wake], [], [])
             if wake in readable:
@@ -222,20 +225,27 @@ class TemplateProcess:
         return pid
 
     def _run_session(self, folder: str, listen: int, awaited: int) -> None:
-        """In the app's process: import the agent, wait to be assigned, serve."""
+        """In the app's process: import the agent, wait to be assigned, serve.
+
+        An agent that reads where its model is when it is imported waits first, and finds the rollout's.
+        """
         from .session_server import serve_session
 
-        try:
-            app = self._load(folder)
-        except BaseException as error:
-            sys.stderr.write(import_traceback(error, folder))
-            raise SystemExit(IMPORT_FAILED) from None
+        app = None if self._reads_model else self._import(folder)
         variables = read_assignment(awaited)
         if variables is None:
             return
         os.environ.update(variables)
+        app = app or self._import(folder)
         os.chdir(folder)
         serve_session(app, socket.socket(fileno=listen))
+
+    def _import(self, folder: str) -> Any:
+        try:
+            return self._load(folder)
+        except BaseException as error:
+            sys.stderr.write(import_traceback(error, folder))
+            raise SystemExit(IMPORT_FAILED) from None
 
     def _load(self, folder: str) -> Any:
         sys.argv = [self._spec.entry.partition(":")[0]]

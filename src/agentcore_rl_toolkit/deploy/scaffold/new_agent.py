@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def write_agent(folder: Path, framework: str) -> list[Path]:
 
 def _agent_texts(name: str, framework: str) -> dict[str, str]:
     known = FRAMEWORKS[framework]
-    diff = _read(f"frameworks/{framework}.diff")
+    diff = read_template(f"frameworks/{framework}.diff")
     toolkit = f"agentcore-rl-toolkit[{known.extra}]" if known.extra else "agentcore-rl-toolkit"
     dependencies = (f"{toolkit}>=0.3", *known.requirements)
     local = "agentcore-rl-toolkit[" + ",".join(filter(None, ("cli", "local", known.extra))) + "]"
@@ -76,14 +76,14 @@ def _agent_texts(name: str, framework: str) -> dict[str, str]:
     return {
         "basic_app.py": diff_side(diff, "-"),
         "rl_app.py": diff_side(diff, "+"),
-        "calculator.py": _read("calculator.txt"),
-        "reward.py": _read("reward.txt"),
-        "rows.jsonl": _read("rows.jsonl"),
-        "pyproject.toml": Template(_read("pyproject.txt")).substitute(values),
-        "Dockerfile": _read("Dockerfile"),
-        ".dockerignore": _read("dockerignore.txt"),
+        "calculator.py": read_template("calculator.txt"),
+        "reward.py": read_template("reward.txt"),
+        "rows.jsonl": read_template("rows.jsonl"),
+        "pyproject.toml": Template(read_template("pyproject.txt")).substitute(values),
+        "Dockerfile": read_template("Dockerfile"),
+        ".dockerignore": read_template("dockerignore.txt"),
         ".gitignore": ".agentcore-rl.json\n.env\n__pycache__\nruns\nwheels\n",
-        "README.md": Template(_read("README.txt")).substitute(values),
+        "README.md": Template(read_template("README.txt")).substitute(values),
     }
 
 
@@ -97,5 +97,6 @@ def diff_side(diff: str, sign: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(name: str) -> str:
+def read_template(name: str) -> str:
+    """A template's text."""
     return (TEMPLATES / name).read_text(encoding="utf-8")

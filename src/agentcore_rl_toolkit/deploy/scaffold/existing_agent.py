@@ -1,0 +1,166 @@
+"""Adds to an agent's folder what it lacks for training and deployment; files that exist stay as they are.
+
+The agent's code is parsed, never run. `rl_app.py` wraps the entrypoint as it is: it imports the agent when a rollout
+runs, because clients that are built on import then call the rollout's model.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from ...errors import ConfigError
+from .new_agent import read_template
+
+_APP = '''"""The agent of {file} as an RL environment: it runs as it is, and the reward judges its answer."""
+
+from typing import Any
+
+{preloads}from reward import MathReward
+
+from agentcore_rl_toolkit import AgentCoreRLApp
+
+app = AgentCoreRLApp()
+reward_fn = MathReward()
+
+
+@app.rollout_entrypoint
+{async_}def invoke_agent({parameters}) -> Any:
+    from {module} import {name}  # here, so that clients it builds on import call the rollout's model
+
+    answer = {await_}{name}({arguments})
+    if "_rollout" not in payload:
+        return answer
+    return {{"response": answer, "rewards": reward_fn(response_text=str(answer), ground_truth=payload["answer"])}}
+
+
+if __name__ == "__main__":
+    app.run()
+'''
+_PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
+_LARGEST_SOURCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entrypoint:
+    """The function that serves an agent's requests."""
+
+    file: Path
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+
+    @property
+    def module(self) -> str:
+        return self.file.stem
+
+    def app_text(self, preloads: list[str]) -> str:
+        """The text of `rl_app.py`."""
+        is_async = isinstance(self.function, ast.AsyncFunctionDef)
+        with_context = len(self.function.args.args) > 1
+        return _APP.format(
+            file=self.file.name,
+            module=self.module,
+            name=self.function.name,
+            preloads=_PRELOADS + "".join(f"import {name}  # noqa: F401\n" for name in preloads) if preloads else "",
+            async_="async " if is_async else "",
+            await_="await " if is_async else "",
+            parameters="payload: dict[str, Any]" + (", context: Any" if with_context else ""),
+            arguments="payload" + (", context" if with_context else ""),
+        )
+
+
+def complete_agent(folder: Path, entrypoint: str | None = None) -> list[Path]:
+    """Write the files that an agent's folder lacks, and return them. `entrypoint` is `file.py:function`."""
+    sources = {path: _parse(path) for path in sorted(folder.glob("*.py"))}
+    texts = {
+        "reward.py": read_template("reward.txt"),
+        ".dockerignore": read_template("dockerignore.txt"),
+        "Dockerfile": _dockerfile(folder),
+    }
+    if not (folder / "rl_app.py").exists():
+        found = _find_entrypoint(sources, entrypoint)
+        imported = _third_party(folder, {found.file: sources[found.file]})
+        texts = {"rl_app.py": found.app_text(imported)} | texts
+    if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
+        texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
+    written = [folder / name for name in texts if not (folder / name).exists()]
+    for path in written:
+        try:
+            path.write_text(texts[path.name], encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} can't be written: {error.strerror}") from error
+    return written
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        with path.open("rb") as file:
+            return ast.parse(file.read(_LARGEST_SOURCE), filename=str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{path} can't be read as Python: {error}") from None
+
+
+def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entrypoint:
+    """The function that is decorated with `@app.entrypoint`, or the one that was named."""
+    file, _, name = (named or "").partition(":")
+    found = [
+        Entrypoint(path, node)
+        for path, module in sources.items()
+        for node in module.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and ((path.name, node.name) == (file, name) if named else any(map(_is_entrypoint, node.decorator_list)))
+    ]
+    if len(found) != 1:
+        what = f"the function {named}" if named else "a function with @app.entrypoint"
+        many = f"{len(found)} of them" if found else "none"
+        hint = "name the function that takes a request's payload: --entrypoint agent.py:answer"
+        raise ConfigError(f"init looks for {what}, and found {many}", hint=hint)
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(found[0].function)):
+        hint = "write rl_app.py yourself: docs/guides/prepare-your-agent.md"
+        raise ConfigError(f"{found[0].function.name} streams its answer, and a reward needs the whole", hint=hint)
+    return found[0]
+
+
+def _is_entrypoint(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(called, ast.Attribute) and called.attr == "entrypoint"
+
+
+def _third_party(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
+    """The modules that the agent imports at the top of its files, without Python's own and the folder's."""
+    found = set()
+    for module in sources.values():
+        for node in module.body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module)
+    own = {path.stem for path in folder.iterdir()} | set(sys.stdlib_module_names)
+    return sorted(name for name in found if name.partition(".")[0] not in own)
+
+
+def _requirements(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
+    """The installed packages that the agent imports, from the versions that are installed here on."""
+    homes = metadata.packages_distributions()
+    needed = {home for name in _third_party(folder, sources) for home in _home(homes, name)}
+    return sorted({"agentcore-rl-toolkit>=0.3"} | {f"{name}>={metadata.version(name)}" for name in needed})
+
+
+def _home(homes: dict[str, list[str]], module: str) -> list[str]:
+    """The distribution that has a module; packages that share a namespace are told apart by the second part."""
+    top, _, rest = module.partition(".")
+    found = sorted(set(homes.get(top, ())) - {"agentcore-rl-toolkit"})
+    close = [name for name in found if name.replace("-", "_").endswith(rest.partition(".")[0])] if rest else []
+    return close[:1] or found[:1]
+
+
+def _dockerfile(folder: Path) -> str:
+    """The container of a new agent, with this agent's own list of packages."""
+    text = read_template("Dockerfile")
+    if (folder / "pyproject.toml").exists():
+        return text.replace("./wheels\n\n", "./wheels 'agentcore-rl-toolkit>=0.3'\n\n")
+    listed = text.replace("COPY pyproject.toml wheels*", "COPY requirements.txt wheels*")
+    packages = "-r wheels/requirements.txt 'agentcore-rl-toolkit>=0.3'"
+    return listed.replace("--find-links wheels ./wheels", f"--find-links wheels {packages}")

@@ -1,0 +1,140 @@
+"""`agentcore-rl init` in a folder that has an agent: it adds what is missing, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.rollout import run_rollouts
+from support.agent import run_agent
+from support.gateway import gateway, ids, text_of
+from support.scripted_model import ScriptedModel
+
+AGENT = '''"""As its owner wrote it: a client that is built on import, and a hard-coded model."""
+from openai import OpenAI
+from bedrock_agentcore.runtime import BedrockAgentCoreApp
+
+app = BedrockAgentCoreApp()
+client = OpenAI()
+
+
+@app.entrypoint
+{define} answer({parameters}):
+    messages = [{{"role": "user", "content": payload["question"]}}]
+    reply = client.chat.completions.create(model="gpt-4.1", messages=messages)
+    return reply.choices[0].message.content
+
+
+if __name__ == "__main__":
+    app.run()
+'''
+
+
+def write(folder: Path, define: str = "def", parameters: str = "payload") -> Path:
+    folder.mkdir()
+    (folder / "main.py").write_text(AGENT.format(define=define, parameters=parameters))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(("define", "parameters"), [("def", "payload"), ("async def", "payload, context")])
+def test_an_agent_with_a_client_built_on_import_runs_unchanged_and_each_session_calls_its_own_url(
+    tmp_path: Path, define: str, parameters: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "agent", define, parameters)
+    before = contents(folder)
+    assert main(["init", str(folder)]) == 0
+    written = [Path(line).name for line in capsys.readouterr().out.splitlines()]
+    assert written == ["rl_app.py", "reward.py", ".dockerignore", "Dockerfile", "requirements.txt"]
+    assert {name: contents(folder)[name] for name in before} == before
+
+    def say(request: SampleRequest) -> Sequence[int]:
+        return ids(f"It is {text_of(request.prompt).split('question ')[1][0]}.")
+
+    rows = [{"question": f"question {n}", "answer": str(n)} for n in (3, 4)]
+    with (
+        gateway(ScriptedEngine(say)) as running,
+        RolloutClient(str(folder), str(tmp_path / "results"), "own") as client,
+    ):
+        groups = list(run_rollouts(rows, 2, client=client, gateway=running, timeout=60))
+    for group in groups:
+        assert [(r.reward, r.fidelity.turns, r.error) for r in group.rollouts] == [(1.0, 1, None)] * 2
+    after = contents(folder)
+    assert main(["init", str(folder)]) == 0
+    assert capsys.readouterr().out == ""
+    assert contents(folder) == after
+
+
+def test_it_serves_production_with_the_variables_of_its_own_client(tmp_path: Path) -> None:
+    folder = write(tmp_path / "agent")
+    assert main(["init", str(folder)]) == 0
+    app = (folder / "rl_app.py").read_text()
+    (folder / "rl_app.py").write_text(app.replace("app.run()", "import os; app.run(port=int(os.environ['PORT']))"))
+    with (
+        ScriptedModel(lambda body: {"content": f"{body['model']} says 42"}).serving() as model,
+        run_agent(folder / "rl_app.py", tmp_path, OPENAI_BASE_URL=model.base_url, OPENAI_API_KEY="mine") as running,
+    ):
+        status, answer = running.invoke({"question": "what?"})
+    assert (status, answer) == (200, "gpt-4.1 says 42")
+
+
+def test_packages_and_container_are_the_agents_own(tmp_path: Path) -> None:
+    folder = write(tmp_path / "agent")
+    (folder / "helper.py").write_text("import httpx, json, helper_of_mine\n")
+    (folder / "helper_of_mine.py").write_text("")
+    assert main(["init", str(folder)]) == 0
+    listed = (folder / "requirements.txt").read_text().split()
+    assert [line.partition(">=")[0] for line in listed] == [
+        "agentcore-rl-toolkit",
+        "bedrock-agentcore",
+        "httpx",
+        "openai",
+    ]
+    assert "-r wheels/requirements.txt" in (folder / "Dockerfile").read_text()
+
+    other = write(tmp_path / "other")
+    (other / "pyproject.toml").write_text("[project]\nname = 'other'\nversion = '1'\n")
+    assert main(["init", str(other)]) == 0
+    assert not (other / "requirements.txt").exists()
+    assert "pip install --find-links wheels ./wheels 'agentcore-rl-toolkit>=0.3'" in (other / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "said"),
+    [
+        ("def answer(payload): ...\n", [], "a function with @app.entrypoint, and found none\nhint: name the function"),
+        ("@a.entrypoint\ndef f(p): ...\n@a.entrypoint\ndef g(p): ...\n", [], "and found 2 of them"),
+        ("@a.entrypoint\ndef f(p):\n    yield 1\n", [], "f streams its answer"),
+        ("def f(:\n", [], "main.py can't be read as Python"),
+        (
+            "def answer(payload): ...\n",
+            ["--entrypoint", "main.py:nothing"],
+            "the function main.py:nothing, and found none",
+        ),
+        ("def answer(payload): ...\n", ["--framework", "openai"], "has an agent, so --framework has no effect"),
+    ],
+)
+def test_an_agent_that_init_does_not_understand_gets_no_file(
+    tmp_path: Path, code: str, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "main.py").write_text(code)
+    assert main(["init", str(tmp_path), *more]) == 1
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["main.py"]
+
+
+def test_the_entrypoint_can_be_named_and_the_agents_code_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("raise SystemExit('it ran')\ndef answer(payload): ...\n")
+    assert main(["init", str(tmp_path), "--entrypoint", "main.py:answer"]) == 0
+    assert "from main import answer" in (tmp_path / "rl_app.py").read_text()
+    assert json.dumps("it ran")[1:-1] in (tmp_path / "main.py").read_text()
