@@ -21,6 +21,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 from tutorial import SHORT, clean_env, type_page, verdict
 
 
+@pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial_works_in_a_fresh_shell(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(PUBLISH)

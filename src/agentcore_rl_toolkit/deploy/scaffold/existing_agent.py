@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -148,7 +149,7 @@ def _requirements(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
     return sorted({"agentcore-rl-toolkit>=0.3"} | {f"{name}>={metadata.version(name)}" for name in needed})
 
 
-def _home(homes: dict[str, list[str]], module: str) -> list[str]:
+def _home(homes: Mapping[str, list[str]], module: str) -> list[str]:
     """The distribution that has a module; packages that share a namespace are told apart by the second part."""
     top, _, rest = module.partition(".")
     found = sorted(set(homes.get(top, ())) - {"agentcore-rl-toolkit"})

@@ -97,7 +97,7 @@ class _WatchedEnvironment(os._Environ):  # type: ignore[type-arg]
     def __getitem__(self, name: str) -> str:
         if name in MODEL_VARIABLES and not _is_apps_own_read():
             type(self).reads_model = True
-        return super().__getitem__(name)
+        return str(super().__getitem__(name))
 
 
 def _is_apps_own_read() -> bool:
