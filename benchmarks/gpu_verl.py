@@ -78,11 +78,17 @@ def _run(bench: Bench, name: str, command: list[str]) -> dict[str, Any]:
     mismatch = [line.get("training/rollout_probs_diff_mean") for line in trained]
     figures = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return found | {
-        "step_s": round(statistics.median(line["timing_s/step"] for line in trained[1:] or trained), 2),
-        "generate_s": round(statistics.median(line["timing_s/gen"] for line in trained[1:] or trained), 2),
+        "step_s": _median(trained, "timing_s/step"),
+        "generate_s": _median(trained, "timing_s/gen"),
         "rows_per_rollout": round(statistics.fmean(line["fidelity/rows"] for line in figures), 2),
         "probability_difference": max((value for value in mismatch if value is not None), default=None),
     }
+
+
+def _median(steps: list[dict[str, Any]], name: str) -> float | None:
+    """The median over all steps but the first, which compiles."""
+    values = [step[name] for step in steps[1:] or steps if name in step]
+    return round(statistics.median(values), 2) if values else None
 
 
 def sync(bench: Bench) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def interrupted(bench: Bench) -> dict[str, Any]:
     trained = [line for line in map(json.loads, log.read_text().splitlines()) if "timing_s/step" in line["data"]]
     return {
         "steps": steps,
-        "step_s": round(statistics.median(line["data"]["timing_s/step"] for line in trained[1:] or trained), 2),
+        "step_s": _median([line["data"] for line in trained], "timing_s/step"),
         "exit_code": code,
         "seconds_to_end": round(seconds, 1),
         "processes_left": left,
