@@ -10,8 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable
+from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, Row
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
+from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from agentcore_rl_toolkit.types import Status
 from support.backends import Seen, adapter, adapters
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
@@ -142,6 +143,40 @@ def test_weight_versions_reach_the_trainer(backend: ModuleType) -> None:
     groups = [make_group(make_rollout(1.0, row), *distinct(0.0, 0.5))]
     versions = {seen.ids: seen.versions for seen in backend.seen(groups, N)}
     assert versions[(1, 2, 3, 4, 50)] == ("7", "8")
+
+
+def test_turn_credit_gives_each_token_the_advantage_of_its_turn(backend: ModuleType) -> None:
+    """Also in a rollout of two rows."""
+    first = make_row([1, 2], [3, 4, 5, 6], [1, 1, 0, 1], [-0.5, -0.5, math.nan, -1.0], turns=[(0, 0, 2), (2, 3, 4)])
+    again = make_row([1, 2, 3, 4], [7, 8], turns=[(1, 0, 2)])
+    second = make_row([1, 2], [9, 10], [1, 1], turns=[(0, 0, 1), (1, 1, 2)])
+    third = make_row([1, 2], [11], turns=[(0, 0, 1)])
+    groups = [
+        make_group(
+            make_rollout([1.0, 0.5, 2.0], *weighted(first, again)),
+            make_rollout([0.0, 1.0], second, sample=1),
+            make_rollout(4.0, third, sample=2),
+        )
+    ]
+    # Returns-to-go at discount 0.5 and process weight 2: [3, 2, 2], [0.5, 1], [4].
+    expected = {
+        (1, 2, 3, 4, 5, 6): (3.0 - 2.25, 3.0 - 2.25, 2.0 - 2.5),  # nobody else got to the third turn
+        (1, 2, 3, 4, 7, 8): (2.0 - 1.0, 2.0 - 1.0),
+        (1, 2, 9, 10): (0.5 - 3.5, 1.0 - 2.0),
+        (1, 2, 11): (4.0 - 1.75,),
+    }
+    found = backend.seen(groups, N, credit=TurnCredit(discount=0.5, process_weight=2.0))
+    assert {row.ids for row in found} == expected.keys()
+    scales = []
+    for row in found:
+        assert row.trained == tuple(np.flatnonzero(_row_of(groups, row.ids).loss_mask).tolist())
+        scales += [got / want for got, want in zip(row.advantages, expected[row.ids], strict=True)]
+    assert scales == pytest.approx([1.0] * len(scales), rel=1e-4)
+
+
+def _row_of(groups: Sequence[Group], ids: tuple[int, ...]) -> Row:
+    rows = [row for group in groups for rollout in group.rollouts for row in rollout.rows]
+    return next(row for row in rows if tuple(row.token_ids) == ids)
 
 
 def _moved(rollouts: list[Rollout], by: int) -> list[Rollout]:

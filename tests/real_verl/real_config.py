@@ -90,6 +90,8 @@ def test_verls_own_types_take_it() -> None:
         (f"{ROLLOUT}.agentcore.s3_buckt=b", "unknown setting 's3_buckt'"),
         ("algorithm.adv_estimator=rloo", "rloo counts a rollout of several rows several times"),
         ("trainer.use_v1=false", "V1 trainer"),
+        ("algorithm.adv_estimator=agentcore_turns", "doesn't go with credit=rollout"),
+        (f"{ROLLOUT}.agentcore.discount=0.5", "discount=0.5 has no effect"),
         (f"{ROLLOUT}.n=1", "GRPO compares"),
         (f"{ROLLOUT}.agentcore.agent_runtime_arn=''", "no agent to run"),
         (f"{ROLLOUT}.agentcore.s3_bucket=./results", "can't store results in a folder"),
@@ -98,6 +100,20 @@ def test_verls_own_types_take_it() -> None:
 def test_what_would_not_work_is_refused(override: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         RolloutConfig.read(spelled(override))
+
+
+def test_turn_credit_brings_its_estimator() -> None:
+    credit = f"{ROLLOUT}.agentcore.credit=turn"
+    config = spelled(credit)
+    assert config.algorithm.adv_estimator == "agentcore_turns"
+    assert RolloutConfig.read(config).settings.turn_credit is not None
+    for override, problem in (
+        ("algorithm.adv_estimator=grpo", "adv_estimator=grpo doesn't go with credit=turn"),
+        ("algorithm.use_kl_in_reward=True", "would add the penalty to the advantages"),
+        ("algorithm.filter_groups.enable=True", "set agentcore.dynamic_sampling=True"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            RolloutConfig.read(spelled(credit, override))
 
 
 def test_without_an_agent_verl_is_told_what_is_missing() -> None:

@@ -24,18 +24,24 @@ def make_row(
     weight: float = 1.0,
     versions: tuple[tuple[str, int, int], ...] = (),
     routes: RouteTable | None = None,
+    turns: Sequence[tuple[int, int, int]] | None = None,
 ) -> Row:
-    """A row whose trained tokens are those of `mask`; by default all of the completion, at -0.5 each."""
+    """A row whose trained tokens are those of `mask`; by default all of the completion, at -0.5 each.
+
+    `turns` are numbers of turns with the start and end of each in the completion; by default, one turn.
+    """
     mask = [1] * len(completion) if mask is None else mask
     logprobs = [-0.5 if bit else np.nan for bit in mask] if logprobs is None else logprobs
-    length = len(prompt) + len(completion)
     return Row(
         token_ids=array(IDS, [*prompt, *completion]),
         loss_mask=np.array([0] * len(prompt) + list(mask), np.uint8),
         logprobs=np.array([np.nan] * len(prompt) + list(logprobs), np.float32),
         weight=weight,
         prompt_length=len(prompt),
-        spans=(TurnSpan(0, len(prompt), length, True, "stop"),),
+        spans=tuple(
+            TurnSpan(turn, len(prompt) + start, len(prompt) + end, True, "stop")
+            for turn, start, end in ([(0, 0, len(completion))] if turns is None else turns)
+        ),
         versions=versions,
         routes=routes,
     )

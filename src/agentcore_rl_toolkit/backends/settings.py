@@ -28,6 +28,7 @@ from ..runtime.local.agent_source import resolve_agent
 if TYPE_CHECKING:
     from ..client import RolloutClient
     from ..rollout import RolloutOptions
+    from ..rollout.signal.credit import TurnCredit
     from ..runtime.local import AgentSource
 
 Settings = TypeVar("Settings", bound="TrainSettings")
@@ -160,10 +161,35 @@ class RolloutSettings(TrainSettings):
     guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
     guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the failure table trains on")
+    credit: str = option(
+        "rollout", "what has an advantage: each rollout, by its last reward, or each turn, by its rewards"
+    )
+    discount: float = option(1.0, "with credit=turn: how much a reward counts one turn earlier")
+    process_weight: float = option(1.0, "with credit=turn: how much a reward before the last one counts")
     eval_every: int = option(0, "evaluate every N steps, besides before and after training")
     eval_samples: int = option(1, "rollouts per held-out row")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*TrainSettings.at_least_one, "concurrency", "eval_samples")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.credit not in ("rollout", "turn"):
+            raise ConfigError(f"credit must be rollout or turn, not {self.credit!r}")
+        for name in ("discount", "process_weight"):
+            if self.credit != "turn" and getattr(self, name) != 1.0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} has no effect on whole rollouts", hint="set credit=turn"
+                )
+        self.turn_credit  # noqa: B018 - refuses values out of range
+
+    @property
+    def turn_credit(self) -> TurnCredit | None:
+        """How rewards by turn are trained on; None if only the last one is."""
+        from ..rollout.signal.credit import TurnCredit
+
+        if self.credit != "turn":
+            return None
+        return TurnCredit(discount=self.discount, process_weight=self.process_weight)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -190,6 +216,7 @@ class RolloutSettings(TrainSettings):
             max_staleness=self.max_staleness,
             version=version,
             dynamic_sampling=self.dynamic_sampling,
+            credit=self.turn_credit,
         )
         return RolloutOptions(
             n=self.n,

@@ -14,6 +14,7 @@ _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 300, 4000
 _HINTS = {
     "truncated": "raise max_tokens or context_limit, or set failures: truncated=train",
     "no reward": "return {'rewards': …} from the entrypoint",
+    "rewards don't match turns": "return one reward for each model call that is trained on, or set credit=rollout",
     "nothing to train on": "the agent made no model call that the gateway recorded: does it use _rollout.base_url?",
 }
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from ..errors import ConfigError
 from ..types import Status
 from .rollout import Action, Group, Rollout
+from .signal.credit import TurnCredit, mismatch
 
 NO_REWARD = "no reward"
+UNMATCHED = "rewards don't match turns"
 
 FAILURES: Mapping[Status, Action] = {
     Status.COMPLETED: Action.TRAIN,
@@ -57,6 +59,8 @@ class Judge:
     """The number of the current weights."""
     dynamic_sampling: bool = False
     """Drop groups whose rewards are all the same: they teach nothing."""
+    credit: TurnCredit | None = None
+    """How rewards by turn are trained on; None if only the last one is."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_trained_ratio <= 1:
@@ -70,7 +74,8 @@ class Judge:
         if rollout.status is not Status.COMPLETED:
             rollout = replace(rollout, rewards=self.failed_reward)
         action, why = self._check(rollout)
-        return replace(rollout, action=action, why=why)
+        error = mismatch(rollout) if why == UNMATCHED else rollout.error
+        return replace(rollout, action=action, why=why, error=error)
 
     def _check(self, rollout: Rollout) -> tuple[Action, str | None]:
         fidelity = rollout.fidelity
@@ -78,6 +83,8 @@ class Judge:
             return Action.MASK, NO_REWARD
         if not fidelity.trained:
             return Action.MASK, "nothing to train on"
+        if self.credit is not None and mismatch(rollout):
+            return Action.MASK, UNMATCHED
         if fidelity.trained < self.min_trained_ratio * fidelity.wanted:
             return Action.MASK, "low fidelity"
         if self.max_rollout_tokens is not None and rollout.tokens > self.max_rollout_tokens:
@@ -102,6 +109,10 @@ class Judge:
             return replace(group, dropped="incomplete")
         if len(group.trained) < min(2, n):
             return replace(group, dropped="too few to compare")
-        if self.dynamic_sampling and not group.has_variance:
+        if self.dynamic_sampling and not self.teaches(group):
             return replace(group, dropped="no variance")
         return group
+
+    def teaches(self, group: Group) -> bool:
+        """Whether the group's rewards give any of its rollouts an advantage."""
+        return group.has_variance if self.credit is None else self.credit.teaches(group)

@@ -1,7 +1,7 @@
 """Every backend's conversion behind one function, for the contract suite. One file for each backend, with
 
 PASSES_ON                what of a rollout the trainer takes: several rows, logprobs, routes, versions, step rewards
-seen(groups, n)          groups of n rollouts, through the backend, as the trainer's loss sees them
+seen(groups, n, credit)  groups of n rollouts, through the backend, as the trainer's loss sees them
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Seen:
     """The sampler's, of those tokens."""
     advantage: float
     """Of its rollout, before rows are weighted."""
+    advantages: tuple[float, ...] = ()
+    """With turn credit: of the trained tokens."""
     routes: Any = None
     """Expert routes of all tokens, one list a token, where they are passed on."""
     versions: tuple[str, ...] = ()

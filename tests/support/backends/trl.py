@@ -16,22 +16,25 @@ from trl import GRPOConfig
 
 from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.rollout import Group
+from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from support.backends import Seen
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 
 PASSES_ON: frozenset[str] = frozenset({"several rows", "logprobs"})
 
 
-def seen(groups: Sequence[Group], n: int) -> list[Seen]:
+def seen(groups: Sequence[Group], n: int, credit: TurnCredit | None = None) -> list[Seen]:
     """What reaches TRL's loss."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = stepped(groups, Path(folder), n=n, loss_type="dapo")
+        trainer = stepped(groups, Path(folder), n=n, loss_type="dapo", credit=credit)
     found = []
     for prompt, completion, mask, logprobs, advantage in trainer.seen():
         places = tuple(len(prompt) + i for i, bit in enumerate(mask) if bit)
         kept = tuple(logprobs[i] for i, bit in enumerate(mask) if bit)
         if places:
-            found.append(Seen(ids=(*prompt, *completion), trained=places, logprobs=kept, advantage=advantage))
+            by_token = tuple(advantage[i] for i, bit in enumerate(mask) if bit) if credit else ()
+            of_rollout = 0.0 if credit else advantage
+            found.append(Seen((*prompt, *completion), places, kept, of_rollout, by_token))
     return found
 
 
@@ -106,6 +109,7 @@ def stepped(
     steps: int = 1,
     runs: int | None = None,
     kind: type[Watched] = Watched,
+    credit: TurnCredit | None = None,
     **config: Any,
 ) -> Watched:
     """A trainer after a step on these groups; `runs` says how often they are run, if not for each step.
@@ -154,7 +158,7 @@ def stepped(
         model.save_pretrained(tmp_path / "model")
         model.config._name_or_path = str(tmp_path / "model")
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    trainer = kind(model, rows, run_groups, args, processing_class=tokenizer())
+    trainer = kind(model, rows, run_groups, args, processing_class=tokenizer(), credit=credit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()

@@ -71,6 +71,7 @@ def arguments(**changes: Any) -> Namespace:
         "metadata_key": "metadata",
         "reward_key": None,
         "advantage_estimator": "grpo",
+        "custom_advantage_function_path": None,
         "rewards_normalization": True,
         "grpo_std_normalization": True,
         "use_rollout_routing_replay": False,

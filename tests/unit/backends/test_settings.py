@@ -12,6 +12,7 @@ from agentcore_rl_toolkit.backends.base import TrainingPlan, find
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import UNALTERED, Action
+from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from agentcore_rl_toolkit.runtime.local import AgentSource
 from agentcore_rl_toolkit.types import Status
 
@@ -34,6 +35,26 @@ def test_a_group_of_one_learns_nothing() -> None:
 def test_types_of_weights() -> None:
     with pytest.raises(ConfigError, match="one of float32, bfloat16, float16, not 'int8'"):
         TrlSettings(dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"credit": "token"}, "credit must be rollout or turn, not 'token'"),
+        ({"discount": 0.9}, "discount=0.9 has no effect on whole rollouts\nhint: set credit=turn"),
+        ({"process_weight": 0.0}, "process_weight=0.0 has no effect on whole rollouts"),
+        ({"credit": "turn", "discount": 1.5}, "discount must be from 0 to 1"),
+    ],
+)
+def test_credit_that_would_do_nothing_or_harm_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        TrlSettings(**settings)
+
+
+def test_credit_reaches_the_judge() -> None:
+    settings = TrlSettings(credit="turn", discount=0.9, process_weight=0.5)
+    assert settings.rollout_options(None).judge.credit == TurnCredit(discount=0.9, process_weight=0.5)
+    assert TrlSettings().rollout_options(None).judge.credit is None
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:

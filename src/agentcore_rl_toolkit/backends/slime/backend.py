@@ -53,6 +53,9 @@ class SlimeSettings(RolloutSettings):
         super().__post_init__()
         if self.asynchronous and self.rollout_gpus is None:
             raise ConfigError("an asynchronous run needs GPUs that only sample", hint="give rollout_gpus")
+        if self.turn_credit is not None and self.plug == "generate":
+            hint = "leave plug out, or set credit=rollout"
+            raise ConfigError("credit=turn compares groups, which with plug=generate slime's own loop forms", hint=hint)
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be above 0, not {self.temperature}", hint="GRPO needs random samples")
 
@@ -100,6 +103,10 @@ class SlimeBackend:
         ours = flags(settings, config)
         notes.append(f"slime: {checkout.folder}, model type {settings.model_type}")
         if left := checkout.check_flags(list(ours)):
+            if "custom-advantage-function-path" in left:
+                hint = "update slime (the flag is of April 2026), or set credit=rollout"
+                problem = f"{checkout.folder} can't train on turns: it has no --custom-advantage-function-path"
+                raise ConfigError(problem, hint=hint)
             notes.append(f"not flags of slime's own, left to Megatron: {', '.join('--' + name for name in left)}")
         notes.append(f"data: written for slime to {settings.files}")
         yaml = require("yaml", self.extra, "slime's custom configuration")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
+from ...rollout.signal.credit import TurnCredit
 from ...types import Status
 
 Decode = Callable[[list[int]], str]
@@ -42,12 +43,27 @@ def payload_of(sample: Any) -> dict[str, Any]:
     return payload or {"prompt": sample.prompt}
 
 
-def to_samples(group: Group, source: Sequence[Any], decode: Decode, replay: Replay | None = None) -> list[list[Any]]:
-    """The samples of a group's trained rollouts, a list for each; `source` are the samples of slime's data source."""
+def to_samples(
+    group: Group,
+    source: Sequence[Any],
+    decode: Decode,
+    replay: Replay | None = None,
+    credit: TurnCredit | None = None,
+) -> list[list[Any]]:
+    """The samples of a group's trained rollouts, a list for each; `source` are the samples of slime's data source.
+
+    With `credit` the metadata of each has its response's advantages.
+    """
     if group.dropped is not None:
         return []
     rollouts = [rollout for rollout in group.trained if replay is None or has_routes(rollout, replay)]
-    return [to_rows(rollout, sample, decode, replay) for rollout, sample in zip(rollouts, source, strict=False)]
+    made = [to_rows(rollout, sample, decode, replay) for rollout, sample in zip(rollouts, source, strict=False)]
+    if credit is not None:
+        credited = dict(zip(map(id, group.trained), credit.token_advantages(group), strict=True))
+        for rollout, samples in zip(rollouts, made, strict=False):
+            for row, sample, values in zip(rollout.rows, samples, credited[id(rollout)], strict=True):
+                sample.metadata["agentcore"]["advantages"] = values[row.prompt_length :].tolist()
+    return made
 
 
 def to_rows(rollout: Rollout, sample: Any, decode: Decode, replay: Replay | None = None) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ..settings import RolloutSettings
+from .rewards import ADVANTAGES
 
 if TYPE_CHECKING:
     from .backend import SlimeSettings
@@ -80,6 +81,9 @@ _SLIMES_LOOP = {
 }
 """Flags of slime's own rollout function, and the settings that replace them."""
 
+_ONE_ADVANTAGE = ("custom-advantage-function-path", "normalize-advantages", "custom-reward-post-process-path")
+"""Flags that make other advantages than those of turns."""
+
 _NOT_FOR_ROLLOUTS = {*SETTINGS.values(), "seed", "env", "options"} - {"output"}
 
 
@@ -117,6 +121,7 @@ def flags(settings: SlimeSettings, config: Path) -> dict[str, Any]:
         "eval-interval": (settings.eval_every or settings.steps) if settings.eval_data else None,
         "n-samples-per-eval-prompt": settings.eval_samples if settings.eval_data else None,
         "max-tokens-per-gpu": settings.max_tokens_per_gpu,
+        "custom-advantage-function-path": ADVANTAGES if settings.turn_credit is not None else None,
         **_TRAINING,
     }
     return {name: value for name, value in (ours | options).items() if value is not None and value is not False}
@@ -220,6 +225,9 @@ def _slime_options(settings: SlimeSettings) -> dict[str, Any]:
             instead = _SLIMES_LOOP[name]
             hint = (f"give {instead}, or " if instead else "") + "plug=generate, which keeps slime's own loop"
             raise ConfigError(f"--{name} belongs to slime's own rollout function, which this run replaces", hint=hint)
+    for name in _ONE_ADVANTAGE if settings.turn_credit is not None else ():
+        if options.get(name):
+            raise ConfigError(f"--{name} would replace the advantages of turns", hint="leave it out, or credit=rollout")
     if options.get("rollout-top-p", 1) != 1:
         hint = "slime needs the tokens of every nucleus, which the gateway doesn't record"
         raise ConfigError("--rollout-top-p must be 1", hint=hint)

@@ -2,11 +2,15 @@
 
 slime's own normalization goes by position, which is wrong if a rollout has several rows or a group is short. Here
 `group_index` identifies a group, and every rollout in it (`rollout_id`) counts once.
+
+With `credit=turn` a sample brings the advantages of its tokens. slime carries them to its trainer as the sample's
+reward, where `set_advantages` (`--custom-advantage-function-path`) takes them out.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -15,23 +19,28 @@ _CENTRED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 _SCALED = ("grpo", "gspo", "cispo")
 _TINY = 1e-6  # slime's own
 _CONFIGURED = "agentcore_global_batch_size"
+ADVANTAGES = "agentcore_rl_toolkit.backends.slime.rewards.set_advantages"
+"""slime's name for our hook in its trainer, with turn credit."""
 
 
-def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
+def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[Any]]:
     """slime's hook: the raw rewards, and the advantage of each sample, equal for all rows of a rollout.
 
-    It adds masked samples to the list if the rollouts don't divide into the configured number of updates.
+    With turn credit, a list of advantages for each sample, one per token of its response. It adds masked samples to the
+    list if the rollouts don't divide into the configured number of updates.
     """
     raw, advantages = _advantages(args, samples)
     return _fill_updates(args, samples, raw, advantages)
 
 
-def _advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
+def _advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[Any]]:
     raw = [sample.get_reward_value(args) for sample in samples]
     centred = args.advantage_estimator in _CENTRED and args.rewards_normalization
     if centred:
         _remove_lone(samples)
     _hide_removed(samples)
+    if getattr(args, "custom_advantage_function_path", None) == ADVANTAGES:
+        return raw, [_token_advantages(sample) for sample in samples]
     if not centred:
         return raw, [0.0 if sample.remove_sample else reward for sample, reward in zip(samples, raw, strict=True)]
     groups: dict[Any, dict[Any, float]] = {}
@@ -43,6 +52,26 @@ def _advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]
     return raw, [
         0.0 if sample.remove_sample else advantages[sample.group_index][_rollout_key(sample)] for sample in samples
     ]
+
+
+def set_advantages(args: Any, rollout_data: dict[str, Any]) -> None:
+    """slime's hook in its trainer: each token's advantage, and for slime's figures each sample's mean as its reward."""
+    import torch
+
+    cut = importlib.import_module("slime.backends.megatron_utils.cp_utils").slice_log_prob_with_cp
+    given, device = rollout_data["rewards"], rollout_data["kl"][0].device
+    lengths = zip(given, rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
+    rollout_data["advantages"] = [
+        torch.tensor(cut(values, total, response), dtype=torch.float32, device=device)
+        for values, total, response in lengths
+    ]
+    rollout_data["returns"] = [values.clone() for values in rollout_data["advantages"]]
+    rollout_data["rewards"] = [statistics.fmean(values) for values in given]
+
+
+def _token_advantages(sample: Any) -> list[float]:
+    known = None if sample.remove_sample else sample.metadata["agentcore"].get("advantages")
+    return known or [0.0] * sample.response_length
 
 
 def fit_batch(args: Any, rollouts: int) -> int:
@@ -62,8 +91,8 @@ def fit_batch(args: Any, rollouts: int) -> int:
 
 
 def _fill_updates(
-    args: Any, samples: list[Any], raw: list[float], advantages: list[float]
-) -> tuple[list[float], list[float]]:
+    args: Any, samples: list[Any], raw: list[float], advantages: list[Any]
+) -> tuple[list[float], list[Any]]:
     """Fill the last updates, which are a rollout short, with a masked copy each.
 
     slime's loss divides by the number of places, so the rollouts of a short update get larger advantages in return.
@@ -78,7 +107,7 @@ def _fill_updates(
     factor = 1.0 if getattr(args, "calculate_per_token_loss", False) else (size + 1) / size
     of_sample = [places[_rollout_key(sample)] for sample in samples]
     advantages = [
-        value * (factor if place >= full else 1.0) for value, place in zip(advantages, of_sample, strict=True)
+        _scaled(value, factor if place >= full else 1.0) for value, place in zip(advantages, of_sample, strict=True)
     ]
     unused = 1 + max((sample.rollout_id for sample in samples if sample.rollout_id is not None), default=-1)
     for end in range(len(places), full, -size):
@@ -86,8 +115,16 @@ def _fill_updates(
         filler = copy.copy(samples[at - 1])
         filler.rollout_id, filler.remove_sample = unused + end, True
         samples.insert(at, filler)
-        raw, advantages = [*raw[:at], raw[at - 1], *raw[at:]], [*advantages[:at], 0.0, *advantages[at:]]
+        raw, advantages = (
+            [*raw[:at], raw[at - 1], *raw[at:]],
+            [*advantages[:at], _scaled(advantages[at - 1], 0.0), *advantages[at:]],
+        )
     return raw, advantages
+
+
+def _scaled(advantage: Any, factor: float) -> Any:
+    """An advantage, or those of a sample's tokens, times a factor."""
+    return [value * factor for value in advantage] if isinstance(advantage, list) else advantage * factor
 
 
 def restore_batch(args: Any) -> None:

@@ -70,7 +70,10 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
         for group in groups:
             part.add_group(group)
     groups.sort(key=lambda group: group.index)
-    samples = [to_samples(group, supply.drawn[group.index], resources.decode, resources.replay) for group in groups]
+    credit = resources.settings.turn_credit
+    samples = [
+        to_samples(group, supply.drawn[group.index], resources.decode, resources.replay, credit) for group in groups
+    ]
     samples = [group for group in samples if group]
     if not samples:
         reasons = ", ".join(sorted({group.dropped or "no expert routes" for group in groups})) or "no rows"

@@ -27,7 +27,9 @@ class TinkerSettings(LoopSettings):
     tokenizer: str | None = option(None, "the model's tokenizer: a folder or a hub id (default: model)")
     loss: str = option("importance_sampling", f"one of {', '.join(LOSSES)}")
     per: str = option("token", "what has equal weight in the loss: each token, or each rollout")
-    scale_advantages: bool = option(True, "divide advantages by the standard deviation of their group's rewards")
+    scale_advantages: bool = option(
+        True, "divide rollouts' advantages by the standard deviation of their group's rewards"
+    )
     ttl_days: float | None = option(None, "how long the service keeps checkpoints (default: forever)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "lora_rank")

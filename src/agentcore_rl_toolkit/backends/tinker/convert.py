@@ -8,14 +8,16 @@ tokens of all rows of the rollout, so each rollout counts once.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import tinker
 
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
+from ...rollout.signal.credit import TurnCredit, mean_advantage
 
 _LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
 
@@ -26,21 +28,36 @@ class Example:
 
     datum: tinker.Datum
     advantage: float
-    """The rollout's advantage; the datum has it, weighted, at each trained token."""
+    """The rollout's advantage, or the mean of those of its tokens; the datum has them, weighted."""
     group: int
     rollout: Rollout
 
 
-def to_examples(groups: Iterable[Group], *, scale: bool = True, per: str = "token") -> list[Example]:
-    """One example per row of each trained rollout. `scale` divides advantages by the group's standard deviation."""
+def to_examples(
+    groups: Iterable[Group], *, scale: bool = True, per: str = "token", credit: TurnCredit | None = None
+) -> list[Example]:
+    """One example per row of each trained rollout. `scale` divides advantages by the group's standard deviation; with
+    `credit` each turn has its own, which are not divided."""
     examples = []
     for group in groups:
         if group.dropped is None:
-            for rollout, advantage in zip(group.trained, advantages(group.rewards, scale=scale), strict=True):
+            for rollout, advantage, by_row in _credited(group, scale, credit):
                 size = sum(row.trained for row in rollout.rows) if per == "rollout" else 1
-                for row in rollout.rows:
-                    examples.append(Example(to_datum(row, advantage / size), advantage, group.index, rollout))
+                for row, values in zip(rollout.rows, by_row, strict=True):
+                    examples.append(Example(to_datum(row, values / size), advantage, group.index, rollout))
     return examples
+
+
+def _credited(
+    group: Group, scale: bool, credit: TurnCredit | None
+) -> Iterator[tuple[Rollout, float, list[npt.NDArray[np.float64]]]]:
+    """Each trained rollout with its advantage, and those of each row's tokens."""
+    if credit is not None:
+        for rollout, by_row in zip(group.trained, credit.token_advantages(group), strict=True):
+            yield rollout, mean_advantage(rollout.rows, by_row), by_row
+        return
+    for rollout, advantage in zip(group.trained, advantages(group.rewards, scale=scale), strict=True):
+        yield rollout, advantage, [np.full(len(row.token_ids), advantage) for row in rollout.rows]
 
 
 def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
@@ -56,14 +73,14 @@ def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
     return [(reward - mean) / spread for reward in rewards]
 
 
-def to_datum(row: Row, advantage: float) -> tinker.Datum:
+def to_datum(row: Row, advantages: npt.NDArray[np.float64]) -> tinker.Datum:
     """Each token but the last predicts the next. Untrained targets have logprob and advantage 0."""
     ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
     mask = row.loss_mask[1:].astype(bool)
     inputs = {
         "target_tokens": ids[1:],
         "logprobs": np.where(mask, row.logprobs[1:], 0.0).astype(np.float32),
-        "advantages": np.where(mask, advantage, 0.0).astype(np.float32),
+        "advantages": np.where(mask, advantages[1:], 0.0).astype(np.float32),
     }
     return tinker.Datum(
         model_input=tinker.ModelInput.from_ints(ids[:-1].tolist()),

@@ -77,7 +77,7 @@ class _TinkerRun:
         settings, began = self.settings, time.monotonic()
         rows = rows_of_step(self.loop.rows, self.step, settings.rows_per_step, settings.seed)
         groups = self.loop.groups(rows, self.step)
-        examples = to_examples(groups, scale=settings.scale_advantages, per=settings.per)
+        examples = to_examples(groups, scale=settings.scale_advantages, per=settings.per, credit=settings.turn_credit)
         self.loop.add_advantages({one.rollout.session_id or "": one.advantage for one in examples})
         rolled = time.monotonic()
         with delay_interrupt():

@@ -56,7 +56,7 @@ class TinkerWeights:
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
         """Take one optimizer step and return its metrics. Examples with advantage 0 change nothing and are left out."""
-        moving = [example for example in examples if example.advantage]
+        moving = [example for example in examples if np.any(example.datum.loss_fn_inputs["advantages"].data)]
         figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
         if not moving:
             return figures

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
+from ...rollout.signal.credit import Floats, TurnCredit, mean_advantage
 
 SplitRow = tuple[list[int], list[int], list[float], list[int]]
 """A row's prompt and completion, and the completion's logprobs and mask."""
@@ -31,10 +34,19 @@ class TrlBatch:
     """The weight of each slot's row among the rows of its rollout."""
     more: list[tuple[int, Row]] = field(default_factory=list)
     """Rows without a slot, with the slot of their rollout."""
+    advantages: list[Sequence[Floats]] = field(default_factory=list)
+    """With turn credit: for each slot, those of its rollout's rows, one per token after the prompt."""
+    mean_advantages: dict[str, float] = field(default_factory=dict)
+    """With turn credit: the mean over each rollout's trained tokens, by session."""
     trained: int = 0
     """Slots that hold a rollout; the others hold padding."""
     sessions: dict[int, str] = field(default_factory=dict)
     """The session of the rollout in each slot that holds one."""
+
+    def row_advantages(self) -> list[Floats]:
+        """With turn credit: those of every row, the rows in slots first."""
+        first = [rows[0] if rows else np.zeros(1) for rows in self.advantages]
+        return [*first, *(values for rows in self.advantages for values in rows[1:])]
 
     def fields(self) -> dict[str, Any]:
         """The return value of `rollout_func`."""
@@ -47,10 +59,13 @@ class TrlBatch:
         }
 
 
-def to_batch(groups: Sequence[Group], n: int, padding: int, count: int | None = None) -> TrlBatch:
+def to_batch(
+    groups: Sequence[Group], n: int, padding: int, count: int | None = None, credit: TurnCredit | None = None
+) -> TrlBatch:
     """Fill `n` slots for each group, in order, and pad the slots of missing groups up to `count`."""
     batch = TrlBatch()
     for group in groups:
+        credited = _credited(group, credit)
         rollouts: list[Rollout | None] = [*group.rollouts[:n]]
         for rollout in [*rollouts, *([None] * (n - len(rollouts)))]:
             if rollout is None or group.dropped is not None or not rollout.trained:
@@ -59,11 +74,22 @@ def to_batch(groups: Sequence[Group], n: int, padding: int, count: int | None = 
             first, *others = rollout.rows
             batch.more.extend((len(batch.prompt_ids), row) for row in others)
             batch.sessions[len(batch.prompt_ids)] = rollout.session_id or ""
-            _fill_slot(batch, split_row(first), rollout.reward, first.weight)
+            _fill_slot(batch, split_row(first), rollout.reward, first.weight, credited.get(id(rollout), ()))
             batch.trained += 1
+            batch.mean_advantages[rollout.session_id or ""] = mean_advantage(rollout.rows, batch.advantages[-1])
     while count is not None and len(batch.prompt_ids) < count * n:
         _fill_slot(batch, ([padding], [padding], [0.0], [0]), None, 1.0)
     return batch
+
+
+def _credited(group: Group, credit: TurnCredit | None) -> dict[int, list[Floats]]:
+    """The advantages of each trained rollout's rows, one per token after the prompt, by the rollout's identity."""
+    if credit is None or group.dropped is not None:
+        return {}
+    return {
+        id(rollout): [values[row.prompt_length :] for row, values in zip(rollout.rows, by_row, strict=True)]
+        for rollout, by_row in zip(group.trained, credit.token_advantages(group), strict=True)
+    }
 
 
 def split_row(row: Row) -> SplitRow:
@@ -75,7 +101,9 @@ def split_row(row: Row) -> SplitRow:
     return ids[:cut], ids[cut:], logprobs, mask
 
 
-def _fill_slot(batch: TrlBatch, row: SplitRow, reward: float | None, weight: float) -> None:
+def _fill_slot(
+    batch: TrlBatch, row: SplitRow, reward: float | None, weight: float, advantages: Sequence[Floats] = ()
+) -> None:
     prompt, completion, logprobs, mask = row
     batch.prompt_ids.append(prompt)
     batch.completion_ids.append(completion)
@@ -83,3 +111,4 @@ def _fill_slot(batch: TrlBatch, row: SplitRow, reward: float | None, weight: flo
     batch.env_mask.append(mask)
     batch.rewards.append(reward)
     batch.weights.append(weight)
+    batch.advantages.append(advantages)

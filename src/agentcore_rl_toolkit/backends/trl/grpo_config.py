@@ -12,6 +12,7 @@ from trl import GRPOConfig
 
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
+from ...rollout.signal.credit import TurnCredit
 from .backend import TrlSettings
 
 _DEFAULTS = {
@@ -70,7 +71,11 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         config = GRPOConfig(**_DEFAULTS | dict(settings.options), **ours)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of GRPOConfig") from error
-    check_config(config)
+    if settings.turn_credit is not None and settings.options.get("scale_rewards") not in (None, False, "none"):
+        raise ConfigError(
+            "scale_rewards has no effect on turns: dividing by a spread would bias them", hint="leave it out"
+        )
+    check_config(config, settings.turn_credit)
     return config
 
 
@@ -84,7 +89,7 @@ def _vllm_fields(vllm: str) -> dict[str, Any]:
     return fields | {"vllm_mode": "server", "vllm_server_base_url": vllm}
 
 
-def check_config(config: GRPOConfig) -> None:
+def check_config(config: GRPOConfig, credit: TurnCredit | None = None) -> None:
     """Refuse a configuration that would not train on the rollouts as they are, or would never start."""
     if config.use_vllm and config.vllm_importance_sampling_correction:
         raise ConfigError(
@@ -104,6 +109,19 @@ def check_config(config: GRPOConfig) -> None:
             "instead of rollouts",
             hint="set loss=dapo, which weighs every token alike, or beta=0",
         )
+    if credit is not None:
+        _check_credit(config)
+
+
+def _check_credit(config: GRPOConfig) -> None:
+    """Refuse what gives all tokens of a row one advantage."""
+    if config.importance_sampling_level != "token" or config.loss_type == "vespo":
+        named = f"importance_sampling_level={config.importance_sampling_level} with loss={config.loss_type}"
+        raise ConfigError(
+            f"{named} weighs whole rows, and credit=turn weighs turns", hint="leave them out, or set credit=rollout"
+        )
+    if config.use_liger_kernel:
+        raise ConfigError("Liger's loss takes one advantage per row, and credit=turn has one per turn")
 
 
 def load_policy(settings: TrlSettings) -> tuple[Any, Any]:

@@ -21,6 +21,7 @@ from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...rollout import Group
+from ...rollout.signal.credit import TurnCredit
 from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, split_row, to_batch
 from .grpo_config import ROW_MEANS, ROW_SUMS, check_config
@@ -39,9 +40,16 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: Any, rows: Sequence[dict[str, Any]], run_groups: RunGroups, args: GRPOConfig, **others: Any
+        self,
+        model: Any,
+        rows: Sequence[dict[str, Any]],
+        run_groups: RunGroups,
+        args: GRPOConfig,
+        *,
+        credit: TurnCredit | None = None,
+        **others: Any,
     ) -> None:
-        self._rows, self._run_groups = rows, run_groups
+        self._rows, self._run_groups, self._credit = rows, run_groups, credit
         self._batch = TrlBatch()
         self._asked: list[int] = []
         self.sampler_held: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -60,7 +68,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 "a group would be split over processes: the rollouts of a step and process must be a multiple of "
                 f"num_generations={args.num_generations}"
             )
-        check_config(args)
+        check_config(args, credit)
         self.at_temperature = args.temperature == 1.0
         """Whether the sampler divides logits by the temperature before it takes logprobs, as TRL does."""
         super().__init__(
@@ -86,7 +94,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         n = self.num_generations
         rows = [self._rows[index] for index in self._asked[::n]]
         groups = self._run_groups(rows, n, self.state.global_step)
-        self._batch = to_batch(groups, n, self._tokenizer.pad_token_id, len(rows))
+        self._batch = to_batch(groups, n, self._tokenizer.pad_token_id, len(rows), self._credit)
         return self._batch.fields()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -127,7 +135,10 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         slots, more = len(self._batch.weights), self._batch.more
         count, trained = self._agree_on_size(slots + len(more), self._batch.trained)
         advantages = output["advantages"]
-        self.add_advantages({session: float(advantages[slot]) for slot, session in self._batch.sessions.items()})
+        if self._credit is None:
+            self.add_advantages({session: float(advantages[slot]) for slot, session in self._batch.sessions.items()})
+        else:
+            self.add_advantages(self._batch.mean_advantages)
         weights = [1.0] * (slots + len(more))
         if self.loss_type in ROW_MEANS:
             weights = [*self._batch.weights, *(row.weight for _, row in more)]
@@ -137,8 +148,13 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         of_slot = [*range(slots), *(slot for slot, _ in more)]
         if count > slots:
             output = self._extended(output, count)
-        output["advantages"] = torch.zeros(count, device=advantages.device)
-        output["advantages"][: len(of_slot)] = advantages[of_slot] * scale
+        if self._credit is None:
+            output["advantages"] = torch.zeros(count, device=advantages.device)
+            output["advantages"][: len(of_slot)] = advantages[of_slot] * scale
+        else:
+            output["advantages"] = torch.zeros(count, output["completion_ids"].size(1), device=advantages.device)
+            for place, (values, factor) in enumerate(zip(self._batch.row_advantages(), scale, strict=True)):
+                output["advantages"][place, : len(values)] = torch.as_tensor(values, device=scale.device) * factor
         mask = output["completion_mask"] * output["tool_mask"]
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         return output

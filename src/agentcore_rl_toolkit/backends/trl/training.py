@@ -84,6 +84,7 @@ class TrlRun:
             processing_class=tokenizer,
             peft_config=adapter_config(settings),
             callbacks=[_LoopCallback(self.loop)],
+            credit=settings.turn_credit,
         )
         self.trainer.add_advantages, self.trainer.judge = self.loop.add_advantages, self.loop.judge
         self.engine = self.open_engine(tokenizer)

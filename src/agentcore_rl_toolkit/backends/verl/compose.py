@@ -20,7 +20,7 @@ from ...errors import ConfigError
 from ..base import runs_on_aws
 from .backend import VerlSettings
 from .environment import ATTENTION, is_installed, trl_conflict
-from .overrides import CUSTOM, NEEDED, ROLLOUT, SETTINGS
+from .overrides import CUSTOM, NEEDED, ROLLOUT, SETTINGS, TURN_CREDIT
 
 ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
 """Estimators that count a rollout of several rows once: verl's GRPO, and those without groups."""
@@ -106,8 +106,8 @@ class RolloutConfig:
         if given is None:
             hint = "write actor_rollout_ref.rollout.name=agentcore, and …rollout.agentcore.agent_runtime_arn=…"
             raise ConfigError("verl's configuration doesn't say which agent to run", hint=hint)
-        _check_algorithm(config)
         settings = _read_settings(OmegaConf.to_container(given, resolve=True), rollout, config.data.seed)
+        _check_algorithm(config, settings)
         if not settings.agent and settings.image is None:
             hint = "give agentcore.agent_runtime_arn, or agentcore.agent_name with agentcore.container_uri"
             raise ConfigError("verl's configuration names no agent to run", hint=hint)
@@ -149,12 +149,29 @@ def _read_settings(given: Any, rollout: Any, seed: int | None) -> VerlSettings:
     return VerlSettings.from_mapping({**given, **verls, "seed": seed or 0})
 
 
-def _check_algorithm(config: Any) -> None:
+def _check_algorithm(config: Any, settings: VerlSettings) -> None:
     if not config.trainer.use_v1:
         raise ConfigError("agents need verl's V1 trainer", hint="leave trainer.use_v1 unchanged")
     estimator = str(config.algorithm.adv_estimator)
-    if estimator not in ESTIMATORS:
+    if settings.turn_credit is not None or estimator in TURN_CREDIT.values():
+        _check_turn_credit(config, settings, estimator)
+    elif estimator not in ESTIMATORS:
         hint = f"algorithm.adv_estimator={NEEDED['algorithm.adv_estimator']}"
         raise ConfigError(f"verl's {estimator} counts a rollout of several rows several times", hint=hint)
     if config.actor_rollout_ref.rollout.n < 2 and estimator == "grpo":
         raise ConfigError("GRPO compares the rollouts of a row", hint=f"{ROLLOUT}.n=8")
+
+
+def _check_turn_credit(config: Any, settings: VerlSettings, estimator: str) -> None:
+    """The estimator and the workers must agree, and nothing else may change what turns get."""
+    (key, ours), *_ = TURN_CREDIT.items()
+    if settings.turn_credit is None or estimator != ours:
+        hint = f"set both {key}={ours} and agentcore.credit=turn, or neither"
+        raise ConfigError(f"{key}={estimator} doesn't go with credit={settings.credit}", hint=hint)
+    if config.algorithm.use_kl_in_reward:
+        hint = "set actor_rollout_ref.actor.use_kl_loss=True instead"
+        raise ConfigError("use_kl_in_reward would add the penalty to the advantages of turns", hint=hint)
+    filtered = OmegaConf.select(config, "algorithm.filter_groups.enable")
+    if filtered:
+        hint = "set agentcore.dynamic_sampling=True instead"
+        raise ConfigError("verl's filter_groups compares whole rollouts, and credit=turn compares turns", hint=hint)

@@ -9,12 +9,14 @@ group with fewer than two rollouts, because verl would use a lone reward as the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...gateway.record.trajectory import RouteTable, Row
 from ...rollout import Group, Rollout
+from ...rollout.signal.credit import Floats, TurnCredit
 from ...types import INFRASTRUCTURE, Status
 
 Fields = dict[str, Any]
@@ -30,14 +32,32 @@ def trained_rollouts(group: Group, routes: Shape | None = None) -> list[Rollout]
     return found if len(found) >= min(2, len(group.rollouts)) else []
 
 
+def turn_advantages(
+    group: Group, chosen: Sequence[Rollout], credit: TurnCredit | None
+) -> list[list[list[float]] | None]:
+    """With turn credit: for each chosen rollout its rows' advantages, one per token after the prompt; else None."""
+    if credit is None:
+        return [None] * len(chosen)
+    known: dict[int, list[Floats]] = dict(zip(map(id, group.trained), credit.token_advantages(group), strict=True))
+    return [
+        [values[row.prompt_length :].tolist() for row, values in zip(rollout.rows, known[id(rollout)], strict=True)]
+        for rollout in chosen
+    ]
+
+
 def measured_rollouts(group: Group) -> list[Rollout]:
     """The rollouts that count in a validation: all except failures of the infrastructure."""
     return [rollout for rollout in group.rollouts if rollout.status not in INFRASTRUCTURE]
 
 
-def to_outputs(rollout: Rollout, *, routes: Shape | None = None) -> list[Fields]:
-    """One output per row, each with the rollout's reward."""
-    return [_output(rollout, row, routes) for row in rollout.rows]
+def to_outputs(
+    rollout: Rollout, *, routes: Shape | None = None, advantages: Sequence[list[float]] | None = None
+) -> list[Fields]:
+    """One output per row, each with the rollout's reward, and with its tokens' advantages if they are given."""
+    made = [_output(rollout, row, routes) for row in rollout.rows]
+    for fields, values in zip(made, advantages or (), strict=False):
+        fields["advantages"] = values
+    return made
 
 
 def to_validation_outputs(rollout: Rollout, failed_reward: float, padding: int) -> list[Fields]:

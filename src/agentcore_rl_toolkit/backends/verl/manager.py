@@ -17,8 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+import torch
 import transfer_queue as tq
 from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.core_algos import register_adv_est
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
@@ -28,13 +30,42 @@ from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
 from ...rollout.run_folder import RunWriter
 from ...types import Status
 from .compose import RolloutConfig
-from .convert import fit_mini_batch, measured_rollouts, to_outputs, to_validation_outputs, trained_rollouts
+from .convert import (
+    fit_mini_batch,
+    measured_rollouts,
+    to_outputs,
+    to_validation_outputs,
+    trained_rollouts,
+    turn_advantages,
+)
 from .figures import GroupWriter
+from .overrides import TURN_CREDIT
 from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 
+(_ESTIMATOR,) = TURN_CREDIT.values()
 _NOT_STORED = ("payload", "agent_name", "__rollout_n__", "__do_sample__")
+
+
+class CreditedOutput(AgentLoopOutput):  # type: ignore[misc]
+    """An output whose tokens bring their advantages, in the place of verl's rewards by token."""
+
+    advantages: list[float] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().as_dict()
+        advantages = fields.pop("advantages", None)
+        if advantages is not None:
+            fields["rm_scores"] = torch.tensor(advantages, dtype=torch.float32)
+        return fields
+
+
+@register_adv_est(_ESTIMATOR)  # type: ignore[untyped-decorator]
+def take_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
+    """verl's hook with turn credit: the advantages are those that the outputs brought."""
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
 
 
 class AgentCoreManager(AgentLoopManagerTQ):  # type: ignore[misc]
@@ -168,13 +199,14 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if not chosen:
             _log_dropped(group)
         stored = {name: value for name, value in prompt.items() if name not in _NOT_STORED}
-        for number, rollout in enumerate(chosen):
+        credited = turn_advantages(group, chosen, None if validate else self._settings.turn_credit)
+        for number, (rollout, advantages) in enumerate(zip(chosen, credited, strict=True)):
             if validate:
                 padding = self.tokenizer.pad_token_id or 0
                 made = to_validation_outputs(rollout, self._settings.failed_reward, padding)
             else:
-                made = to_outputs(rollout, routes=routes)
-            given = [AgentLoopOutput(**fields) for fields in made]
+                made = to_outputs(rollout, routes=routes, advantages=advantages)
+            given = [CreditedOutput(**fields) for fields in made]
             await super()._agent_loop_postprocess(given, validate, session_id=number, **stored)
         return chosen
 

@@ -49,6 +49,9 @@ NEEDED = {
 verl weighs each token by their ratio, up to its `rollout_is_threshold`.
 """
 
+TURN_CREDIT = {"algorithm.adv_estimator": "agentcore_turns"}
+"""Overrides of `NEEDED` with credit=turn: our estimator, which takes the advantages that the workers computed."""
+
 SETTINGS = {
     "data": "data.train_files",
     "eval_data": "data.val_files",
@@ -105,7 +108,8 @@ def translate(overrides: Sequence[str]) -> list[str]:
     for own in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):  # one of the user's own has its own name
         if f"{own}.path" in given:
             given.add(f"{own}.name")
-    needed = write_overrides({key: value for key, value in NEEDED.items() if key not in given})
+    credit = TURN_CREDIT if (f"{SPELLING}.credit", "turn") in pairs else {}
+    needed = write_overrides({key: value for key, value in (NEEDED | credit).items() if key not in given})
     translated: list[str] = []
     for text, (key, value) in zip(overrides, pairs, strict=True):
         if (key, value) == (NAME, "agentcore"):
@@ -123,6 +127,7 @@ def _verl_keys(settings: VerlSettings) -> dict[str, Any]:
     units = settings.verl_value(UNITS)
     keys = {
         **NEEDED,
+        **(TURN_CREDIT if settings.credit == "turn" else {}),
         **attention_overrides(),
         **core_overrides(settings.gpus, settings.nodes, units if isinstance(units, int) else None),
         **{key: getattr(settings, name) for name, key in SETTINGS.items()},

@@ -1,7 +1,7 @@
 """Score rollouts again with another reward, without running the agent again.
 
 ROLLOUTS is a file of rollouts (.jsonl or .parquet) or a folder of them. The reward function takes what it needs by the
-names of its parameters: see `rollout/rescore.py`. Rollouts go to --output, figures to stdout.
+names of its parameters: see `rollout/signal/rescore.py`. Rollouts go to --output, figures to stdout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ...rollout import RolloutWriter, read_rollouts
-    from ...rollout.rescore import load_reward, rescore
+    from ...rollout.signal.rescore import load_reward, rescore
 
     score, files = load_reward(args.reward), _files(Path(args.rollouts))
     if args.output and Path(args.output).exists():

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -180,6 +181,21 @@ def test_the_loop_can_be_left_to_slime(told: dict[str, Any]) -> None:
     assert "--partial-rollout" in flags
 
 
+def test_turn_credit_is_a_hook_in_slimes_trainer(told: dict[str, Any], tmp_path: Path) -> None:
+    flag = "--custom-advantage-function-path"
+    plan = SlimeRunner(**told, credit="turn", discount=0.9).plan()
+    assert flags_of(plan)[flag] == "agentcore_rl_toolkit.backends.slime.rewards.set_advantages"
+    (config,) = plan.files.values()
+    assert {"credit": "turn", "discount": 0.9}.items() <= yaml.safe_load(config)["agentcore"].items()
+    assert flag not in flags_of(SlimeRunner(**told).plan())
+    old = tmp_path / "slime"
+    shutil.copytree(PLACE, old)
+    for path in (old / "slime").rglob("arguments.py"):
+        path.write_text(path.read_text().replace(flag, "--another-hook"))
+    with pytest.raises(ConfigError, match=f"can't train on turns: it has no {flag}"):
+        SlimeRunner(**told | {"slime_dir": str(old)}, credit="turn").plan()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -203,6 +219,8 @@ def test_the_loop_can_be_left_to_slime(told: dict[str, Any]) -> None:
         ({"options": {"rollout-shufle": True}}, "did you mean --rollout-shuffle"),
         ({"options": {"dynamic-sampling-filter-path": "f"}}, "give dynamic_sampling, or plug=generate"),
         ({"custom_config": {"agentcore": {}}}, "can't have a section agentcore"),
+        ({"credit": "turn", "plug": "generate"}, "compares groups, which with plug=generate slime's own loop forms"),
+        ({"credit": "turn", "options": {"normalize_advantages": True}}, "would replace the advantages of turns"),
         ({"learning_rte": 1.0}, "did you mean 'learning_rate'"),
     ],
 )

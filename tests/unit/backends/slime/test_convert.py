@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import types
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +13,21 @@ import pytest
 
 from agentcore_rl_toolkit.backends.slime.backend import slime_row
 from agentcore_rl_toolkit.backends.slime.convert import STATUSES, flatten, payload_of, to_placeholder, to_samples
-from agentcore_rl_toolkit.backends.slime.rewards import fit_batch, post_process, restore_batch
+from agentcore_rl_toolkit.backends.slime.rewards import (
+    ADVANTAGES,
+    fit_batch,
+    post_process,
+    restore_batch,
+    set_advantages,
+)
 from agentcore_rl_toolkit.gateway.record.trajectory import RouteTable, TurnSpan
 from agentcore_rl_toolkit.rollout import Action
+from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
 from support.slime import arguments, sample, source_group
+
+CREDIT = TurnCredit()
 
 
 def decode(ids: list[int]) -> str:
@@ -115,6 +126,29 @@ def test_routes_of_all_tokens_but_the_last() -> None:
 def test_a_rollout_whose_routes_are_not_all_known_is_not_replayed(rollout: Any) -> None:
     assert to_samples(make_group(rollout), [sample()], decode, (3, 2)) == []
     assert len(to_samples(make_group(rollout), [sample()], decode)) == 1
+
+
+def test_slimes_trainer_takes_the_advantages_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With context parallelism each rank keeps its own tokens; slime's figures get one number for each sample."""
+    torch = pytest.importorskip("torch")
+    module = types.ModuleType("slime.backends.megatron_utils.cp_utils")
+    module.slice_log_prob_with_cp = lambda values, total, response: values[:2]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    data: dict[str, Any] = {"rewards": [[1.0, 2.0, 6.0], [0.0, -1.0]], "total_lengths": [5, 4]}
+    data |= {"response_lengths": [3, 2], "kl": [torch.zeros(2), torch.zeros(2)]}
+    set_advantages(arguments(), data)
+    assert [values.tolist() for values in data["advantages"]] == [[1.0, 2.0], [0.0, -1.0]]
+    assert [values.tolist() for values in data["returns"]] == [[1.0, 2.0], [0.0, -1.0]]
+    assert data["rewards"] == [3.0, -0.5]
+
+
+def test_with_turn_credit_a_removed_sample_has_no_advantage() -> None:
+    samples = flatten(
+        to_samples(make_group(make_rollout(1.0), make_rollout(0.0, sample=1)), source_group(2), decode, None, CREDIT)
+    )
+    samples[1].remove_sample = True
+    _, advantages = post_process(arguments(custom_advantage_function_path=ADVANTAGES), samples)
+    assert advantages[1] == [0.0, 0.0]
 
 
 # Data

@@ -20,7 +20,7 @@ def values(datum: object, name: str) -> list[float]:
 
 def test_each_token_predicts_the_next() -> None:
     row = make_row([1, 2], [3, 4, 5, 6], [1, 0, 1, 1], [-0.5, math.nan, -1.0, -2.0])
-    datum = to_datum(row, 0.25)
+    datum = to_datum(row, np.full(6, 0.25))
     assert datum.model_input.to_ints() == [1, 2, 3, 4, 5]
     assert values(datum, "target_tokens") == [2, 3, 4, 5, 6]
     assert values(datum, "logprobs") == [0.0, -0.5, 0.0, -1.0, -2.0]  # NaN never leaves
@@ -67,6 +67,6 @@ def test_dropped_groups_and_failed_rollouts_are_left_out() -> None:
 
 
 def test_large_ids_stay_as_they_are() -> None:
-    datum = to_datum(make_row([200_000, 151_645], [2**31 - 1]), 1.0)
+    datum = to_datum(make_row([200_000, 151_645], [2**31 - 1]), np.ones(3))
     assert datum.model_input.to_ints() == [200_000, 151_645]
     assert np.asarray(datum.loss_fn_inputs["target_tokens"].data).tolist() == [151_645, 2**31 - 1]

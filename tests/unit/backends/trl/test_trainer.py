@@ -25,6 +25,7 @@ from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.record.trajectory import Row
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
+from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from support.backends.trl import LIMIT, Watched, make_model, stepped, tokenizer
 from support.process import free_port
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
@@ -249,6 +250,55 @@ def test_the_gradient_of_several_rows_counts_every_rollout_once(tmp_path: Path, 
     """However many rows it folds into, and however the rows fall into chunks."""
     trainer = stepped(several(), tmp_path, loss_type=loss, batch=batch)
     assert_same(trainer.gradient, by_hand(several(), LOSSES[loss]))
+
+
+@cache
+def by_turn() -> tuple[Group, ...]:
+    """Rollouts of one to three turns, one of which is in a second row."""
+    return (
+        make_group(
+            make_rollout(
+                [1.0, 0.5, 2.0],
+                *weighted(
+                    as_sampled(make_row([5, 6], [7, 8, 9, 10], [1, 1, 0, 1], turns=[(0, 0, 2), (2, 3, 4)])),
+                    as_sampled(make_row([5, 6, 7], [11, 12], turns=[(1, 0, 2)])),
+                ),
+            ),
+            make_rollout([0.0, 1.0], as_sampled(make_row([5, 6], [13, 14], turns=[(0, 0, 1), (1, 1, 2)])), sample=1),
+            make_rollout(4.0, as_sampled(make_row([5, 6], [15], turns=[(0, 0, 1)])), sample=2),
+        ),
+    )
+
+
+TURNS = {  # returns-to-go [3.5, 2.5, 2], [1, 1], [4], less what the others have at that turn
+    (7, 8, 9, 10): [3.5 - 2.5, 3.5 - 2.5, 0.0, 2.0 - 2.5],
+    (11, 12): [2.5 - 1.0, 2.5 - 1.0],
+    (13, 14): [1.0 - 3.75, 1.0 - 2.5],
+    (15,): [4.0 - 2.25],
+}
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_the_gradient_of_turns_is_the_one_by_hand(tmp_path: Path, loss: str) -> None:
+    trainer = stepped(by_turn(), tmp_path, loss_type=loss, credit=TurnCredit())
+    model, losses = make_model(), []
+    for one in by_turn()[0].rollouts:
+        rows = []
+        for row in one.rows:
+            advantage = torch.tensor(TURNS[tuple(row.token_ids.tolist()[row.prompt_length :])])
+            ratio = (logps(model, row) - torch.tensor(row.logprobs[row.prompt_length :])).exp()
+            tokens = -torch.minimum(ratio * advantage, ratio.clamp(1 - EPSILON, 1 + EPSILON) * advantage)
+            rows.append((row.weight, tokens[torch.tensor(row.loss_mask[row.prompt_length :]) == 1]))
+        losses.append(rows)
+    LOSSES[loss](losses, 3).backward()
+    assert_same(trainer.gradient, {name: value.grad for name, value in model.named_parameters()})
+
+
+@pytest.mark.parametrize("settings", [{"importance_sampling_level": "sequence"}, {"loss_type": "vespo"}])
+def test_losses_of_whole_rows_are_refused_for_turns(settings: dict[str, Any]) -> None:
+    config = GRPOConfig(**{"loss_type": "dapo", "use_cpu": True, "bf16": False} | settings)
+    with pytest.raises(ConfigError, match="weighs whole rows"):
+        AgentGRPOTrainer(None, [], lambda rows, n, step: [], config, credit=TurnCredit())
 
 
 def test_two_processes_agree_on_rows_and_divisor(tmp_path: Path) -> None:

@@ -9,5 +9,6 @@ FLAGS = [
     *("--custom-generate-function-path", "--custom-reward-post-process-path", "--custom-config-path"),
     *("--eval-prompt-data", "--eval-interval", "--n-samples-per-eval-prompt", "--advantage-estimator", "--eps-clip"),
     *("--eps-clip-high", "--use-tis", "--tis-clip", "--lr", "--use-dynamic-batch-size", "--max-tokens-per-gpu"),
+    *("--custom-advantage-function-path", "--normalize-advantages"),
     *("--balance-data", "--offload-train", "--use-rollout-routing-replay", "--rollout-top-p"),
 ]

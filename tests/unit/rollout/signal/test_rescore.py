@@ -12,8 +12,8 @@ import pytest
 from agentcore_rl_toolkit import RewardFunction
 from agentcore_rl_toolkit.errors import ConfigError, RewardInvalid
 from agentcore_rl_toolkit.rollout import Action, Rollout
-from agentcore_rl_toolkit.rollout.rescore import load_reward, rescore
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
+from agentcore_rl_toolkit.rollout.signal.rescore import load_reward, rescore
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_rollout
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..agent.reward import normalize_rewards
-from ..errors import ConfigError
-from ..types import Status
-from .judge import NO_REWARD, Judge
-from .rollout import Rollout
+from ...agent.reward import normalize_rewards
+from ...errors import ConfigError
+from ...types import Status
+from ..judge import NO_REWARD, Judge
+from ..rollout import Rollout
 
 Score = Callable[..., Any]
 

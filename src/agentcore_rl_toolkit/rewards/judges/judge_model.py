@@ -1,0 +1,270 @@
+"""`JudgeModel`: asks a model for one structured answer, through OpenAI's, Anthropic's or Bedrock's Converse API.
+
+Answers are cached on disk, calls are bounded in number, time and size, and their tokens are counted. It knows nothing
+of rewards, and sends nothing but what it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError, JudgeFault
+
+_LARGEST_ANSWER = 1 << 20
+_PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+"""HTTP statuses after which another try may help."""
+_TOOL = "verdict"
+_WIRES: Mapping[str, tuple[str, str]] = {
+    "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "anthropic": ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+    "converse": ("", ""),
+}
+"""The address and the variable with the key, by API; boto3 finds its own."""
+
+Answer = dict[str, Any]
+
+
+@dataclass
+class JudgeUsage:
+    """What a judge's calls have cost so far."""
+
+    calls: int = 0
+    cached: int = 0
+    """Answers from the cache, which cost nothing."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float = 0.0
+    """By the given price; 0 without one."""
+
+
+@dataclass(kw_only=True)
+class JudgeModel:
+    """A model that judges. `ask` may be called from several threads."""
+
+    name: str
+    """The API and the model: `openai:NAME`, `anthropic:NAME` or `converse:ID`."""
+    base_url: str | None = None
+    """The server, if it isn't the API's own: any that speaks the same API."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key; by default OPENAI_API_KEY or ANTHROPIC_API_KEY, or the AWS credentials."""
+    cache: str | Path | None = None
+    """A folder for answers: the same question is asked once."""
+    max_concurrent: int = 8
+    timeout: float = 60.0
+    retries: int = 3
+    max_tokens: int = 2048
+    """The most tokens of an answer."""
+    price: tuple[float, float] = (0.0, 0.0)
+    """Dollars per million input and output tokens."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the request, such as `temperature`."""
+
+    def __post_init__(self) -> None:
+        self.api, colon, self.model = self.name.partition(":")
+        if self.api not in _WIRES or not colon or not self.model:
+            hint = "write openai:NAME, anthropic:NAME or converse:ID"
+            raise ConfigError(f"not a judge's model: {self.name!r}", hint=hint)
+        if self.max_concurrent < 1:
+            raise ConfigError(f"max_concurrent must be at least 1, not {self.max_concurrent}")
+        self.usage = JudgeUsage()
+        self._slots, self._lock = threading.BoundedSemaphore(self.max_concurrent), threading.Lock()
+
+    def ask(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
+        """The model's answer, an object as `schema` says; callers check its values. Raises `JudgeFault`."""
+        asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
+        place = self._place(asked | {"options": dict(self.options)})
+        known = _read(place)
+        if known is not None:
+            with self._lock:
+                self.usage.cached += 1
+            return known
+        with self._slots:
+            answer = self._ask_until_answered(system, text, schema)
+        _write(place, answer)
+        return answer
+
+    def forget(self, system: str, text: str, schema: Mapping[str, Any]) -> None:
+        """Remove an answer from the cache, because it was no valid one."""
+        asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
+        place = self._place(asked | {"options": dict(self.options)})
+        if place is not None:
+            place.unlink(missing_ok=True)
+
+    def _place(self, asked: Mapping[str, Any]) -> Path | None:
+        if self.cache is None:
+            return None
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
+        return Path(self.cache) / digest[:2] / f"{digest}.json"
+
+    def _ask_until_answered(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
+        call = {"openai": self._openai, "anthropic": self._anthropic, "converse": self._converse}[self.api]
+        for attempt in range(self.retries + 1):
+            try:
+                answer, tokens = call(system, text, schema)
+            except JudgeFault as fault:
+                if not fault.passing or attempt == self.retries:
+                    raise
+                time.sleep(random.uniform(0, 0.5 * 2**attempt))
+                continue
+            self._count(*tokens)
+            return answer
+        raise AssertionError("unreachable")
+
+    def _count(self, given: Any, made: Any) -> None:
+        given, made = (value if isinstance(value, int) else 0 for value in (given, made))
+        with self._lock:
+            self.usage.calls += 1
+            self.usage.input_tokens += given
+            self.usage.output_tokens += made
+            self.usage.dollars += (given * self.price[0] + made * self.price[1]) / 1e6
+
+    # --- the three APIs ----------------------------------------------------------------------------------------------
+
+    def _openai(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+        reply = self._post(
+            "chat/completions",
+            {"Authorization": f"Bearer {self._key() or 'EMPTY'}"},
+            {
+                "model": self.model,
+                "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": _TOOL, "strict": True, "schema": schema},
+                },
+                "max_completion_tokens": self.max_tokens,
+            },
+        )
+        with self._reading(reply):
+            answer = json.loads(reply["choices"][0]["message"]["content"])
+            usage = reply.get("usage") or {}
+            return _object(answer), (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+
+    def _anthropic(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+        reply = self._post(
+            "messages",
+            {"x-api-key": self._key() or "EMPTY", "anthropic-version": "2023-06-01"},
+            {
+                "model": self.model,
+                "system": system,
+                "messages": [{"role": "user", "content": text}],
+                "tools": [{"name": _TOOL, "description": "Give the verdict.", "input_schema": schema}],
+                "tool_choice": {"type": "tool", "name": _TOOL},
+                "max_tokens": self.max_tokens,
+            },
+        )
+        with self._reading(reply):
+            answer = next(block["input"] for block in reply["content"] if block["type"] == "tool_use")
+            usage = reply.get("usage") or {}
+            return _object(answer), (usage.get("input_tokens"), usage.get("output_tokens"))
+
+    def _converse(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        tool = {"toolSpec": {"name": _TOOL, "description": "Give the verdict.", "inputSchema": {"json": schema}}}
+        try:
+            reply = self._bedrock().converse(
+                modelId=self.model,
+                system=[{"text": system}],
+                messages=[{"role": "user", "content": [{"text": text}]}],
+                toolConfig={"tools": [tool], "toolChoice": {"tool": {"name": _TOOL}}},
+                inferenceConfig={"maxTokens": self.max_tokens, **self.options},
+            )
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise self._fault(str(error), passing=status in _PASSING) from error
+        except BotoCoreError as error:
+            raise self._fault(str(error), passing=True) from error
+        with self._reading(reply):
+            blocks = reply["output"]["message"]["content"]
+            answer = next(block["toolUse"]["input"] for block in blocks if "toolUse" in block)
+            usage = reply.get("usage") or {}
+            return _object(answer), (usage.get("inputTokens"), usage.get("outputTokens"))
+
+    def _bedrock(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        with self._lock:
+            if "_client" not in self.__dict__:
+                config = Config(read_timeout=self.timeout, connect_timeout=10, retries={"total_max_attempts": 1})
+                self._client = boto3.client("bedrock-runtime", endpoint_url=self.base_url, config=config)
+            return self._client
+
+    # --- HTTP --------------------------------------------------------------------------------------------------------
+
+    def _key(self) -> str | None:
+        return self.api_key or os.environ.get(_WIRES[self.api][1])
+
+    def _post(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> dict[str, Any]:
+        url = f"{(self.base_url or _WIRES[self.api][0]).rstrip('/')}/{path}"
+        data = json.dumps({**body, **self.options}).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
+                read = reply.read(_LARGEST_ANSWER + 1)
+        except urllib.error.HTTPError as error:
+            text = error.read(1000).decode(errors="replace")
+            raise self._fault(f"HTTP {error.code}: {text}", passing=error.code in _PASSING) from None
+        except OSError as error:
+            raise self._fault(f"{url}: {error}", passing=True) from error
+        if len(read) > _LARGEST_ANSWER:
+            raise self._fault(f"an answer of more than {_LARGEST_ANSWER:,} bytes")
+        try:
+            found = json.loads(read)
+        except (ValueError, RecursionError) as error:
+            raise self._fault(f"an answer that is not JSON: {error}") from error
+        return found if isinstance(found, dict) else {}
+
+    @contextlib.contextmanager
+    def _reading(self, reply: Any) -> Any:
+        """Turn a reply of another shape into a fault. A model may fail to give the form that it was asked for."""
+        try:
+            yield
+        except (LookupError, StopIteration, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise self._fault(f"no verdict in {str(reply)[:300]}", passing=True) from error
+
+    def _fault(self, problem: str, *, passing: bool = False) -> JudgeFault:
+        return JudgeFault(f"the judge {self.name}: {problem}", passing=passing)
+
+
+def _object(answer: Any) -> Answer:
+    if not isinstance(answer, dict):
+        raise TypeError(f"a {type(answer).__name__}")
+    return answer
+
+
+def _read(place: Path | None) -> Answer | None:
+    """A cached answer; None if there is none that can be read."""
+    try:
+        return _object(json.loads(place.read_text())) if place is not None else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write(place: Path | None, answer: Answer) -> None:
+    """Cache an answer; a full disk costs the next run a call, and this one nothing."""
+    if place is None:
+        return
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, suffix=".unfinished", delete=False) as file:
+            try:
+                file.write(json.dumps(answer))
+                file.close()
+                os.replace(file.name, place)
+            except BaseException:
+                os.unlink(file.name)
+                raise
