@@ -127,6 +127,7 @@ TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glo
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
 GATEWAY_HTTP = ("exports", "gateway_app", "http_server", "production_app", "stream_sender")
+JUDGES = {f"rewards/judges/{name}.py" for name in ("agentcore_evaluation", "judge_model")}
 EXPORT = "deploy/model_export.py"
 JOBS = "agent/sagemaker/job_feedback.py"
 
@@ -138,9 +139,11 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
         | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py"}
         | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
-        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS},
+        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS}
+        | JUDGES,
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
         | {JOBS, "agent/sagemaker/job_rollout.py"}
+        | JUDGES
         | {f"runtime/{name}.py" for name in ("aws", "aws_control")},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
         "openai": {WARMUP},
@@ -148,7 +151,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "strands": {"agent/strands.py"},
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
-        "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", EXPORT},
+        "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", "backends/slime/rewards.py", EXPORT} | VERL,
         "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", EXPORT},
         "tinker": {"engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
@@ -168,7 +171,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {"gateway/http/exports.py", "engine/remote/payload.py"}
         | {f"rollout/run_folder/{name}.py" for name in ("rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
-        | {"backends/loop/mismatch.py"}
+        | {"backends/loop/mismatch.py", "backends/trl/convert.py", "rollout/signal/credit.py"}
         | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,
