@@ -8,6 +8,7 @@ reply the same with and without the new messages, and end the reply with the tok
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import threading
@@ -79,6 +80,7 @@ class ChatRenderer:
         self._plain_replies = PlainReplies(tokenizer, self.stop_ids, self._parser.parse)
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
         self._cached = 0
+        self._takes_placeholders = self._agrees_on_placeholders()
 
     @property
     def stops(self) -> dict[str, int]:
@@ -113,8 +115,7 @@ class ChatRenderer:
                 return self._cache[key]
         renderer = self._get_renderer(call.template)
         try:
-            ids = renderer.render_ids(list(call.messages), tools=call.tools or None, add_generation_prompt=True)
-            prompt = array(IDS, ids)
+            prompt = self._render_whole(renderer, call, placeholders=self._takes_placeholders)
         except Exception as error:  # a Jinja template may raise any exception
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if key is not None:
@@ -124,6 +125,25 @@ class ChatRenderer:
                 while self._cached > self.most_cached_tokens and self._cache:
                     self._cached -= len(self._cache.popitem(last=False)[1])
         return prompt
+
+    def _render_whole(self, renderer: Any, call: ChatCall, *, placeholders: bool) -> array[int]:
+        def render() -> list[int]:
+            ids: list[int] = renderer.render_ids(
+                list(call.messages), tools=call.tools or None, add_generation_prompt=True
+            )
+            return ids
+
+        return self.tokenizer.fill_placeholders(render) if placeholders else array(IDS, render())
+
+    def _agrees_on_placeholders(self) -> bool:
+        """Whether prompts with long texts come out the same with placeholders: some formats look at a text's ids."""
+        tried = []
+        for call in LONG_CALLS:
+            with contextlib.suppress(Exception):  # some templates refuse some roles
+                expected = self._render_whole(self._plain, call, placeholders=False)
+                tried.append(False)
+                tried[-1] = self._render_whole(self._plain, call, placeholders=True) == expected
+        return bool(tried) and all(tried)
 
     def bridge(self, turn: Turn, call: ChatCall, used: int, appended: str = "") -> tuple[int, array[int]] | str:
         """Continue from `turn` with the messages after the first `used`: the number of tokens kept, the tokens added.
@@ -327,3 +347,24 @@ def _count_common(one: list[int], other: list[int]) -> int:
             break
         common += 1
     return common
+
+
+_LONG_TEXT = "the quick brown fox, 12 of them:\n    jumps(over) {'the': \"lazy dog\"}\n" * 12
+_LONG_CHAT: list[Message] = [
+    {"role": "system", "content": _LONG_TEXT},
+    {"role": "user", "content": f"  {_LONG_TEXT}"},
+    {"role": "assistant", "content": _LONG_TEXT},
+    {"role": "user", "content": f"{_LONG_TEXT}\n\n"},
+]
+_LONG_TOOLS: list[Message] = [
+    _make_probe_call("look", {"at": _LONG_TEXT}),
+    {"role": "tool", "tool_call_id": "functions.look:0", "name": "look", "content": _LONG_TEXT},
+]
+_LONG_TOOL = {"type": "function", "function": {"name": "look", "description": _LONG_TEXT, "parameters": {
+    "type": "object", "properties": {"at": {"type": "string"}}}}}  # fmt: skip
+LONG_CALLS = [
+    ChatCall(_LONG_CHAT[1:2]),
+    ChatCall(_LONG_CHAT),
+    ChatCall([*_LONG_CHAT, *_LONG_TOOLS], [_LONG_TOOL]),
+    ChatCall([*_LONG_CHAT[1:2], *_LONG_TOOLS, _LONG_TOOLS[1]], [_LONG_TOOL]),
+]
