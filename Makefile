@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo check test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+.PHONY: help demo check check-source check-tests test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,9 +16,15 @@ demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
 
 check: $(VENV)/.check  ## lint, types, unit and contract tests, in two minutes and without torch, TRL or Ray
+	@$(MAKE) -j 2 check-source check-tests
+
+check-source: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
+
+# The tests wait for servers and processes now and then; the checks of the source use those moments.
+check-tests: $(VENV)/.check
 	$(BIN)/python -m pytest -n 4 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
 
 # In the order of the folders the long files come first, so that both workers end together.
