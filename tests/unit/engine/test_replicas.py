@@ -161,7 +161,9 @@ def test_another_one_tries_where_nothing_was_sampled(loop: LoopThread, status: i
         (EngineError("died and forgot to say so"), [7]),
     ],
 )
-def test_nobody_else_tries_otherwise(loop: LoopThread, error: EngineError, first: list[int]) -> None:
+def test_other_errors_are_not_retried_on_another_replica(
+    loop: LoopThread, error: EngineError, first: list[int]
+) -> None:
     servers, replicas = trio()
     home = ask(loop, replicas, "s")
     servers[home].error, servers[home].first = error, first
@@ -172,7 +174,7 @@ def test_nobody_else_tries_otherwise(loop: LoopThread, error: EngineError, first
     assert sum(len(server.requests) for server in servers) == before + 1
 
 
-def test_each_is_tried_once_and_the_last_error_is_told(loop: LoopThread) -> None:
+def test_each_replica_is_tried_once_and_the_last_error_is_raised(loop: LoopThread) -> None:
     servers, replicas = trio()
     for server in servers:
         server.error = EngineError(f"no {server.number}", status=503)
@@ -288,7 +290,7 @@ def test_a_pause_reaches_all_also_those_who_come_back(loop: LoopThread) -> None:
     assert [server.pauses for server in servers] == [1, 1, 1]
 
 
-def test_who_was_away_during_a_resume_goes_on_when_it_is_back(loop: LoopThread) -> None:
+def test_a_replica_away_during_a_resume_resumes_when_it_is_back(loop: LoopThread) -> None:
     servers, replicas = trio(eject_after=1)
     loop.run(replicas.pause())
     servers[2].down = True
@@ -304,7 +306,7 @@ def test_who_was_away_during_a_resume_goes_on_when_it_is_back(loop: LoopThread) 
     assert not replicas.replicas[2].ejected
 
 
-def test_who_was_away_goes_on_also_where_nobody_else_is_there(loop: LoopThread) -> None:
+def test_a_replica_that_was_away_resumes_even_without_others(loop: LoopThread) -> None:
     servers, replicas = trio(eject_after=1)
     loop.run(replicas.pause())
     for server in servers:
@@ -358,7 +360,7 @@ def test_a_call_that_ends_on_one_that_was_left_out_does_not_take_it_back(loop: L
     assert replicas.replicas[0].ejected
 
 
-def test_a_pause_that_failed_is_told_and_undone(loop: LoopThread) -> None:
+def test_a_failed_pause_is_raised_and_undone(loop: LoopThread) -> None:
     servers, replicas = trio(eject_after=1)
     servers[0].refuses = ("pause",)
     with pytest.raises(EngineError, match="no pause"):

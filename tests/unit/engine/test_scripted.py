@@ -25,7 +25,7 @@ def wish(ids: tuple[int, ...] = (1, 2), stream: bool = True, **sampling: Any) ->
     return SampleRequest(array(IDS, ids), Sampling(**sampling), stream=stream)
 
 
-def test_a_list_is_said_in_order(loop: LoopThread) -> None:
+def test_a_list_is_sorted(loop: LoopThread) -> None:
     engine = ScriptedEngine([[5, 6], [7]], chunk=1)
     first, second = (loop.collect(engine.sample(wish())) for _ in range(2))
     assert first == [Sampled([5], [logprob_of(5)]), Sampled([6], [logprob_of(6)], "stop")]

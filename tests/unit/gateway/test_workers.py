@@ -228,7 +228,7 @@ async def tell(client: aiohttp.ClientSession, url: str, method: str, **more: Any
         return said.status, await said.text()
 
 
-def test_a_pause_with_a_worker_away_pauses_nobody() -> None:
+def test_a_pause_with_a_worker_away_pauses_no_worker() -> None:
     async def run() -> None:
         workers = Workers(3)
         async with workers.serving() as client:
@@ -250,7 +250,7 @@ def test_a_pause_with_a_worker_away_pauses_nobody() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_pause_that_fails_in_one_pauses_nobody(broken: int) -> None:
+def test_a_pause_that_fails_in_one_worker_pauses_none(broken: int) -> None:
     """In another worker, or in the one that was asked."""
 
     async def run() -> None:
@@ -268,7 +268,7 @@ def test_a_pause_that_fails_in_one_pauses_nobody(broken: int) -> None:
     asyncio.run(run())
 
 
-def test_a_pause_whose_caller_goes_away_pauses_nobody() -> None:
+def test_a_pause_whose_caller_disconnects_pauses_no_worker() -> None:
     async def run() -> None:
         workers = Workers(3)
         async with workers.serving() as client:

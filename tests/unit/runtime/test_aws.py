@@ -517,7 +517,7 @@ def test_away_from_loopback_missing_credentials_are_a_fault(service: Service, mo
     assert caught.value.code == "AccessDeniedException"
 
 
-def test_an_endpoint_that_is_no_url_is_a_config_error(service: Service) -> None:
+def test_an_endpoint_must_be_a_url(service: Service) -> None:
     service.url = "no url"
     with pytest.raises(ConfigError, match="no url"):
         run(service, read)

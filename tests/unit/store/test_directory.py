@@ -131,7 +131,9 @@ PASSING = ["EAGAIN", "EINTR", "EIO", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ES
 
 
 @pytest.mark.parametrize("name", [*PASSING, "EACCES", "EPERM", "EROFS", "ENAMETOOLONG"])
-def test_errors_that_may_pass_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_temporary_and_final_errors_are_distinguished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     def broken(*args: object) -> None:
         raise OSError(getattr(errno, name), "broken on purpose")
 
@@ -142,7 +144,7 @@ def test_errors_that_may_pass_are_told_apart(tmp_path: Path, monkeypatch: pytest
     assert ("hard links" in str(caught.value)) is (name == "EPERM")
 
 
-def test_a_folder_is_no_document(tmp_path: Path) -> None:
+def test_a_folder_is_not_read_as_a_document(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.put_if_absent("exp/row/s.json", b"x")
     for key in ("exp/row", "exp/row/s.json/below.json"):
@@ -221,7 +223,7 @@ def test_an_announcement_that_another_reader_took_is_not_ours(tmp_path: Path, mo
     assert store.announcements("exp", 0) == []
 
 
-def test_what_is_no_announcement_harms_none(tmp_path: Path) -> None:
+def test_a_message_that_is_not_an_announcement_is_ignored(tmp_path: Path) -> None:
     """Whoever may write to the folder can leave anything there."""
     store = open_store(str(tmp_path))
     store.announce("exp/row/s.json")

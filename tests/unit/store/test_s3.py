@@ -103,7 +103,7 @@ FOR_GOOD = [
 ]
 
 
-def test_answers_that_may_pass_are_told_apart(answers: AnsweringServer) -> None:
+def test_temporary_and_final_answers_are_distinguished(answers: AnsweringServer) -> None:
     cases = {(status, code): True for status in PASSING_STATUSES for code in ("Whatever", "")}
     cases |= {(400, code): True for code in PASSING_CODES} | dict.fromkeys(FOR_GOOD, False)
     store = open_store("some-bucket")
@@ -155,7 +155,7 @@ def test_a_list_may_be_empty(answers: AnsweringServer, inside: str) -> None:
         (ValueError("x"), False),
     ],
 )
-def test_what_boto3_raises_is_told_apart(error: Exception, passing: bool) -> None:
+def test_temporary_and_final_boto3_errors_are_distinguished(error: Exception, passing: bool) -> None:
     translated = store_error(error, "could not store 'k'")
     assert isinstance(translated, StoreUnavailable) is passing
     assert isinstance(translated, StoreError)

@@ -65,7 +65,7 @@ def test_only_a_newline_ends_a_line(separator: str) -> None:
     assert EventParser().feed(raw) == [raw[6:-2]]
 
 
-def test_a_line_without_its_end_is_no_event() -> None:
+def test_a_line_without_its_end_is_not_an_event_yet() -> None:
     events = EventParser()
     assert events.feed(b'data: {"a":1}') == []
     assert events.feed(b"\n") == [b'{"a":1}']
@@ -230,7 +230,7 @@ def test_nothing_is_written_to_a_connection_that_is_closing(loop: LoopThread) ->
     loop.run(write())
 
 
-def test_what_comes_unasked_is_nobodys_answer(loop: LoopThread) -> None:
+def test_unrequested_bytes_are_not_taken_for_a_response(loop: LoopThread) -> None:
     with RawServer([http(b"a") + http(b"stray")], [http(b"b")]).serving() as server:
         client = HttpClient(server.url)
         assert [loop.run(fetch(client)) for _ in range(2)] == [b"a", b"b"]
@@ -280,7 +280,7 @@ def test_silence_is_a_timeout(loop: LoopThread, early: bytes) -> None:
         loop.run(client.close())
 
 
-def test_nobody_there(loop: LoopThread) -> None:
+def test_a_server_that_cannot_be_reached_is_an_engine_error(loop: LoopThread) -> None:
     client = HttpClient(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineError, match="could not be reached") as caught:
         loop.run(fetch(client))
@@ -299,7 +299,7 @@ def test_nobody_there(loop: LoopThread) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nhello",
     ],
 )
-def test_what_is_not_http_is_said_to_be_so(loop: LoopThread, said: bytes) -> None:
+def test_a_response_that_is_not_http_is_an_engine_error(loop: LoopThread, said: bytes) -> None:
     with RawServer([said, CLOSE]).serving() as server:
         client = HttpClient(server.url)
         with pytest.raises(EngineError, match=r"not HTTP|broken chunks"):

@@ -167,7 +167,7 @@ def test_a_logprob_is_at_its_token_or_nowhere(
         ([], [(5, -0.1)], []),
     ],
 )
-def test_in_a_run_of_one_id_nobody_can_tell_which_is_missing(
+def test_in_a_run_of_one_id_every_logprob_is_dropped_if_one_is_missing(
     ids: list[int], entries: list[tuple[int, float]], kept: list[float | None]
 ) -> None:
     assert match_logprobs(ids, entries) == kept
@@ -227,7 +227,7 @@ def test_but_not_for_long(loop: LoopThread) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_of_the_alternatives_the_likeliest_are_told(loop: LoopThread, stream: bool) -> None:
+def test_the_most_likely_alternatives_are_reported(loop: LoopThread, stream: bool) -> None:
     """vLLM adds the sampled token to those that were asked for."""
     tops = {"token_id:1": -3.0, "token_id:8": -0.1, "token_id:9": -0.5}
     told = {"token_logprobs": [-3.0], "tokens": ["token_id:1"], "top_logprobs": [tops]}
@@ -266,7 +266,7 @@ def test_a_server_too_old_to_tell_ids(loop: LoopThread) -> None:
         sample(loop, STREAM + chunk(event(said)) + END)
 
 
-def test_an_aborted_request_is_said_to_be_so(loop: LoopThread) -> None:
+def test_an_aborted_request_finishes_with_abort(loop: LoopThread) -> None:
     (got,) = sample(loop, STREAM + chunk(event(choice([], [], "abort"))) + END)
     assert (got.token_ids, got.finish) == ([], "abort")
 

@@ -440,7 +440,7 @@ async def test_who_waits_can_leave_too() -> None:
         assert engine.waiting == 0
 
 
-async def test_without_room_the_newest_waits_and_goes_on_later() -> None:
+async def test_without_free_cache_the_newest_sequence_waits() -> None:
     model = make_model()
     prompts = [prompt_of(20 + i) for i in range(4)]
     async with serving(model, max_batch_tokens=130, prefix_bytes=0) as engine:
@@ -471,7 +471,7 @@ async def test_a_request_that_is_not_streamed_gets_one_chunk() -> None:
     agrees(model, prompt_of(5), answer)
 
 
-async def test_a_closed_event_loop_harms_nobody() -> None:
+async def test_a_request_whose_event_loop_was_closed_does_not_stop_the_engine() -> None:
     engine = TransformersEngine(make_model(), interval=0.0)
     await engine.start()
 
@@ -764,7 +764,7 @@ def faulty() -> tuple[Any, Faulty]:
     return model, layer
 
 
-async def test_a_model_that_fails_fails_its_batch_and_goes_on() -> None:
+async def test_a_failing_model_fails_only_its_batch() -> None:
     model, layer = faulty()
     async with serving(model, interval=0.0) as engine:
         jobs = [ask(engine, prompt_of(5 + i), max_tokens=400, ignore_eos=True) for i in range(2)]

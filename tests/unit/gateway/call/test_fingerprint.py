@@ -171,7 +171,7 @@ EDITS = edit(
 
 
 @pytest.mark.parametrize("change", TOLERATED)
-def test_what_clients_do_to_history_is_no_edit(change: Callable[[list[Any]], Any]) -> None:
+def test_changes_that_clients_make_to_history_do_not_count_as_edits(change: Callable[[list[Any]], Any]) -> None:
     messages = history()
     change(messages)
     assert messages != history()
@@ -372,7 +372,7 @@ def test_arguments_are_an_object_or_as_they_came() -> None:
         assert parse_arguments(other) == other
 
 
-def test_no_arguments_are_no_arguments() -> None:
+def test_missing_arguments_equal_empty_arguments() -> None:
     def message(arguments: Any) -> Message:
         return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
 

@@ -149,7 +149,7 @@ def test_text_is_passed_on_as_soon_as_it_is_clear() -> None:
 @pytest.mark.parametrize(
     "family", ["qwen3", "glm-4.5", "glm-5", "minimax-m2", "deepseek-r1", "kimi-k2.5", "llama-3", "default"]
 )
-def test_reasoning_and_text_are_told_apart(family: str) -> None:
+def test_reasoning_and_text_are_separated(family: str) -> None:
     render = renderer(family)
     opened = render.tokenizer.decode(render.render(call()).tolist()[-4:]).rstrip().endswith("<think>")
     passed, reply = one_by_one(family, ("" if opened else "<think>") + "\nhm, so\n</think>\n\nthe answer\n")
@@ -209,7 +209,7 @@ def test_what_does_not_stream_is_passed_on_when_whole() -> None:
     assert joined(passed) == (reply.reasoning, reply.content)
 
 
-def test_what_was_said_is_not_said_again() -> None:
+def test_a_final_reply_that_differs_from_the_stream_adds_nothing() -> None:
     stream = ReplyStream(renderer("qwen3").tokenizer, stop_ids=(), stop=(), calls=False, thinking=False, live=True)
     assert stream.feed(renderer("qwen3").tokenizer.encode("the answer")) == ("", "the answer")
     assert stream.finish(Reply("another")) == ("", "")

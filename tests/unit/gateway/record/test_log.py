@@ -83,7 +83,7 @@ def test_a_kill_at_any_byte_loses_no_whole_record(tmp_path: Path):
         assert (len(read.tree.turns) + 1 if read is not None else 0) == whole, cut
 
 
-def test_half_a_record_is_dropped_and_the_next_goes_on_from_there(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_half_a_record_is_dropped_and_the_next_one_takes_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     with opened(tmp_path) as log:
         session = new_session(log, "one")
         add_turn(log, session)
@@ -372,7 +372,7 @@ def test_an_old_session_that_stays_open_does_not_cost_the_closed_ones(tmp_path: 
         assert all(log.load(name) is not None for name in log.sessions())
 
 
-def test_a_log_that_is_full_of_what_is_needed_says_so(tmp_path: Path, renderer: ChatRenderer):
+def test_a_log_full_of_open_sessions_refuses_more(tmp_path: Path, renderer: ChatRenderer):
     async def run() -> None:
         log = Log(tmp_path, max_bytes=40_000)
         core = Core(ScriptedEngine([]), renderer, log=log)

@@ -107,7 +107,7 @@ def test_damage_at_the_end_stays_and_what_comes_after_it_is_read(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zeros", [12, 13, 4096])
-def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int):
+def test_zeros_at_the_end_are_not_read_as_records(tmp_path: Path, zeros: int):
     segment = written(tmp_path)
     with open(segment, "ab") as file:
         file.write(bytes(zeros))
@@ -122,7 +122,7 @@ def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int):
 @pytest.mark.parametrize(
     "record", [pack_record("", b"\x81\xa4kind\xa1x"), pack_record("one", b""), pack_record("o/e", b"\x81\xa4kind\xa1x")]
 )
-def test_what_has_no_name_or_no_body_is_no_record(tmp_path: Path, record: bytes):
+def test_a_record_needs_a_name_and_a_body(tmp_path: Path, record: bytes):
     segment = written(tmp_path)
     segment.write_bytes(segment.read_bytes() + record)
     index = SegmentIndex(tmp_path)
@@ -235,7 +235,7 @@ def test_a_kill_at_any_byte_after_damage_leaves_the_readable_turns(tmp_path: Pat
         assert index.damaged_sessions == {"one"}
 
 
-def test_a_missing_turn_that_nobody_saw_ends_the_session_before_it(tmp_path: Path):
+def test_an_undelivered_missing_turn_ends_the_session_before_it(tmp_path: Path):
     """The damage took away whose record it was."""
     segment = written(tmp_path)
     place, end = places_of(tmp_path, "one")[2], places_of(tmp_path, "other")[2]

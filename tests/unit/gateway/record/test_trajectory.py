@@ -293,7 +293,7 @@ def test_a_sub_agent_is_a_row_and_the_main_agent_stays_one() -> None:
     ]
 
 
-def test_a_retry_that_nobody_received_is_masked_and_takes_nothing_with_it() -> None:
+def test_an_undelivered_retry_is_masked_alone() -> None:
     session = Session()
     first = session.turn()
     lost = session.turn(first, masked=ABORTED)
@@ -363,7 +363,7 @@ def test_an_undelivered_reply_that_another_only_begins_like_was_not_received() -
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_logprob_that_is_no_number_is_never_trained_on(value: float) -> None:
+def test_a_logprob_that_is_not_a_number_is_never_trained_on(value: float) -> None:
     session = Session()
     turn = session.turn()
     turn.logprobs[1] = value
@@ -372,7 +372,7 @@ def test_a_logprob_that_is_no_number_is_never_trained_on(value: float) -> None:
     assert folded.fidelity.masked == {NO_LOGPROB: 1}
 
 
-def test_nothing_to_train_on_is_no_row() -> None:
+def test_a_session_with_nothing_to_train_on_has_no_row() -> None:
     session = Session()
     session.turn(masked=ABORTED)
     session.turn(sampled=0)

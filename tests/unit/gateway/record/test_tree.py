@@ -55,7 +55,7 @@ def calls(text: str, name: str = "look") -> Reply:
     return Reply(text, tool_calls=[ToolCall("", name, "{}")])
 
 
-def test_a_call_goes_on_from_the_deepest_turn_it_agrees_with() -> None:
+def test_a_call_continues_the_deepest_turn_it_agrees_with() -> None:
     talk = Talk()
     one = talk.add([user("a")], says("A"))
     history = [user("a"), says("A").message(), user("b")]
@@ -85,7 +85,7 @@ def test_of_replies_with_the_same_calls_the_text_decides_then_the_latest() -> No
     assert second.index == 1
 
 
-def test_no_call_goes_on_from_a_turn_that_nobody_saw() -> None:
+def test_no_call_continues_an_undelivered_turn() -> None:
     tree = Tree()
     tree.add(Turn(0, None, 0, array(IDS, [1]), array(IDS), array(LOGPROBS), "abort"))
     assert len(tree.turns) == 1
@@ -211,7 +211,7 @@ def test_what_is_shared_is_what_the_prompt_begins_with(prompts: list[list[int]])
         assert turn.keep == max((common_prefix(array(IDS, whole), array(IDS, other)) for other in seen), default=0)
 
 
-def test_many_replies_that_are_all_alike_are_told_apart_by_the_first() -> None:
+def test_each_branch_of_identical_replies_continues_its_own_turn() -> None:
     """However long the conversation is."""
     tree, branches = Tree(), []
     for first in ("a b", "a  b"):

@@ -69,7 +69,7 @@ def test_the_renderer_that_does_what_the_template_does(template: str, renderer: 
     assert found in [*dates, template_ids(template)]  # a template may say what day it is
 
 
-def test_a_fine_tune_with_a_template_of_its_own_is_no_qwen3() -> None:
+def test_a_fine_tune_with_its_own_template_does_not_use_the_qwen3_renderer() -> None:
     changed = template_folders.make_tokenizer("qwen3")
     changed.chat_template = changed.chat_template.replace("'<|im_start|>user\\n'", "'<|im_start|>human\\n'")
     assert ChatRenderer(Tokenizer(changed)).name == "qwen3"
@@ -127,7 +127,7 @@ def test_a_text_is_closed_as_the_template_closes_it() -> None:
     assert goes_on("cohere2", messages, "It is sunny.") == closing + rest  # cut at the token limit
 
 
-def test_empty_thoughts_that_a_template_takes_back_are_no_difference() -> None:
+def test_empty_thoughts_that_a_template_removes_do_not_count_as_a_difference() -> None:
     """Qwen3.5 has them in replies since the last question only, so that another question changes all of these."""
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": {}}}
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]

@@ -164,7 +164,7 @@ def test_a_turn_that_shares_all_of_its_prompt_is_bridged_like_any_other(family: 
     assert bridged(render, second, call, 3) == bridged(render, first, call, 3) is not None
 
 
-def test_a_bridge_goes_on_and_on() -> None:
+def test_a_bridge_can_be_bridged_again() -> None:
     render = renderer()
     messages = list(HISTORY)
     before = turn(render.render(ChatCall(messages, TOOLS)), [7, 8, render.stop_ids[0]])
@@ -323,7 +323,7 @@ def test_an_earlier_reply_that_the_template_refuses_is_gone_on_from() -> None:
 # What happens to old reasoning
 
 
-def test_a_renderer_that_drops_reasoning_as_its_template_does_says_so() -> None:
+def test_dropped_reasoning_is_reported_as_the_reason() -> None:
     render = renderer("qwen3", history="template")
     said = [*render.tokenizer.encode("<think>\nhm\n</think>\n\nfour"), render.stop_ids[0]]
     before = turn(render.render(ChatCall(HISTORY)), said)
@@ -441,7 +441,7 @@ PARIS = ("get_weather", {"city": "Paris"})
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
 )
-def test_calls_that_are_no_calls_are_text_and_counted(
+def test_malformed_calls_become_text_and_are_counted(
     make: Any, text: str, made: list[Any], content: str, failures: int
 ) -> None:
     reply = parse(make(), text)
@@ -472,7 +472,7 @@ def test_a_call_that_ends_a_thought_is_a_call() -> None:
     assert (reply.reasoning, reply.content, reply.tool_calls) == ("I look.", WEATHER, [])
 
 
-def test_an_empty_thought_before_a_call_without_tools_is_no_text() -> None:
+def test_an_empty_thought_before_a_call_without_tools_is_dropped() -> None:
     reply = parse(renderer(), f"<think>\n\n</think>\n\n{WEATHER}", tools=False)
     assert (reply.reasoning, reply.content) == ("", WEATHER)
 

@@ -83,7 +83,7 @@ def test_a_call_of_another_format_is_text_as_it_was_sampled() -> None:
     assert reply.content in said
 
 
-def test_a_call_whose_place_is_not_told_is_text_as_it_was_sampled() -> None:
+def test_a_malformed_call_without_a_span_stays_as_it_was_sampled() -> None:
     chat = render("kimi-k2.5")
     call = "<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{<|tool_call_end|>"
     said = f"</think><|tool_call_section_begin|>{call}<|tool_call_section_end|>"  # not tokens of its own

@@ -47,7 +47,7 @@ def test_text_is_the_tokenizers_own(ids: list[int], skip: bool) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**32])
-def test_numbers_that_are_no_ids_have_no_text(wrong: int) -> None:
+def test_a_number_that_cannot_be_an_id_is_refused(wrong: int) -> None:
     for decode in (WHOLE.decode, OWN.decode):
         with pytest.raises(OverflowError):
             decode([5, wrong])
@@ -184,7 +184,7 @@ def test_what_it_gives_up_on_the_tokenizer_does() -> None:
     assert Tokenizer(PreTrainedTokenizerFast(tokenizer_object=lacking)).encode(text) == own(lacking, text)
 
 
-def test_lone_surrogates_are_no_text() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     assert Tokenizer(make_tokenizer()).encode("a\ud800b") == own(OWN, "a\ufffdb")
 
 

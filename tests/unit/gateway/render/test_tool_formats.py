@@ -29,7 +29,7 @@ def test_pythonic_calls() -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "f(", "[f(1)]", "[f(a=b)]", "[a.b()]", "7", "[f(a=open('x'))]", "(" * 5000])
-def test_what_is_no_pythonic_call_is_none(inside: str) -> None:
+def test_text_that_is_not_a_pythonic_call_gives_none(inside: str) -> None:
     (attempt,) = read_pythonic(f"<|tool_call_start|>{inside}<|tool_call_end|>").tool_calls
     assert attempt.status == "invalid"
 

@@ -36,7 +36,7 @@ def test_many_brackets_are_not_depth() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"3", b"", b"{", b'{"a": NaN}', b'{"a": 1e999}'])
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(GatewayFault, match=r"not a JSON object|not valid JSON"):
         read_json(body)
 

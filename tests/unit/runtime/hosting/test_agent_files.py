@@ -89,7 +89,7 @@ def test_in_a_home_directory_nothing_hidden_is_shown(tmp_path: Path, monkeypatch
     assert files(tmp_path) == ["folder/.hidden", "rl_app.py"]
 
 
-def test_sockets_pipes_and_unreadable_files_are_no_problem(tmp_path: Path) -> None:
+def test_sockets_pipes_and_unreadable_files_are_skipped(tmp_path: Path) -> None:
     agent = make(tmp_path / "agent", "rl_app.py", "gone")
     os.mkfifo(agent / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:

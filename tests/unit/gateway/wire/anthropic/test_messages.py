@@ -229,7 +229,7 @@ def test_no_messages(given_messages: Any):
         read_messages(given_messages)
 
 
-def test_somebody_has_to_be_replied_to():
+def test_a_request_without_a_user_turn_is_refused():
     with pytest.raises(GatewayFault, match="no user turn"):
         read_messages([{"role": "assistant", "content": "y"}])
 
@@ -241,7 +241,7 @@ def test_a_reply_that_is_begun_is_refused_but_counted():
     assert len(read_counted({"messages": begun}).messages) == 2
 
 
-def test_how_much_has_to_be_said():
+def test_max_tokens_is_required():
     with pytest.raises(GatewayFault, match="max_tokens is missing") as refused:
         read_call({"messages": HELLO})
     assert refused.value.param == "max_tokens"
@@ -631,7 +631,7 @@ def test_errors(status: int, kind: str):
     assert event["request_id"].startswith("req_")
 
 
-def test_too_long_a_prompt_is_said_in_the_words_agents_look_for():
+def test_the_refusal_of_a_long_prompt_has_the_words_agents_look_for():
     said = json.loads(anthropic.refuse(GatewayFault("64 at most", status=400, code="context_length_exceeded")).body)
     assert said["error"]["message"] == "prompt is too long: 64 at most"
 

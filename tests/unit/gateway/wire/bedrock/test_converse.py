@@ -415,7 +415,7 @@ def test_stop_reasons(reply: Reply, finish: str, reason: str):
     assert streamed_whole(reply, finish=finish)["stopReason"] == reason
 
 
-def test_the_stop_sequence_is_told_to_those_who_ask():
+def test_the_stop_sequence_is_sent_to_clients_that_ask():
     wanted = {"additionalModelResponseFieldPaths": ["/stop_sequence", "/x"]}
     assert whole(Reply("x", stop="END"), wanted)["additionalModelResponseFields"] == {"stop_sequence": "END"}
     assert whole(Reply("x"), wanted)["additionalModelResponseFields"] == {"stop_sequence": None}
@@ -426,7 +426,7 @@ def test_the_stop_sequence_is_told_to_those_who_ask():
 
 
 @pytest.mark.parametrize("arguments", ["not JSON", "[1]", '"x"', '{"a": "\\ud800"}'])
-def test_arguments_that_are_no_object_come_back_as_they_were(arguments: str):
+def test_arguments_that_are_not_an_object_survive_the_round_trip(arguments: str):
     reply = Reply(tool_calls=[ToolCall("c", "add", arguments)])
     for said in (whole(reply), streamed_whole(reply)):
         message = said["output"]["message"]

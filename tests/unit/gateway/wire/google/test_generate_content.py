@@ -344,7 +344,7 @@ def test_an_answer():
     assert (response.model_version, response.response_id) == ("m", "u")
 
 
-def test_thoughts_are_told_to_those_who_ask():
+def test_thoughts_are_sent_to_clients_that_ask():
     (part,) = said(exchange().whole(answer(Reply("yes", "hm")))).candidates[0].content.parts
     assert (part.text, part.thought, part.thought_signature) == ("yes", None, b"thought:hm")
 
@@ -401,7 +401,7 @@ def test_logprobs():
     assert "logprobsResult" in exchange(responseLogprobs=True).whole(answer(Reply("x"))).decode()
 
 
-def test_arguments_that_are_no_object_come_back_as_they_were():
+def test_arguments_that_are_not_an_object_survive_the_round_trip():
     part = google.function_call(ToolCall("c", "f", "[1"))
     assert part["functionCall"]["args"] == {"__arguments__": "[1"}
     read = read_contents([*HELLO, {"role": "model", "parts": [part]}, *HELLO])

@@ -241,7 +241,7 @@ def test_parts_of_characters_have_no_bytes():
     assert texts == {"\ufffd": -3.0}
 
 
-def test_somebody_has_to_be_replied_to():
+def test_a_request_without_a_user_turn_is_refused():
     with pytest.raises(GatewayFault, match="no user turn"):
         read_chat_messages([{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}])
     with pytest.raises(GatewayFault, match="messages is "):

@@ -302,14 +302,14 @@ def test_items_that_are_refused(item: Any, why: str):
     assert fault.param.startswith("input[1]")
 
 
-def test_somebody_has_to_be_replied_to():
+def test_a_request_without_a_user_turn_is_refused():
     assert refused(input=[]).param == "input"
     assert refused(input=None, instructions="be short").param == "input"
     assert "no user turn" in refused(input=[{"role": "system", "content": "x"}]).message
     assert "input is 5" in refused(input=5).message
 
 
-def test_arguments_that_are_no_object_stay_what_they_are():
+def test_arguments_that_are_not_an_object_stay_as_they_are():
     call = ToolCall("call_u_0", "add", "not json")
     output = whole(Reply(tool_calls=[call]))["output"]
     assert [item["arguments"] for item in output] == ["not json"]
@@ -320,7 +320,7 @@ def test_arguments_that_are_no_object_stay_what_they_are():
 # References to what a session has stored
 
 
-def test_a_call_goes_on_from_a_response():
+def test_a_call_continues_a_response():
     call = read(previous_response_id=f"resp_{ONE}", input=[result(CALL)], instructions="be short")
     assert call.messages == [
         {"role": "system", "content": "be short"},
@@ -484,7 +484,7 @@ def test_settings_that_are_refused(name: str, value: Any):
     assert refused(**{name: value}).param.startswith(name)
 
 
-def test_harmless_settings_are_said_back():
+def test_harmless_settings_are_echoed():
     said = {
         "metadata": {"a": "b"},
         "reasoning": {"effort": "high", "summary": "auto"},
@@ -570,7 +570,7 @@ def test_a_truncated_reply_is_incomplete():
 
 
 @pytest.mark.parametrize("reasoning", ["", "hm"])
-def test_nothing_said_is_an_empty_message_to_echo(reasoning: str):
+def test_an_empty_reply_is_an_empty_message_to_echo(reasoning: str):
     output = whole(Reply("", reasoning))["output"]
     assert output[-1]["content"][0]["text"] == ""
     (message,) = read_items(output, {})

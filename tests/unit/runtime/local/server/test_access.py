@@ -76,7 +76,7 @@ def test_what_is_not_the_token(own: Transport, authorization: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.9"])
-def test_connections_of_nobody_known_need_the_token(host: str) -> None:
+def test_connections_of_unknown_processes_need_the_token(host: str) -> None:
     access = Access(TOKEN, host=host, allow_hosts=[])
     assert access.refusal(OURS, {}, None) is not None
     assert access.refusal(OURS | {"Authorization": f"Bearer {TOKEN}"}, {}, None) is None

@@ -360,7 +360,7 @@ def test_keys_that_leave_the_bucket_are_refused(s3: Any, root: Path, key: str) -
 
 
 @pytest.mark.parametrize("path", ["/..", "/%2e%2e/x", "/Upper", "/ab", "/.new/x", "/a_b"])
-def test_names_that_are_no_buckets_are_refused(url: str, path: str) -> None:
+def test_invalid_bucket_names_are_refused(url: str, path: str) -> None:
     for method in ("GET", "PUT"):
         status, body = request(url, method, path, b"x")
         assert status == 400
