@@ -152,7 +152,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
         "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", "backends/slime/rewards.py", EXPORT} | VERL,
-        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", EXPORT},
+        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", "gateway/images/eyes.py", EXPORT},
+        "PIL": {"gateway/images/image_file.py"},
         "tinker": {"engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
         "datasets": TRL,
@@ -168,7 +169,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "renderers": {"gateway/render/families.py"},
         "fastokens": {"gateway/render/tokenizer.py"},
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
-        | {"gateway/http/exports.py", "engine/remote/payload.py"}
+        | {"gateway/http/exports.py", "gateway/images/eyes.py", "engine/remote/payload.py"}
         | {f"rollout/run_folder/{name}.py" for name in ("rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {"backends/loop/mismatch.py", "backends/trl/convert.py", "rollout/signal/credit.py"}

@@ -17,6 +17,9 @@ class FakeVllm(FakeServer):
         super().__init__(**options)
         self.adapters: dict[str, str] = {}
         self.engine_dead = False
+        self.image_tokens = 4
+        self.images: set[str] = set()
+        """Hashes of the images in its cache."""
 
     def handle(self, handler: Handler, path: str, body: dict[str, Any]) -> None:
         if path == "/health":
@@ -25,6 +28,14 @@ class FakeVllm(FakeServer):
             handler.json({"object": "list", "data": self._models()})
         elif path == "/v1/completions":
             self._sample(handler, body, body["prompt"], body, _completion)
+        elif path == "/v1/chat/completions/render":
+            encoded = body["messages"][0]["content"][0]["image_url"]["url"].partition(",")[2]
+            placeholder = {"offset": 2, "length": self.image_tokens}
+            handler.json(
+                {"features": {"mm_placeholders": {"image": [placeholder]}, "kwargs_data": {"image": [encoded]}}}
+            )
+        elif path == "/inference/v1/generate" and not self._take_images(body.get("features")):
+            handler.json({"error": {"message": "EngineCore encountered an issue", "code": 500}}, 500)
         elif path == "/inference/v1/generate":
             self._sample(handler, body, body["token_ids"], body["sampling_params"], _generated)
         elif path == "/v1/chat/completions":
@@ -41,6 +52,15 @@ class FakeVllm(FakeServer):
             handler.json({"weight_version": self.weight_version})
         else:
             handler.json({"detail": "Not Found"}, 404)
+
+    def _take_images(self, features: dict[str, Any] | None) -> bool:
+        """Whether the server has all images of a request now."""
+        if features is not None:
+            named = zip(features["mm_hashes"]["image"], features["kwargs_data"]["image"], strict=True)
+            given = {name for name, data in named if data is not None}
+            self.images |= given
+            return self.images.issuperset(features["mm_hashes"]["image"])
+        return True
 
     def _models(self) -> list[dict[str, Any]]:
         own = {"id": MODEL, "object": "model", "root": MODEL, "parent": None, "max_model_len": self.context_length}

@@ -201,8 +201,8 @@ class RolloutSettings(TrainSettings):
 
     @property
     def gateway(self) -> dict[str, Any]:
-        """The gateway's address, as keyword arguments of `Gateway`."""
-        return {"host": self.gateway_host, "port": self.gateway_port, "public_url": self.gateway_url}
+        """The gateway's address, as keyword arguments of `Gateway`. No backend trains on images, so it shows none."""
+        return {"host": self.gateway_host, "port": self.gateway_port, "public_url": self.gateway_url, "images": False}
 
     def rollout_options(self, model: str | None, version: Callable[[], int] = lambda: 0) -> RolloutOptions:
         """The options of this run's rollouts; `version` returns the number of the current weights."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,6 +59,20 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class PromptImage:
+    """An image in a prompt."""
+
+    offset: int
+    """The position of its first placeholder token."""
+    length: int
+    """The number of its placeholder tokens."""
+    sha256: str
+    """Of the image's file: its name in the engine's caches."""
+    png: Callable[[], bytes] = field(repr=False, compare=False)
+    """Makes a PNG of the pixels that the model's processor gets: RGB, turned the right way."""
+
+
+@dataclass(frozen=True)
 class SampleRequest:
     """One sequence to sample."""
 
@@ -75,6 +89,8 @@ class SampleRequest:
     """Whether to give tokens as they come; all at the end is cheaper."""
     routes_from: int | None = None
     """The first position to report expert routes for; None leaves it to the engine."""
+    images: tuple[PromptImage, ...] = ()
+    """The images in the prompt; only for engines with `images`."""
 
 
 @dataclass(slots=True)

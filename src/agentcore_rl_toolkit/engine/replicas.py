@@ -56,6 +56,11 @@ class Replicas:
         return all(getattr(replica.engine, "forms", False) for replica in self.replicas)
 
     @property
+    def images(self) -> bool:
+        """Whether all of them accept images."""
+        return all(getattr(replica.engine, "images", False) for replica in self.replicas)
+
+    @property
     def healthy(self) -> int:
         """How many are not ejected."""
         return sum(not replica.ejected for replica in self.replicas)

@@ -168,16 +168,23 @@ class Gateway:
         limits: GatewayLimits | None = None,
         routes: bool = False,
         side_calls: Mapping[str, Any] | None = None,
+        images: bool = True,
     ) -> None:
         """`engine` is an engine or how to reach one (`vllm=http://…`); `tokenizer` a folder, a hub id or one loaded.
 
         `side_calls` rules out calls from training, in sessions without rules of their own: `{"model": "*haiku*"}`.
+        Without `images`, a model that can see reads placeholders: for trainers that can't train on images.
         """
         loaded = _tokenizer(tokenizer)
         self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
         self._renderer = ChatRenderer(loaded, renderer=renderer, history=history, template=template)
         self._log = log
-        self._settings: dict[str, Any] = {"limits": limits, "routes": routes, "side_calls": side_calls}
+        self._settings: dict[str, Any] = {
+            "limits": limits,
+            "routes": routes,
+            "side_calls": side_calls,
+            "images": images,
+        }
         self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url, "allow_hosts": allow_hosts}
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
         self._loop = PrivateLoop("gateway", new_loop)

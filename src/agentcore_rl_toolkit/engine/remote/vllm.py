@@ -1,13 +1,14 @@
 """vLLM as an engine: token ids over `/v1/completions`.
 
 `mode="generate"` uses `/inference/v1/generate` instead (vLLM 0.32 with `--enable-scale-out`): only that one reports the
-weight versions of a sequence, and streams expert routes.
+weight versions of a sequence, and streams expert routes. Prompts with images go there in either mode, because only that
+endpoint takes images beside token ids.
 """
 
 from __future__ import annotations
 
 import ssl as ssl_module
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 
 import msgspec
@@ -18,6 +19,7 @@ from ..reply_form import structural_tag
 from . import vllm_wire as wire
 from .payload import encode, merge, named_settings
 from .server import ServerEngine
+from .vllm_images import VllmImages
 
 NAMES = {
     name: name
@@ -33,6 +35,8 @@ class VllmEngine(ServerEngine):
 
     `pause_mode` is vLLM's: `wait` lets running requests end, `keep` freezes them until `resume`, `abort` ends them.
     """
+
+    images = True
 
     def __init__(
         self,
@@ -50,19 +54,45 @@ class VllmEngine(ServerEngine):
         self.mode = mode
         self._pause_mode = pause_mode
         self._reports_version = True
+        self._images = VllmImages(self.http)
 
-    async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        generate = self.mode == "generate"
+    def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
+        return self._sample_with_images(request) if request.images else self._sample(request)
+
+    async def _sample_with_images(self, request: SampleRequest) -> AsyncGenerator[Sampled, None]:
+        """Send only the hashes of images that the server has, and all of them again if it has dropped one."""
+        known = self._images.find_known(request.images)
+        try:
+            async with aclosing(self._sample(request, known)) as items:
+                async for sampled in items:
+                    self._images.remember(request.images)
+                    yield sampled
+            return
+        except EngineError as error:
+            if not known or error.sampled_any or error.status not in EngineError.ELSEWHERE:
+                raise
+        self._images.forget(known)
+        async with aclosing(self._sample(request)) as items:
+            async for sampled in items:
+                self._images.remember(request.images)
+                yield sampled
+
+    async def _sample(self, request: SampleRequest, known: Collection[str] = ()) -> AsyncGenerator[Sampled, None]:
+        generate = self._uses_generate(request)
         # Streamed completions leave the routes out, so a request for routes is not streamed.
         stream = request.stream and (generate or request.routes_from is None)
-        path, body = "/inference/v1/generate" if generate else "/v1/completions", await self._body(request, stream)
+        path = "/inference/v1/generate" if generate else "/v1/completions"
+        body = await self._body(request, stream, known)
         async with aclosing(self.exchange(path, body, stream, lambda events: self._read(events, request))) as items:
             async for sampled in items:
                 yield sampled
 
+    def _uses_generate(self, request: SampleRequest) -> bool:
+        return self.mode == "generate" or bool(request.images)
+
     def _read(self, events: list[bytes], request: SampleRequest) -> Sampled | None:
         """The tokens that arrived together."""
-        generate = self.mode == "generate"
+        generate = self._uses_generate(request)
         if not generate and not request.sampling.top_logprobs and (plain := wire.read_plain(events)) is not None:
             return plain
         parts: list[Sampled] = []
@@ -91,8 +121,8 @@ class VllmEngine(ServerEngine):
     async def resume(self) -> None:
         await self.http.post_command("/resume", optional=True)
 
-    async def _body(self, request: SampleRequest, stream: bool) -> tuple[bytes, ...]:
-        sampling = request.sampling
+    async def _body(self, request: SampleRequest, stream: bool, known: Collection[str]) -> tuple[bytes, ...]:
+        sampling, generate = request.sampling, self._uses_generate(request)
         fields = named_settings(sampling, NAMES) | {"max_tokens": await self.max_tokens(request)}
         fields["logprobs"] = sampling.top_logprobs
         if sampling.json_schema is not None:
@@ -102,14 +132,16 @@ class VllmEngine(ServerEngine):
             fields["structured_outputs"] = {"structural_tag": structural_tag(sampling.form)}
         if request.routes_from:
             fields["routed_experts_prompt_start"] = request.routes_from
-        if self.mode == "generate":
+        if generate:
             fields = {"sampling_params": fields}
         else:
             fields |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
         fields["stream"] = stream
         if request.model is not None:
             fields["model"] = request.model
-        return encode(fields, "token_ids" if self.mode == "generate" else "prompt", request.prompt)
+        if request.images:
+            fields["features"] = await self._images.features(request.images, known)
+        return encode(fields, "token_ids" if generate else "prompt", request.prompt)
 
     async def _weight_version(self) -> str | None:
         if self._reports_version:

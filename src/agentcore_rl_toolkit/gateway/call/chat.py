@@ -2,7 +2,8 @@
 
 Canonical messages are plain dicts in the shape `renderers` reads: `role`, `content` (a string), and where present
 `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. Tool arguments are objects where they parse as such.
-`omitted` counts the parts of a message that a placeholder replaces, by kind.
+`omitted` counts the parts of a message that a placeholder replaces, by kind. `images` has the place in `content` and
+the SHA-256 of each image that the model sees; the content has a marker with the same hash there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +43,8 @@ class ChatCall:
     """Tools that a message brought in: their definitions are part of that message's text."""
     omitted: tuple[str, ...] = ()
     """Tools that only the API's own servers could run: the model doesn't see them."""
+    images: Mapping[str, Any] = field(default_factory=dict)
+    """The session's images, by their SHA-256, if the model has eyes."""
 
     @property
     def known_tools(self) -> list[dict[str, Any]]:

@@ -132,7 +132,9 @@ class Choice:
             sampling = dataclasses.replace(sampling, seed=mix_seed(sampling.seed, asked.number, len(sampled)))
         routes_from = count_routed(plan.parent, plan.keep) if asked.routes else None
         stream = asked.stream or self._stream is not None
-        return SampleRequest(prompt, sampling, asked.model, asked.session_id, asked.number, stream, routes_from)
+        return SampleRequest(
+            prompt, sampling, asked.model, asked.session_id, asked.number, stream, routes_from, plan.prepared
+        )
 
     def _constrain_rest(self, sampling: Sampling) -> Sampling:
         """The constraints on the missing tokens. A text that has begun continues unconstrained: engines can't

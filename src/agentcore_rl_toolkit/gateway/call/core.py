@@ -21,6 +21,7 @@ from typing import Any
 from ...engine.base import Engine, EngineInfo
 from ...engine.replicas import Replicas
 from ...errors import EngineError, GatewayFault
+from ..images.session_images import has_media
 from ..record.log import Log
 from ..record.reasons import ABORTED, ENGINE_ERROR, UNDELIVERED
 from ..record.session import CallAnswer, ChoiceOutcome, Session
@@ -69,11 +70,14 @@ class Core:
         limits: GatewayLimits | None = None,
         routes: bool = False,
         side_calls: Mapping[str, Any] | None = None,
+        images: bool = True,
     ) -> None:
         """`routes` asks the engine for expert routes, where it doesn't give them anyway; `side_calls` are the rules of
-        sessions without their own."""
+        sessions without their own. Without `images`, the model reads placeholders, whatever it could see."""
         self.engine = engine
         self.renderer = renderer
+        if images and getattr(engine, "images", False):
+            renderer.open_eyes()
         self.log = log
         self.limits = limits or GatewayLimits()
         self.gate = WeightGate(engine, log)
@@ -151,10 +155,12 @@ class Core:
         """The session's turns so far, folded into rows."""
         truncated = session.settings.mask_truncated
         folded = fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
+        files = {name: image.data for name, image in session.images.items()}
         if not self._warned_of_rows:
             self._warned_of_rows = warn_of_rows(session.id, folded.fidelity)
         reasons = mask_reasons(session.tree.turns, mask_truncated=truncated)
-        return replace(folded, transcript=session.transcript.transcript(session.tree.turns, reasons))
+        said = session.transcript.transcript(session.tree.turns, reasons)
+        return replace(folded, transcript=said, images=files)
 
     async def resolve_model(self, asked: str | None, session: Session) -> str | None:
         """The engine's name for the model that a call asks for."""
@@ -224,7 +230,7 @@ class Core:
     async def count(self, session: Session, call: ChatCall | TextCall, *, size: int = 0) -> int:
         """The length of the call's prompt, without sampling or recording."""
         await self.resolve_model(call.model, session)
-        if size > _LARGE:
+        if self._is_heavy(session, call, size):
             return await asyncio.to_thread(self.planner.count, session, call)
         return self.planner.count(session, call)
 
@@ -250,8 +256,14 @@ class Core:
         if not self.in_flight:
             self._idle.set()
 
+    def _is_heavy(self, session: Session, call: ChatCall | TextCall, size: int) -> bool:
+        """Whether planning the call would hold up the others: it then runs on a thread."""
+        if size > _LARGE or self.renderer.eyes is None:
+            return size > _LARGE
+        return bool(session.images) or (isinstance(call, ChatCall) and has_media(call.messages))
+
     async def _plan(self, session: Session, call: ChatCall | TextCall, size: int) -> PromptPlan:
-        if size > _LARGE:
+        if self._is_heavy(session, call, size):
             plan = await asyncio.to_thread(self.planner.plan, session, call, self.info.context_length)
         else:
             plan = self.planner.plan(session, call, self.info.context_length)

@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...engine.base import IDS, Sampling
+from ...engine.base import IDS, PromptImage, Sampling
 from ...engine.reply_form import THINK, THOUGHT, Form
 from ...errors import GatewayFault, RenderFault
+from ..images.eyes import Eyes
+from ..images.session_images import list_hashes
 from ..record.reasons import CHANGED
 from ..record.session import Session
 from ..record.tree import TurnMatch
-from ..record.turn import Turn
+from ..record.turn import PlacedImage, Turn
 from ..render.renderer import ChatRenderer
 from .chat import ChatCall, Message, TextCall
 from .fingerprint import Fingerprints, hash_prompt, hash_text
@@ -51,6 +53,10 @@ class PromptPlan:
     """A side call, which is not trained on."""
     sibling: Turn | None = None
     """A recorded choice of the same call, which shares the prompt."""
+    images: tuple[PlacedImage, ...] = ()
+    """The images among the tokens after those shared with the parent."""
+    prepared: tuple[PromptImage, ...] = ()
+    """All images of the prompt, for the engine."""
 
     @property
     def delta(self) -> array[int]:
@@ -131,6 +137,8 @@ class PromptPlanner:
 
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> PromptPlan:
         tree = session.tree
+        self._renderer.take_images(call, session.images)
+        eyes = self._renderer.eyes if session.images else None
         session.made_calls.restore(call.messages)
         match, fingerprints = tree.find(call)
         turn = match.turn
@@ -140,12 +148,18 @@ class PromptPlanner:
             prompt = turn.tokens(keep)
             prompt.extend(delta)
             plan = PromptPlan(call, sampling, prompt, turn, keep, "bridge")
+            images = _place(eyes, call.messages[match.messages :], delta, keep)
         else:
             prompt = self._renderer.render(call, hash_prompt(call))
-            parent, keep = tree.share(prompt) if tree.turns else (None, 0)
+            images = _place(eyes, call.messages, prompt)
+            parent, keep = tree.share(prompt, images) if tree.turns else (None, 0)
             origin, reason = ("render", str(bridged)) if tree.turns else ("first", "")
             plan = PromptPlan(call, sampling, prompt, parent, keep, origin, reason)
         plan.fingerprints, plan.match = fingerprints, match
+        if eyes is not None:
+            plan.images = tuple(image for image in images if image.start >= plan.keep)
+            before = plan.parent.placed_images(plan.keep) if plan.parent is not None else []
+            plan.prepared = eyes.prepare([*before, *plan.images], session.images)
         self._constrain(plan, call)
         return plan
 
@@ -200,6 +214,10 @@ class PromptPlanner:
             return turn.length, rest[len(text) - shown :]
         kept = bisect_right(range(len(sampled) + 1), shown, key=lambda count: len(decode(sampled[:count]))) - 1
         return turn.prompt_length + kept, text[len(decode(sampled[:kept])) : shown] + rest
+
+
+def _place(eyes: Eyes | None, messages: list[Message], ids: array[int], start: int = 0) -> tuple[PlacedImage, ...]:
+    return eyes.place(ids, list(list_hashes(messages)), start) if eyes is not None else ()
 
 
 def choose_form(

@@ -88,6 +88,7 @@ class TurnRecorder:
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
             omitted=plan.count_omitted() if plan.sibling is None else {},
+            images=plan.images if plan.sibling is None else (),
             started=draft.started,
             seconds=time.monotonic() - choice.began,
             waited=choice.waited,

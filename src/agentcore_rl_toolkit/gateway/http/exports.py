@@ -65,6 +65,7 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
         "parse_failures": turn.parse_failures,
         "tool_calls": turn.tool_calls,
         "omitted": turn.omitted,
+        "images": [list(image) for image in turn.images],
         "started": turn.started,
         "seconds": turn.seconds,
         "id": turn.uid,
@@ -84,6 +85,8 @@ def row_fields(row: Row, packed: bool) -> dict[str, Any]:
     if row.routes is not None:
         known["routes"] = _numbers(row.routes.data, packed)
         known["routes_known"] = _numbers(row.routes.known, packed)
+    if row.images:
+        known["images"] = [list(image) for image in row.images]
     return known
 
 

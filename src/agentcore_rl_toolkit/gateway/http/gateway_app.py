@@ -11,6 +11,7 @@ import hmac
 import logging
 import re
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
@@ -266,6 +267,8 @@ class App:
             "result": session.result,
             "fidelity": msgspec.to_builtins(folded.fidelity),
         }
+        if folded.images:
+            about["images"] = {name: b64encode(data).decode() for name, data in folded.images.items()}
         return await send_list(request, "rows", (row_fields(row, packed) for row in folded.rows), about, packed)
 
     async def _put_result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:

@@ -153,9 +153,17 @@ class Log:
             created=session.created,
         )
 
+    def write_images(self, session: Session, turn: Turn) -> None:
+        """Append the files of a turn's new images, each once per session."""
+        for image in turn.images:
+            if image.sha256 not in session.images.logged:
+                session.images.logged.add(image.sha256)
+                self.write(session.id, "image", sha256=image.sha256, data=session.images[image.sha256].data)
+
     def write_turn(self, session: Session, turn: Turn, reply: Reply, answer: CallAnswer, **known: Any) -> None:
         """Append a turn, its reply, and the answer it is part of; `known` has its fingerprints and new messages."""
         routes = turn.routes
+        self.write_images(session, turn)
         self.write(
             session.id,
             "turn",
@@ -174,6 +182,7 @@ class Log:
             parse_failures=turn.parse_failures,
             tool_calls=turn.tool_calls,
             omitted=turn.omitted,
+            images=turn.images,
             started=turn.started,
             seconds=turn.seconds,
             waited=turn.waited,

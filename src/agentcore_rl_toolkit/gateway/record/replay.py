@@ -12,10 +12,11 @@ import msgspec
 
 from ...engine.base import IDS, Routes
 from ..call.chat import Reply, ToolCall
+from ..images.image_file import SessionImage
 from .conversation import restore_conversation
 from .reasons import SIDE_CALL
 from .session import CallAnswer, ChoiceOutcome, Session, SessionSettings
-from .turn import LOGPROBS, Turn
+from .turn import LOGPROBS, PlacedImage, Turn
 
 SCHEMA = 1
 _STARTED = time.monotonic()
@@ -60,6 +61,8 @@ def build_session(records: Iterator[dict[str, Any]]) -> Session | None:
         session.used = _read_clock(record.get("clock"))
         if kind == "turn":
             _replay_turn(session, record)
+        elif kind == "image":
+            session.images.restore(SessionImage(record["sha256"], record["data"]))
         elif kind == "masked":
             session.tree.turns[record["index"]].masked = record["reason"]
         elif kind == "result":
@@ -98,6 +101,7 @@ def _replay_turn(session: Session, record: dict[str, Any]) -> None:
         parse_failures=record["parse_failures"],
         tool_calls=record["tool_calls"],
         omitted=record["omitted"],
+        images=tuple(PlacedImage(*image) for image in record.get("images", ())),
         started=record["started"],
         seconds=record["seconds"],
         waited=record.get("waited", 0.0),

@@ -18,6 +18,7 @@ from ...engine.base import Sampling
 from ...errors import GatewayFault
 from ..call.chat import Reply
 from ..call.side_calls import SideCalls
+from ..images.session_images import SessionImages
 from ..wire.openai.sampling import SAMPLING, read_sampling
 from .conversation import StoredConversation, TranscriptKeeper
 from .tree import MadeCalls, Tree
@@ -154,6 +155,7 @@ class Session:
         """Conversations that calls can continue by id, by the id of the turn they ended in."""
         self.transcript = TranscriptKeeper()
         self._prompts_seeded: Counter[int] = Counter()
+        self.images = SessionImages()
         self.enforced = read_sampling(settings.enforced)
         self.defaults = read_sampling(settings.sampling)
         self.side_calls = SideCalls(settings.side_calls) if settings.side_calls is not None else None

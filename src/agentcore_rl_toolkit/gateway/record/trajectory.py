@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .conversation import NOTHING_SAID, Transcript
 from .reasons import CHANGED, NO_LOGPROB, SIDE_CALL, TRUNCATED, UNAVOIDABLE, UNDELIVERED
-from .turn import Turn
+from .turn import PlacedImage, Turn
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Row:
     versions: tuple[tuple[str, int, int], ...]
     """Weight version, start and end of each stretch of sampled tokens that has one."""
     routes: RouteTable | None = None
+    images: tuple[PlacedImage, ...] = ()
+    """The images that the policy saw, where their placeholder tokens are."""
 
     @property
     def trained(self) -> int:
@@ -106,6 +108,8 @@ class Trajectories:
     """How long its model calls took, all together."""
     transcript: Transcript = NOTHING_SAID
     """The same turns as text."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """The files of the rows' images, by their SHA-256."""
 
 
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool = False) -> Trajectories:
@@ -227,7 +231,7 @@ def _row(path: list[Turn], trained: set[Turn]) -> Row:
                 versions.append((version, place, place + count))
             place += count
     first = next(turn.prompt_length for turn in path if turn.sampled)
-    return Row(ids, mask, logprobs, 0.0, first, tuple(spans), tuple(versions), _routes(path[-1]))
+    return Row(ids, mask, logprobs, 0.0, first, tuple(spans), tuple(versions), _routes(path[-1]), _images(path[-1]))
 
 
 def _routes(end: Turn) -> RouteTable | None:
@@ -246,6 +250,10 @@ def _routes(end: Turn) -> RouteTable | None:
                 table.known[routes.start : stop] = 1
         included = min(included, turn.keep)
     return table
+
+
+def _images(end: Turn) -> tuple[PlacedImage, ...]:
+    return tuple(end.placed_images()) if any(turn.images for turn in end.path()) else ()
 
 
 def _usable(turn: Turn) -> int:

@@ -9,7 +9,7 @@ same fingerprint: choices of one call, and the same request sampled again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from xxhash import xxh3_64
 
 from ..call.chat import ChatCall, Message, Reply, ToolCall, parse_arguments, split_thought
 from ..call.fingerprint import Echo, Fingerprints, fingerprint_call, hash_message, strip_whitespace
-from .turn import Turn
+from .turn import PlacedImage, Turn
 
 _COMPARED = 8  # how many turns a changed history is compared with, token by token
 _WORTH_SHARING = 16  # tokens
@@ -142,11 +142,13 @@ class Tree:
                 return TurnMatch(reply.turn, echo.place, appended)
         return TurnMatch()
 
-    def share(self, prompt: array[int]) -> tuple[Turn | None, int]:
+    def share(self, prompt: array[int], images: Sequence[PlacedImage] = ()) -> tuple[Turn | None, int]:
         """The turn whose tokens have the longest prefix in common with a new prompt, and the prefix's length."""
         best, longest = None, _WORTH_SHARING
         for turn in self._candidates():
             common = common_prefix(prompt, turn.tokens(min(turn.length, len(prompt))))
+            if images:
+                common = _same_images(images, turn.placed_images(), common)
             if common > longest:
                 best, longest = turn, common
         while best is not None and best.parent is not None and longest <= best.keep:
@@ -224,6 +226,12 @@ def _covers(echoed: Any, made: Any) -> bool:
 def _choose(replies: list[RecordedReply], before: Turn | None) -> RecordedReply:
     """Of equally similar replies, the latest of those that continue the turn before."""
     return ([reply for reply in replies if before is not None and reply.turn.continues(before)] or replies)[-1]
+
+
+def _same_images(images: Sequence[PlacedImage], others: Sequence[PlacedImage], common: int) -> int:
+    """The length of a common prefix that has the same images, each whole. Two images of one size have equal tokens."""
+    known = set(others)
+    return min((image.start for image in images if image.start < common and image not in known), default=common)
 
 
 def _hash(data: bytes) -> bytes:

@@ -11,12 +11,27 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engine.base import IDS, Routes, Sampled
 from ...errors import EngineError
 
 LOGPROBS = "f"
+
+
+class PlacedImage(NamedTuple):
+    """An image in a sequence of tokens."""
+
+    start: int
+    """The position of its first placeholder token."""
+    length: int
+    """The number of its placeholder tokens."""
+    sha256: str
+    """Of the file that the agent sent."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
 
 
 class TokenBuffer:
@@ -85,6 +100,8 @@ class Turn:
     tool_calls: int = 0
     omitted: dict[str, int] = field(default_factory=dict)
     """New parts of the prompt that the client sent and the model doesn't see, counted by kind."""
+    images: tuple[PlacedImage, ...] = ()
+    """Images in the part of the prompt that is new."""
     started: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
@@ -134,6 +151,14 @@ class Turn:
     def prompt(self) -> array[int]:
         """The whole prompt's token ids."""
         return self.tokens(self.prompt_length)
+
+    def placed_images(self, end: int | None = None) -> list[PlacedImage]:
+        """The images in the first `end` tokens of prompt and sampled together (by default all)."""
+        parts, kept = [], self.length if end is None else end
+        for turn in self.path():
+            parts.append([image for image in turn.images if image.end <= kept])
+            kept = min(kept, turn.keep)
+        return [image for part in reversed(parts) for image in part]
 
     def tokens(self, end: int | None = None, start: int = 0) -> array[int]:
         """The ids of prompt and sampled together, from `start` to `end` (by default all)."""

@@ -58,7 +58,8 @@ def probe_abilities(renderer: ChatRenderer) -> Abilities:
     if renderer.family.later is not None:
         problems["the template's own history"] = str(renderer.family.later)
     bridged = [name for name, _, _ in tried if name not in problems]
-    return Abilities(f"{_describe_renderer(renderer)}; bridges {', '.join(bridged) or 'nothing'}", problems)
+    images = "; shows images" if renderer.eyes is not None else ""
+    return Abilities(f"{_describe_renderer(renderer)}; bridges {', '.join(bridged) or 'nothing'}{images}", problems)
 
 
 def warn_of_rows(session_id: str, fidelity: Fidelity) -> bool:

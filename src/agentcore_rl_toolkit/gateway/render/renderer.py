@@ -21,6 +21,8 @@ from weakref import WeakKeyDictionary
 from ...engine.base import IDS
 from ...errors import ConfigError, RenderFault
 from ..call.chat import ChatCall, Message, Reply, has_assistant
+from ..images.eyes import Eyes, load_eyes
+from ..images.session_images import SessionImages, drop_media, take_media
 from ..record import reasons
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
@@ -66,6 +68,8 @@ class ChatRenderer:
         self._create = self.family.create
         self._renderers: OrderedDict[str, Any] = OrderedDict()
         self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
+        self.eyes: Eyes | None = None
+        """What the model sees images with; None if it reads placeholders."""
         try:
             self._plain = self._get_renderer({})
         except RenderFault as error:
@@ -129,7 +133,7 @@ class ChatRenderer:
     def _render_whole(self, renderer: Any, call: ChatCall, *, placeholders: bool) -> array[int]:
         def render() -> list[int]:
             ids: list[int] = renderer.render_ids(
-                list(call.messages), tools=call.tools or None, add_generation_prompt=True
+                self._form(call.messages, call), tools=call.tools or None, add_generation_prompt=True
             )
             return ids
 
@@ -153,7 +157,7 @@ class ChatRenderer:
         """
         if appended:
             return self._bridge_appended(turn, call, used, appended)
-        new = call.messages[used:]
+        new = self._form(call.messages[used:], call)
         if not new or has_assistant(new):
             return reasons.FOREIGN
         known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - self.bridge_tail)).tolist()
@@ -164,7 +168,7 @@ class ChatRenderer:
                 added = self._bridge_template_renderer(renderer, call, used, known, sampled)
                 return added if isinstance(added, str) else (turn.length, array(IDS, added))
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
-            unended = self._bridge_open_thought(renderer, known, sampled, call, used) if bridged is None else None
+            unended = self._bridge_open_thought(renderer, known, sampled, call, new) if bridged is None else None
         except Exception as error:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:
@@ -191,6 +195,8 @@ class ChatRenderer:
         family = self.family
         if self.history != "exact" or not family.checked or family.later or not self.tokenizer.chat_template:
             return None
+        if any("images" in message for message in call.messages[used:]):
+            return None
         messages = list(call.messages)
         if isinstance(renderer, RoleOrderAdapter):
             messages, used = renderer.adapt_around_reply(messages, used)
@@ -204,13 +210,12 @@ class ChatRenderer:
         return None if isinstance(found, str) else found
 
     def _bridge_open_thought(
-        self, renderer: Any, known: list[int], sampled: list[int], call: ChatCall, used: int
+        self, renderer: Any, known: list[int], sampled: list[int], call: ChatCall, new: list[Message]
     ) -> list[int] | None:
         """Bridge from a turn that ended within a thought, with the tokens that would follow a closed thought."""
         if not sampled or sampled[-1] not in self.stop_ids:
             return None
         closed = [*known, *sampled[:-1], *self.tokenizer.encode("</think>"), sampled[-1]]
-        new = call.messages[used:]
         bridged = renderer.bridge_to_next_turn(known, closed[len(known) :], new, tools=call.tools or None)
         if bridged is None or bridged.token_ids[: len(closed)] != closed:
             return None
@@ -245,7 +250,8 @@ class ChatRenderer:
         renderer, tools = self._get_renderer(call.template), call.tools or None
         try:
             before = renderer.render_ids(first, tools=tools)
-            whole: list[int] = renderer.render_ids([*first, *messages], tools=tools, add_generation_prompt=True)
+            after = self._form(messages, call)
+            whole: list[int] = renderer.render_ids([*first, *after], tools=tools, add_generation_prompt=True)
         except Exception:  # some templates refuse two messages of one role
             return None
         if before and before[-1] in self.stop_ids and whole[: len(before)] != before:
@@ -302,6 +308,28 @@ class ChatRenderer:
         opened = "<think>" in self.tokenizer.decode(start[common:]) and not rest.startswith("</think>")
         return f"</think>\n\n{rest}" if opened else rest
 
+    # Images
+
+    def open_eyes(self) -> None:
+        """Show images to the model from now on, if it has eyes."""
+        eyes = load_eyes(self.tokenizer, self.family.name)
+        if eyes is not None:
+            self.eyes = eyes
+            self._renderers.clear()
+            self._plain = self._get_renderer({})
+
+    def take_images(self, call: ChatCall, images: SessionImages) -> None:
+        """Keep the images that the agent sent with a call if the model has eyes; otherwise only their placeholders."""
+        if self.eyes is None:
+            drop_media(call.messages)
+        else:
+            take_media(call.messages, images)
+            call.images = images
+
+    def _form(self, messages: Sequence[Message], call: ChatCall) -> list[Message]:
+        """The messages of a call as the renderer takes them."""
+        return [self.eyes.form(m, call.images) for m in messages] if self.eyes is not None else list(messages)
+
     # Replies
 
     def parse(self, sampled: Sequence[int], prompt_end: Sequence[int], call: ChatCall, uid: str) -> Reply:
@@ -320,7 +348,8 @@ class ChatRenderer:
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"reserved names: {', '.join(refused)}")
-            created = self._renderers[key] = adapt_roles(self._create(settings), self.tokenizer.decode)
+            made = self._create(settings) if self.eyes is None else self.eyes.equip(self._create(settings))
+            created = self._renderers[key] = adapt_roles(made, self.tokenizer.decode)
         except ConfigError:
             raise
         except Exception as error:

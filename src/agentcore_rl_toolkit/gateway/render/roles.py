@@ -78,8 +78,7 @@ class RoleOrderAdapter:
             if message["role"] == "system" and not leading and not self._midway:
                 message = message | {"role": "user"}
             if adapted and self._joins(adapted[-1], message):
-                joined = adapted[-1]["content"] + _BETWEEN + message["content"]
-                adapted[-1] = adapted[-1] | {"content": joined}
+                adapted[-1] = adapted[-1] | {"content": _join(adapted[-1]["content"], message["content"])}
             else:
                 adapted.append(message)
         return adapted
@@ -89,6 +88,17 @@ class RoleOrderAdapter:
         if role != before["role"]:
             return False
         return (role == "system" and not self._leading) or (role == "user" and not self._users)
+
+
+def _join(one: Any, other: Any) -> Any:
+    """Two contents as one: texts, or parts if there are images."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one + _BETWEEN + other
+    return [*_split(one), {"type": "text", "text": _BETWEEN}, *_split(other)]
+
+
+def _split(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def unwrap_adapter(renderer: Any) -> Any:

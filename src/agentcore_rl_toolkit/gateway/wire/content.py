@@ -1,10 +1,15 @@
-"""Message content: text, placeholders for media that a text model can't read, and which messages can be answered."""
+"""Message content: text, placeholders for media that a text model can't read, and which messages can be answered.
+
+A message with images also has `media`: for each, its place in the content, its placeholder, and what the client sent.
+The gateway puts the image there if the model has eyes (`gateway.images`), and drops `media` otherwise.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import GatewayFault
 from ..call.chat import Message
@@ -16,6 +21,8 @@ class Omitted:
 
     kind: str
     """`image`, `audio`, `document` …"""
+    source: Any = None
+    """Of an image: its base64 or URL."""
 
     def placeholder(self) -> str:
         """The text that the model reads instead."""
@@ -30,7 +37,19 @@ def content_fields(parts: Iterable[Part]) -> Message:
     given = list(parts)
     kinds = Counter(part.kind for part in given if isinstance(part, Omitted))
     text = "".join(part.placeholder() if isinstance(part, Omitted) else part for part in given)
-    return {"content": text, "omitted": dict(kinds)} if kinds else {"content": text}
+    if not kinds:
+        return {"content": text}
+    read: Message = {"content": text, "omitted": dict(kinds)}
+    return read | {"media": list(_find_images(given))} if "image" in kinds else read
+
+
+def _find_images(parts: Iterable[Part]) -> Iterator[tuple[int, str, Any]]:
+    place = 0
+    for part in parts:
+        text = part.placeholder() if isinstance(part, Omitted) else part
+        if isinstance(part, Omitted) and part.kind == "image":
+            yield place, text, part.source
+        place += len(text)
 
 
 def with_user_turn(messages: list[Message]) -> list[Message]:

@@ -26,6 +26,7 @@ from ...engine.base import IDS
 from ...errors import ConfigError
 from ...gateway.record.conversation import NOTHING_SAID, Transcript
 from ...gateway.record.trajectory import Fidelity, RouteTable, Row, TurnSpan
+from ...gateway.record.turn import PlacedImage
 from ...types import Status
 from ..rollout import Action, Rollout
 
@@ -93,6 +94,7 @@ def _row_fields(row: Row) -> dict[str, Any]:
         "spans": [asdict(span) for span in row.spans],
         "versions": [list(known) for known in row.versions],
         "routes": None if row.routes is None else _routes_fields(row.routes),
+        "images": [list(image) for image in row.images],
     }
 
 
@@ -107,6 +109,7 @@ def _read_row(fields: dict[str, Any]) -> Row:
         spans=tuple(TurnSpan(**span) for span in fields["spans"]),
         versions=tuple((str(name), int(start), int(end)) for name, start, end in fields["versions"]),
         routes=_read_routes(fields["routes"]) if fields.get("routes") else None,
+        images=tuple(PlacedImage(*image) for image in fields.get("images", ())),
     )
 
 

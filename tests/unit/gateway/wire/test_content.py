@@ -26,7 +26,8 @@ def test_chat_completions(part: dict[str, Any], kind: str):
     content = [{"type": "text", "text": "see "}, part, part]
     (message,) = read_chat_messages([{"role": "user", "content": content}])
     seen = f"[{kind} omitted: this model reads text only]"
-    assert message == {"role": "user", "content": f"see {seen}{seen}", "omitted": {kind: 2}}
+    media = {"media": [(4, seen, "data:"), (4 + len(seen), seen, "data:")]} if kind == "image" else {}
+    assert message == {"role": "user", "content": f"see {seen}{seen}", "omitted": {kind: 2}, **media}
 
 
 def test_tools_of_other_servers_over_chat_completions():
@@ -40,19 +41,23 @@ def test_responses():
     image = [{"type": "input_image", "image_url": "data:"}]
     result = {"type": "function_call_output", "call_id": "c", "output": image}
     user, tool = items.read_items([{"role": "user", "content": image}, result], {})
-    assert user == {"role": "user", "content": IMAGE, "omitted": {"image": 1}}
-    assert tool == {"role": "tool", "content": IMAGE, "omitted": {"image": 1}, "tool_call_id": "c"}
+    read = {"content": IMAGE, "omitted": {"image": 1}, "media": [(0, IMAGE, "data:")]}
+    assert user == {"role": "user", **read}
+    assert tool == {"role": "tool", **read, "tool_call_id": "c"}
 
 
 @pytest.mark.parametrize("kind", ["image", "document", "video", "audio"])
 def test_converse(kind: str):
-    result = {"toolResult": {"toolUseId": "c", "content": [{"text": "x "}, {kind: {}}]}}
+    block = {kind: {"format": "png", "source": {"bytes": "eA=="}}}
+    result = {"toolResult": {"toolUseId": "c", "content": [{"text": "x "}, block]}}
     read = read_converse(
         {"messages": [{"role": "user", "content": [result, {"guardContent": {"image": {}}}]}]}
     ).messages
     seen = f"[{kind} omitted: this model reads text only]"
     assert [message["content"] for message in read] == [f"x {seen}", IMAGE]
     assert [message["omitted"] for message in read] == [{kind: 1}, {"image": 1}]
+    assert read[0].get("media") == ([(2, seen, "eA==")] if kind == "image" else None)
+    assert read[1]["media"] == [(0, IMAGE, None)]
 
 
 def test_system_tools_of_converse():

@@ -197,7 +197,8 @@ def _read_part(block: MessagesBlock, where: str) -> Part:
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "text":
         return str(source.get("data") or "")
     if block.type in _MEDIA or block.type.endswith(("_tool_use", "_tool_result")):  # of tools on Anthropic's servers
-        return Omitted(block.type[:80])
+        given = source if isinstance(source, dict) else {}
+        return Omitted(block.type[:80], given.get("data") or given.get("url"))
     if block.type != "text":
         raise GatewayFault.invalid(f"{where} can't hold a block of type {short(block.type)}", param=where)
     return _text(block, where)

@@ -185,11 +185,16 @@ def _read_blocks(content: list[ConverseBlock], where: str, holder: str) -> Itera
         if kind == "cachePoint":
             continue
         if kind in _MEDIA:
-            yield "text", Omitted(kind)
+            yield "text", Omitted(kind, _image_bytes(value))
         elif kind == "text" or kind in _ALLOWED[holder]:
             yield kind, value
         else:
             raise GatewayFault.invalid(f"{here} has a {kind}, which is not allowed there", param=here)
+
+
+def _image_bytes(value: Any) -> Any:
+    source = value.get("source") if isinstance(value, dict) else None
+    return source.get("bytes") if isinstance(source, dict) else None
 
 
 def _read_result(result: ConverseToolResult, where: str) -> Message:

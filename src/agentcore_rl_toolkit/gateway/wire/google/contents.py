@@ -147,7 +147,8 @@ def _read_part(part: GooglePart, where: str) -> Part:
     media = part.inline_data or part.file_data
     if media is not None:
         kind = str(media.get("mimeType")).partition("/")[0]
-        return Omitted(kind if kind in ("image", "audio", "video") else "file")
+        source = media.get("data") or media.get("fileUri")
+        return Omitted(kind if kind in ("image", "audio", "video") else "file", source)
     if part.text is None and part.thought is None and part.thought_signature is None:
         raise GatewayFault.invalid(f"{where} has a part without a text or a function", param=where)
     return part.text or ""

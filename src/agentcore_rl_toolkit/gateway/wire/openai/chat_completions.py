@@ -45,6 +45,8 @@ class ContentPart(Struct):
     type: Annotated[str, Meta(extra_json_schema={"enum": [*_TEXTS, *_MEDIA]})]
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
+    """A URL, or an object with one."""
 
 
 class CalledFunction(Struct):
@@ -160,7 +162,8 @@ def read_content(content: str | list[ContentPart] | None, where: str) -> Message
 
 def _read_part(part: ContentPart, where: str) -> Part:
     if part.type in _MEDIA:
-        return Omitted(_MEDIA[part.type])
+        url = part.image_url.get("url") if isinstance(part.image_url, dict) else part.image_url
+        return Omitted(_MEDIA[part.type], url)
     text = part.refusal if part.type == "refusal" else part.text
     if part.type not in _TEXTS or text is None:
         raise GatewayFault.invalid(f"{where} has a content part of type {short(part.type)} without a text", param=where)

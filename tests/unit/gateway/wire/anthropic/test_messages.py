@@ -325,14 +325,22 @@ def test_a_placeholder_stands_for_what_a_text_model_cannot_read():
     pdf = {"type": "document", "source": {"type": "base64", "data": "xyz"}}
     note = {"type": "document", "source": {"type": "text", "data": "a note", "media_type": "text/plain"}}
     result = {"type": "tool_result", "tool_use_id": "c", "content": [_text("seen: "), image]}
-    read = read_messages([{"role": "user", "content": [result, image, _text(" and "), pdf, image, note]}])
+    linked = {"type": "image", "source": {"type": "file", "file_id": "f"}}
+    read = read_messages([{"role": "user", "content": [result, image, _text(" and "), pdf, linked, note]}])
     seen = "[image omitted: this model reads text only]"
     assert read == [
-        {"role": "tool", "content": f"seen: {seen}", "omitted": {"image": 1}, "tool_call_id": "c"},
+        {
+            "role": "tool",
+            "content": f"seen: {seen}",
+            "omitted": {"image": 1},
+            "media": [(6, seen, "xyz")],
+            "tool_call_id": "c",
+        },
         {
             "role": "user",
             "content": f"{seen} and [document omitted: this model reads text only]{seen}a note",
             "omitted": {"image": 2, "document": 1},
+            "media": [(0, seen, "xyz"), (94, seen, None)],
         },
     ]
     searched = {"role": "assistant", "content": [{"type": "server_tool_use", "name": "f"}, _text("found")]}

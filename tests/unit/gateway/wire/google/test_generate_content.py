@@ -287,6 +287,7 @@ def test_placeholders_take_the_place_of_media():
     assert read[0]["content"] == "see: " + omitted % "image" + omitted % "file"
     assert read[0]["omitted"] == {"image": 1, "file": 1}
     assert (read[2]["content"], read[2]["omitted"]) == ("this" + omitted % "image", {"image": 1})
+    assert (read[0]["media"], read[2]["media"]) == ([(5, omitted % "image", "eA==")], [(4, omitted % "image", "eA==")])
 
 
 def test_a_schema_in_googles_words():

@@ -1,0 +1,103 @@
+"""The images of one session, each kept once, within bounds; and the images in the messages of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...errors import GatewayFault
+from ..call.chat import Message
+from .image_file import SessionImage, is_inline, read_image
+
+MOST_IMAGES = 512
+MOST_BYTES = 128 << 20
+_SHOWN_TO = ("user", "tool")
+_NOT_SENT = "[image omitted: only images sent as data are shown]"
+
+
+class SessionImages(dict[str, SessionImage]):
+    """Images by the SHA-256 of their bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = 0
+        self.logged: set[str] = set()
+        """Those that the log has."""
+
+    def keep(self, image: SessionImage) -> None:
+        """Keep an image; refuses one beyond the session's bounds."""
+        if image.sha256 in self:
+            return
+        if len(self) >= MOST_IMAGES or self._bytes + len(image.data) > MOST_BYTES:
+            raise GatewayFault(
+                f"this session has {len(self)} images of {self._bytes >> 20} MB, and can't hold another of "
+                f"{len(image.data)} bytes",
+                status=413,
+                code="too_many_images",
+                param="messages",
+                hint=f"a session holds {MOST_IMAGES} images and {MOST_BYTES >> 20} MB; send smaller ones",
+            )
+        self[image.sha256] = image
+        self._bytes += len(image.data)
+
+    def restore(self, image: SessionImage) -> None:
+        """Keep an image that the log has."""
+        self.keep(image)
+        self.logged.add(image.sha256)
+
+
+def has_media(messages: Iterable[Message]) -> bool:
+    """Whether a message still has images as the agent sent them."""
+    return any("media" in message for message in messages)
+
+
+def drop_media(messages: Iterable[Message]) -> None:
+    """Leave the placeholders, which the messages have already."""
+    for message in messages:
+        if "media" in message:
+            del message["media"]
+
+
+def take_media(messages: Iterable[Message], images: SessionImages) -> None:
+    """Keep the images of messages, and put their markers in place of the placeholders.
+
+    The model sees images of users and of tools' results; for any other, and one behind a URL, the placeholder stays.
+    """
+    for number, message in enumerate(messages):
+        if "media" in message:
+            media = message.pop("media")
+            if message["role"] in _SHOWN_TO:
+                _take(message, media, images, f"message {number}")
+
+
+def _take(message: Message, media: list[tuple[int, str, Any]], images: SessionImages, where: str) -> None:
+    content, rest, shown = "", message["content"], []
+    done = 0
+    for place, placeholder, source in media:
+        content += rest[done:place]
+        done = place + len(placeholder)
+        if not is_inline(source):
+            content += _NOT_SENT
+            continue
+        image = read_image(source, where)
+        images.keep(image)
+        shown.append([len(content), image.sha256])
+        content += image.marker
+    message["content"] = content + rest[done:]
+    if shown:
+        message["images"] = shown
+        _count_shown(message, len(shown))
+
+
+def _count_shown(message: Message, shown: int) -> None:
+    omitted = message["omitted"] | {"image": message["omitted"]["image"] - shown}
+    message["omitted"] = {kind: count for kind, count in omitted.items() if count}
+    if not message["omitted"]:
+        del message["omitted"]
+
+
+def list_hashes(messages: Iterable[Message]) -> Iterator[str]:
+    """The images in messages, in order."""
+    for message in messages:
+        for _, known in message.get("images", ()):
+            yield known
