@@ -95,6 +95,17 @@ def ask(payload):
 )
 """An app, and `ask(payload)`: what the policy says to the row's prompt."""
 
+SCORED = (
+    ASKING
+    + """
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    ask(payload)
+    return {"rewards": 0.5}
+"""
+)
+"""An agent that asks once, and gives every reply the same reward."""
+
 EPILOGUE = """
 if __name__ == "__main__":
     app.run(port=int(os.environ["PORT"]))

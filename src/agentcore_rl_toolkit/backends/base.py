@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import json
 import os
 import shlex
@@ -21,12 +22,14 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from ..agent.safe_values.redaction import HIDDEN
+from ..engine.checkpoints import resolve_model
 from ..errors import ConfigError
 from ..rows import read_rows
-from .settings import RolloutSettings, TrainSettings
+from .settings import LoopSettings, RolloutSettings, TrainSettings
 
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
+_REPORT_TARGETS = ("wandb", "tensorboard", "trackio")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
@@ -121,6 +124,12 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
     notes = [_check_agent(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
     if settings.eval_data:
         notes += _check_rows("eval_data", settings.eval_data, 1)
+        notes += _check_overlap(settings.data, settings.eval_data)
+    _check_model(settings.model)
+    if isinstance(settings, RolloutSettings):
+        settings.rollout_options(None)  # refuses a failure table that can't be read
+    if isinstance(settings, LoopSettings):
+        _check_loop(settings)
     return tuple(notes)
 
 
@@ -154,6 +163,37 @@ def _check_agent(settings: TrainSettings) -> str:
             hint = "give gateway_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
             raise ConfigError("sessions on AWS can't reach a gateway on this machine's own address", hint=hint)
     return f"agent: {agent}, on AWS"
+
+
+def _check_model(model: str) -> None:
+    """Refuse a path without a model; a hub id is looked up when training starts."""
+    if model.startswith((".", "/", "~")) and not Path(model).exists():
+        raise ConfigError(f"no model found at {model}", hint="give a folder, a hub id, or `tiny`")
+    resolve_model(model)
+
+
+def _check_loop(settings: LoopSettings) -> None:
+    if settings.chat_template is not None and not Path(settings.chat_template).is_file():
+        raise ConfigError(f"no chat template found at {settings.chat_template}", hint="give the path of a Jinja file")
+    if settings.lora_rank and importlib.util.find_spec("peft") is None:
+        raise ConfigError(f"lora_rank={settings.lora_rank} needs peft, which is not installed", hint="pip install peft")
+    for target in settings.report_to.split(",") if settings.report_to != "none" else ():
+        if importlib.util.find_spec(target.strip() or "-") is None:
+            hint = f"pip install {target}" if target in _REPORT_TARGETS else f"choose {', '.join(_REPORT_TARGETS)}"
+            raise ConfigError(f"report_to={target} needs a package that is not installed", hint=hint)
+
+
+def _check_overlap(data: str, eval_data: str) -> list[str]:
+    """A note if rows of one file are in the other."""
+    if "-" in (data, eval_data):
+        return []
+    files = (
+        [json.dumps(row, sort_keys=True, default=repr) for row in read_rows(file)[0]] for file in (data, eval_data)
+    )
+    trained, held_out = files
+    known = set(trained)
+    shared = sum(row in known for row in held_out)
+    return [f"warning: {shared} of {len(held_out)} held-out rows are training rows too"] if shared else []
 
 
 def _check_rows(name: str, path: str, least: int) -> list[str]:

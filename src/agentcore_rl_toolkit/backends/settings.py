@@ -71,7 +71,9 @@ class TrainSettings:
     memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
     options: Mapping[str, Any] = option({}, "the trainer's own settings, passed on unchanged")
 
-    at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step")
+    at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step", "memory_mb")
+    at_least_zero: ClassVar[tuple[str, ...]] = ()
+    more_than_zero: ClassVar[tuple[str, ...]] = ("timeout", "tps_limit")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The allowed values of a setting."""
 
@@ -79,14 +81,21 @@ class TrainSettings:
         kinds = typing.get_type_hints(type(self))
         for spec in dataclasses.fields(self):
             _check_kind(spec.name, getattr(self, spec.name), kinds[spec.name])
-        for name in self.at_least_one:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        self._check_ranges()
         for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if self.n < 2:
             raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
+
+    def _check_ranges(self) -> None:
+        """Refuse numbers that can't work; NaN is in no range."""
+        ranges = {"at least 1": self.at_least_one, "at least 0": self.at_least_zero, "more than 0": self.more_than_zero}
+        for bound, names in ranges.items():
+            for name in names:
+                value, least = getattr(self, name), float(bound[-1])
+                if value is not None and not (value > least or (value == least and bound.startswith("at least"))):
+                    raise ConfigError(f"{name} must be {bound}, not {value}")
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
@@ -169,7 +178,22 @@ class RolloutSettings(TrainSettings):
     eval_every: int = option(0, "evaluate every N steps, besides before and after training")
     eval_samples: int = option(1, "rollouts per held-out row")
 
-    at_least_one: ClassVar[tuple[str, ...]] = (*TrainSettings.at_least_one, "concurrency", "eval_samples")
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        *TrainSettings.at_least_one,
+        *("concurrency", "eval_samples", "max_failures", "max_tokens", "context_limit"),
+        *("max_rollout_tokens", "max_batch_tokens"),
+    )
+    at_least_zero: ClassVar[tuple[str, ...]] = (
+        *("eval_every", "gateway_port", "max_staleness", "min_trained_ratio", "oversample"),
+    )
+    more_than_zero: ClassVar[tuple[str, ...]] = (*TrainSettings.more_than_zero, "temperature", "outage_seconds")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.min_trained_ratio <= 1:
+            raise ConfigError(f"min_trained_ratio must be at most 1, not {self.min_trained_ratio}")
+        if self.gateway_port > 65_535:
+            raise ConfigError(f"gateway_port must be at most 65535, not {self.gateway_port}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,6 +278,9 @@ class LoopSettings(SavingSettings):
     lora_rank: int = option(0, "train a LoRA adapter of this rank; 0 trains all weights")
     chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; separate several with commas")
+
+    at_least_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.at_least_zero, "lora_rank")
+    more_than_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.more_than_zero, "learning_rate")
 
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
 
 from agentcore_rl_toolkit.backends import base
 from agentcore_rl_toolkit.backends.base import Backend, TrainingPlan, check_settings, find, names, require
-from agentcore_rl_toolkit.backends.settings import RolloutSettings, TrainSettings
+from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings, TrainSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from support.process import clean_env
 
@@ -110,6 +112,7 @@ def test_an_agent_on_this_machine(tmp_path: Path, rows: str) -> None:
         "data: line 2: Expecting value at column 12; left out",
         f"eval_data: 2 rows in {rows}",
         "eval_data: line 2: Expecting value at column 12; left out",
+        "warning: 2 of 2 held-out rows are training rows too",
     )
     with pytest.raises(ConfigError, match="has 2 rows, and a step takes 3"):
         check_settings(TrainSettings(**settings | {"rows_per_step": 3}))
@@ -133,3 +136,29 @@ def test_what_is_not_on_aws_needs_neither(rows: str, monkeypatch: pytest.MonkeyP
         assert "not on AWS" in check_settings(RolloutSettings(agent=arn, data=rows, rows_per_step=1))[0]
     monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", "http://127.0.0.1:1")
     assert "not on AWS" in check_settings(RolloutSettings(agent=ARN, data=rows, rows_per_step=1))[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": "./nowhere"}, "no model found at ./nowhere"),
+        ({"chat_template": "nowhere.jinja"}, "no chat template found at nowhere.jinja"),
+        (
+            {"report_to": "not_a_target"},
+            "report_to=not_a_target needs a package that is not installed\nhint: choose wandb",
+        ),
+        ({"failures": {"timeout": "maybe"}}, "maybe"),
+    ],
+)
+def test_a_check_finds_what_would_end_the_run_later(
+    given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    (tmp_path / "held.jsonl").write_text('{"prompt": "b"}\n')
+    known: dict[str, Any] = {"agent": "rl_app.py", "data": "rows.jsonl", "rows_per_step": 1, "eval_data": "held.jsonl"}
+    notes = check_settings(LoopSettings(**known))
+    assert "warning: 1 of 1 held-out rows are training rows too" in notes
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_settings(LoopSettings(**known, **given))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentcore_rl_toolkit.backends.base import TrainingPlan, find
+from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout import UNALTERED, Action
@@ -68,7 +70,7 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
 
 def test_what_every_model_call_samples_with() -> None:
     assert TrlSettings(temperature=0.5).sampling == {**UNALTERED, "temperature": 0.5}
-    assert TrlSettings(temperature=0.0, max_tokens=7).sampling == {**UNALTERED, "temperature": 0.0, "max_tokens": 7}
+    assert TrlSettings(temperature=0.7, max_tokens=7).sampling == {**UNALTERED, "temperature": 0.7, "max_tokens": 7}
 
 
 def test_every_setting_has_a_default_of_its_kind() -> None:
@@ -238,7 +240,7 @@ def test_a_plan_hides_the_values_of_variables() -> None:
     assert text.splitlines()[1:] == ['env = { "MODE" = "***" }', 'allow = ["a:1"]']
 
 
-@pytest.mark.parametrize(("written", "read"), [("1e-6", 1e-6), ("3E-06", 3e-6), ("+2.e-5", 2e-5), ("-1e3", -1e3)])
+@pytest.mark.parametrize(("written", "read"), [("1e-6", 1e-6), ("3E-06", 3e-6), ("+2.e-5", 2e-5), ("1e3", 1e3)])
 def test_numbers_that_yaml_takes_for_text_are_numbers(written: str, read: float) -> None:
     """YAML 1.1 wants a dot in them."""
     assert TrlSettings.from_mapping({"learning_rate": written}).learning_rate == read
@@ -248,3 +250,25 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(written: str, read: float)
 def test_other_texts_are_no_numbers(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be .*, not '{value}'"):
         TrlSettings.from_mapping({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("timeout", 0.0, "timeout must be more than 0, not 0.0"),
+        ("tps_limit", float("nan"), "tps_limit must be more than 0, not nan"),
+        ("learning_rate", -1e-5, "learning_rate must be more than 0"),
+        ("temperature", 0.0, "temperature must be more than 0"),
+        ("max_tokens", 0, "max_tokens must be at least 1, not 0"),
+        ("context_limit", -1, "context_limit must be at least 1"),
+        ("eval_every", -1, "eval_every must be at least 0"),
+        ("lora_rank", -4, "lora_rank must be at least 0"),
+        ("min_trained_ratio", 1.5, "min_trained_ratio must be at most 1"),
+        ("gateway_port", 70_000, "gateway_port must be at most 65535"),
+        ("memory_mb", 0, "memory_mb must be at least 1"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(name: str, value: float, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        LoopSettings(**{name: value})
+    LoopSettings(max_tokens=None, gateway_port=65_535, min_trained_ratio=1.0, eval_every=0, lora_rank=0)

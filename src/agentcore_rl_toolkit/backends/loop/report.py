@@ -13,12 +13,14 @@ from typing import Any
 from ...client.evaluation import Summary
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
 from ..settings import TrainSettings
+from .part_progress import PartProgress
 
 _COLUMNS = (
     *("step", "reward", "held-out", "entropy", "kl", "tokens/s", "failed", "fidelity", "unbridged"),
     *("seconds", "left"),
 )
 _SHOWN_STEPS = 15
+_LIVE_SECONDS = 0.5
 
 Metrics = dict[str, Any]
 
@@ -32,6 +34,9 @@ class Report:
         """The metrics of every step so far."""
         self._held_out: dict[int, float | None] = {}
         self._live: Any = None
+        self._part = ""
+        self.line_seconds = 10.0
+        """Without a terminal, a line about a step's rollouts comes at most this often."""
         self._step_ended = time.monotonic()
 
     def resume(self, step: int) -> None:
@@ -70,12 +75,24 @@ class Report:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
 
+    def part(self, title: str, total: int) -> PartProgress:
+        """Show the progress of a step or an evaluation of `total` rollouts."""
+        return PartProgress(title, total, self._show_part, self.line_seconds if self._live is None else _LIVE_SECONDS)
+
+    def _show_part(self, text: str) -> None:
+        if self._live is None:
+            self.say(text)
+        else:
+            self._part = text
+            self._show_steps()
+
     def add_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of a finished step, and show them."""
         now = time.monotonic()
         seconds, self._step_ended = metrics.get("step_time") or now - self._step_ended, now
         line = {"step": step, "seconds": round(seconds, 3), **{k: v for k, v in metrics.items() if v is not None}}
         self.steps.append(line)
+        self._part = ""
         with (self._settings.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         self._show_steps()
@@ -83,6 +100,7 @@ class Report:
     def show_evaluation(self, step: int, summary: Summary) -> None:
         self._step_ended = time.monotonic()
         self._held_out[step] = summary.reward
+        self._part = ""
         interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
         reward = _number(summary.reward)
         self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {summary.rollouts} rollouts")
@@ -149,7 +167,9 @@ class Report:
         from rich.table import Table
 
         title = f"{self._settings.model} · {self._settings.agent}"
-        table = Table(*_COLUMNS, title=title, title_style="dim", box=None, padding=(0, 2, 0, 0))
+        table = Table(
+            *_COLUMNS, caption=self._part or None, title=title, title_style="dim", box=None, padding=(0, 2, 0, 0)
+        )
         for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)

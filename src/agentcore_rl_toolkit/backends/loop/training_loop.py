@@ -122,8 +122,14 @@ class TrainingLoop:
         self.runner.failures_reset()
         with self.writer.part("train", step) as part:
             self._part, groups = part, []
+            progress = self.report.part(f"step {step + 1}", len(rows) * (self.settings.n + self.settings.oversample))
+
+            def write(rollout: Rollout) -> None:
+                part.write(rollout)
+                progress.add(rollout)
+
             for group in self.runner.run(
-                self._supply(rows, step), groups=len(rows), on_rollout=part.write, seed=self._seed("train", step)
+                self._supply(rows, step), groups=len(rows), on_rollout=write, seed=self._seed("train", step)
             ):
                 part.add_group(group)
                 groups.append(group)
@@ -175,15 +181,17 @@ class TrainingLoop:
         self._update_engine(step)
         self.runner.failures_reset()
         rollouts: list[Rollout] = []
+        mine = self.held_out[self._process :: self._processes]
+        progress = self.report.part(f"held-out rows at step {step}", len(mine) * self.settings.eval_samples)
         with self.writer.part(phase, step) as part:
 
             def keep(rollout: Rollout) -> None:
                 part.write(rollout)
+                progress.add(rollout)
                 rollouts.append(rollout)
                 if row_identity(rollout.payload) in self._shared:
                     self.guards.facts.shared_example = part.key(rollout)
 
-            mine = self.held_out[self._process :: self._processes]
             options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
             options["seed"] = self._seed("held-out", step)
             for _ in self.runner.run(mine, on_rollout=keep, **options):

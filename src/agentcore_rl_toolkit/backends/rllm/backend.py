@@ -43,8 +43,6 @@ class RllmSettings(TrainSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tps_limit <= 0 or self.timeout <= 0:
-            raise ConfigError("tps_limit and timeout must be above 0")
         if self.sqs_url:
             raise ConfigError("rLLM's adapter doesn't take sqs_url", hint="leave it out: rLLM polls the store")
 

@@ -56,8 +56,6 @@ class SlimeSettings(RolloutSettings):
         if self.turn_credit is not None and self.plug == "generate":
             hint = "leave plug out, or set credit=rollout"
             raise ConfigError("credit=turn compares groups, which with plug=generate slime's own loop forms", hint=hint)
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature must be above 0, not {self.temperature}", hint="GRPO needs random samples")
 
     @classmethod
     def aliases(cls) -> dict[str, str]:

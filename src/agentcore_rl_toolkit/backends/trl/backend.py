@@ -24,7 +24,10 @@ class TrlSettings(LoopSettings):
     device: str | None = option(None, "cpu or cuda (default: a GPU if there is one)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "batch_size")
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": ("float32", "bfloat16", "float16")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("float32", "bfloat16", "float16"),
+        "loss": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +50,7 @@ class TrlBackend:
 
     def train(self, settings: TrlSettings) -> dict[str, Any]:
         module = require("agentcore_rl_toolkit.backends.trl.training", self.extra, "training with TRL")
+        self.plan(settings)
         summary: dict[str, Any] = module.train(settings)
         return summary
 

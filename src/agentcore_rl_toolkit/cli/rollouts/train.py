@@ -19,9 +19,10 @@ from typing import Any
 
 from ...backends.base import Backend, find, names
 from ...backends.settings import TrainSettings
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...rows import rows_of
-from ..flags import read_pairs, read_variables, split_pair
+from ..flags import read_pairs, read_variables, say, split_pair
 from ..settings_file import read_settings_file
 from ..terminal.parser import Parser
 
@@ -55,13 +56,28 @@ def run(args: argparse.Namespace) -> int:
     try:
         if dry_run:
             print(backend.plan(settings).text())
-            return 0
+            return 0 if _try_agent(settings) else 1
         summary = backend.train(settings)
     except ImportError as error:
         raise ConfigError(str(error)) from error
     if os.environ.get("RANK", "0") == "0":  # one of several processes prints
         print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
     return int(summary.get("exit_code") or (130 if summary.get("interrupted") else 0))
+
+
+def _try_agent(settings: TrainSettings) -> bool:
+    """Run one row through an agent on this machine, with a script in place of the model; whether that works."""
+    if settings.agent.startswith("arn:") or settings.data == "-":
+        return True
+    from ...deploy.doctor.doctor import DoctorOptions, run_checks
+
+    parts = ("agent", "model") if os.path.isdir(resolve_model(settings.model)) else ("agent",)
+    names = {field.name for field in dataclasses.fields(DoctorOptions)} & {f.name for f in dataclasses.fields(settings)}
+    known = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
+    checks = list(run_checks(DoctorOptions(only=parts, **known), {}))
+    for check in checks:
+        say(check.line)
+    return not any(check.state == "failed" for check in checks)
 
 
 def read_train_arguments(

@@ -10,7 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.settings import LoopSettings
+from agentcore_rl_toolkit.rollout import Action
+from agentcore_rl_toolkit.types import Status
 from support.process import clean_env
+from support.rollouts import make_rollout
 
 SCRIPT = """
 import sys
@@ -75,3 +82,21 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
     assert ["2", "0.500", "-", "1.500", "3e-13", "70", "2", "100.0%", "3", "2.0", "0:02"] in cells
     assert "held-out rows at step 0: mean reward 0.500" in text
     assert b"\x1b[" in shown  # drawn in place, not scrolled
+
+
+def test_progress_inside_a_step_counts_rollouts_failures_and_tokens(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(LoopSettings(agent="rl_app.py", output=str(tmp_path)))
+    report.line_seconds = 0.0
+    progress = report.part("step 3", 4)
+    lost = make_rollout(None, status=Status.SESSION_LOST, action=Action.REFILL, why="session_lost")
+    for rollout in (make_rollout(), lost, make_rollout(), make_rollout(), make_rollout()):
+        progress.add(rollout)
+    lines = re.sub(r"\d+ tokens/s, \d+ s", "…", capfd.readouterr().err).splitlines()
+    assert lines == [
+        f"step 3: {done} of 4 rollouts, {failed} failed, …" for done, failed in ((1, 0), (1, 1), (2, 1), (3, 1))
+    ]
+    report.line_seconds = 1e9  # the line of a finished part would only repeat the table's
+    report.part("step 4", 2).add(make_rollout())
+    assert capfd.readouterr().err == ""

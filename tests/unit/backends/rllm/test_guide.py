@@ -13,6 +13,7 @@ import pytest
 from agentcore_rl_toolkit.backends.rllm import RllmSettings
 from agentcore_rl_toolkit.backends.rllm.overrides import run_overrides
 from agentcore_rl_toolkit.cli import main
+from support.agent import SCORED
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guides" / "rllm.md").read_text()
 COMMANDS = [
@@ -31,7 +32,7 @@ def test_commands(
         (tmp_path / name).write_text('{"prompt": "a"}\n' * 64)
     (tmp_path / "run.toml").write_text(GUIDE.split("```toml\n")[1].split("```")[0])
     (tmp_path / "agents" / "math").mkdir(parents=True)
-    (tmp_path / "agents" / "math" / "rl_app.py").write_text("")
+    (tmp_path / "agents" / "math" / "rl_app.py").write_text(SCORED)
     assert main([*command, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "rllm.remote_runtime.enabled=true" in shown

@@ -209,7 +209,7 @@ def test_turn_credit_is_a_hook_in_slimes_trainer(told: dict[str, Any], tmp_path:
         ({"rows_per_step": 9}, "has 8 rows"),
         ({"plug": "hook"}, "plug must be one of rollout, generate"),
         ({"asynchronous": True}, "give rollout_gpus"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"temperature": 0.0}, "temperature must be more than 0"),
         ({"megatron_dir": "/nowhere"}, "not a checkout of Megatron-LM"),
         ({"gpus": 6, "options": {"tensor-model-parallel-size": 4}}, "6 GPUs must be a multiple of 4"),
         ({"gpus": 8, "nodes": 4}, "may have only 16 rollouts, and each of 32 data-parallel ranks"),

@@ -14,6 +14,7 @@ from agentcore_rl_toolkit.backends.base import find
 from agentcore_rl_toolkit.backends.tinker.backend import BACKEND, TinkerSettings
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError
+from support.agent import SCORED
 from support.process import clean_env
 
 pytest.importorskip("tinker")
@@ -23,7 +24,7 @@ pytest.importorskip("tinker")
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "rl_app.py").write_text(SCORED)
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "hi"}) + "\n")
     return {
         "agent": str(tmp_path / "rl_app.py"),

@@ -13,6 +13,7 @@ from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.cli import build_parser, main
 from agentcore_rl_toolkit.cli.rollouts.train import read_train_arguments
 from agentcore_rl_toolkit.errors import ConfigError
+from support.agent import SCORED
 from support.process import clean_env
 
 WITHOUT = """\
@@ -150,12 +151,14 @@ def test_yaml_has_the_same_settings(tmp_path: Path) -> None:
 
 def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("trl")
-    (tmp_path / "rl_app.py").write_text("raise SystemExit('started')")
+    (tmp_path / "rl_app.py").write_text(SCORED)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
     args = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--dry-run"]
     given = [*args, "--rows-per-step", "1", "--output", str(tmp_path / "out"), "--options", "warmup_steps=3"]
     assert main(given) == 0
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr()
+    shown = printed.out
+    assert "✓ rollout: completed in 1 model calls and 0 tool calls, with a reward of 0.5" in printed.err
     assert "# data: 1 rows in" in shown
     config = tmp_path / "shown.toml"
     config.write_text(shown)  # what is shown is a file of settings, and means the same
@@ -165,6 +168,27 @@ def test_a_dry_run_checks_and_starts_nothing(tmp_path: Path, capsys: pytest.Capt
     assert "has 1 rows, and a step takes 2" in capsys.readouterr().err
     assert main([*args, "--rows-per-step", "1", "--options", "nonsense=1"]) == 1
     assert "TRL refuses its settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import not_a_package", "No module named 'not_a_package'"),
+        (SCORED.replace("    ask(payload)", "    payload['missing']"), "ended as agent_error: KeyError: 'missing'"),
+        (SCORED.replace('{"rewards": 0.5}', "{}"), "its result has no rewards"),
+    ],
+)
+def test_a_dry_run_fails_if_the_agent_can_not_run_a_row(
+    code: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("trl")
+    (tmp_path / "rl_app.py").write_text(code)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    given = ["train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"), "--rows-per-step", "1"]
+    assert main([*given, "--dry-run"]) == 1
+    printed = capsys.readouterr()
+    assert "# data: 1 rows in" in printed.out
+    assert said in printed.err
 
 
 def test_other_verbs_still_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
