@@ -194,9 +194,6 @@ class RolloutSettings(TrainSettings):
             raise ConfigError(f"min_trained_ratio must be at most 1, not {self.min_trained_ratio}")
         if self.gateway_port > 65_535:
             raise ConfigError(f"gateway_port must be at most 65535, not {self.gateway_port}")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
         if self.credit not in ("rollout", "turn"):
             raise ConfigError(f"credit must be rollout or turn, not {self.credit!r}")
         for name in ("discount", "process_weight"):
