@@ -1,24 +1,113 @@
-"""Reads a JSONL data set, one payload per line. A malformed line is reported with its number; the others are used."""
+"""Reads a data set, one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk.
+
+A malformed line is reported with its number; the others are used.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from .errors import ConfigError
 
+Read = tuple[list[dict[str, Any]], list[str]]
+"""Rows, and problems."""
+
 
 def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a file, or of stdin for `-`, and the problems with its other lines."""
-    with _open(source) as file:
-        rows, problems = parse_rows(file)
+    """The rows of a file or folder, or of stdin for `-`, and the problems with its other lines. The suffix says what
+    a file is; JSONL if it is none of `.csv`, `.parquet` and `.json`."""
+    kind = "folder" if os.path.isdir(source) else os.path.splitext(source)[1].lower()
+    rows, problems = _READERS.get(kind, _read_lines)(source)
     if not rows:
         raise ConfigError(f"{source} has no rows" + (f"; {problems[0]}" if problems else ""))
     return rows[:limit], problems
+
+
+def _read_lines(source: str) -> Read:
+    with _open(source) as file:
+        return parse_rows(file)
+
+
+def _read_array(source: str) -> Read:
+    """A JSON array of objects; or JSON lines, under the suffix `.json`."""
+    with _open(source) as file:
+        text = file.read()
+    if not text.lstrip().startswith("["):
+        return parse_rows(text.splitlines())
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} is not a JSON array: {error}") from None
+    wrong = [f"element {i}: {_not_an_object(row)}" for i, row in enumerate(found) if not isinstance(row, dict)]
+    return [row for row in found if isinstance(row, dict)], wrong
+
+
+def _read_csv(source: str) -> Read:
+    """A file with a header; all values are text."""
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    with _open(source, newline="") as file:
+        reader = csv.DictReader(file, restkey="")
+        try:
+            for row in reader:
+                if "" in row or None in row.values():
+                    problems.append(f"line {reader.line_num}: the header has {len(reader.fieldnames or ())} columns")
+                else:
+                    rows.append(dict(row))
+        except (csv.Error, UnicodeError) as error:
+            raise ConfigError(f"{source} is not CSV: {error}") from None
+    return rows, problems
+
+
+def _read_parquet(source: str) -> Read:
+    arrow = _arrow(source)
+    try:
+        return arrow.parquet.read_table(source).to_pylist(), []
+    except (OSError, arrow.ArrowException) as error:
+        raise ConfigError(f"{source} can't be read: {error}") from None
+
+
+def _read_folder(source: str) -> Read:
+    """A data set that `Dataset.save_to_disk` wrote."""
+    try:
+        with open(os.path.join(source, "state.json"), encoding="utf-8") as file:
+            names = [os.path.basename(part["filename"]) for part in json.load(file)["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        splits = sorted(name for name in os.listdir(source) if os.path.isfile(os.path.join(source, name, "state.json")))
+        hint = f"name one of its splits: {', '.join(splits)}" if splits else "name a file, or what save_to_disk wrote"
+        raise ConfigError(f"{source} is not a Hugging Face data set", hint=hint) from None
+    arrow, rows = _arrow(source), []
+    for name in names:
+        try:
+            with arrow.memory_map(os.path.join(source, name)) as file, arrow.ipc.open_stream(file) as stream:
+                rows += stream.read_all().to_pylist()
+        except (OSError, arrow.ArrowException) as error:
+            raise ConfigError(f"{os.path.join(source, name)} can't be read: {error}") from None
+    return rows, []
+
+
+def _arrow(source: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        hint = "pip install 'agentcore-rl-toolkit[cli]', or write JSONL"
+        raise ConfigError(f"reading {source} needs pyarrow, which is not installed", hint=hint) from None
+    return pyarrow
+
+
+_READERS: dict[str, Callable[[str], Read]] = {
+    ".csv": _read_csv,
+    ".json": _read_array,
+    ".parquet": _read_parquet,
+    "folder": _read_folder,
+}
 
 
 def rows_of(agent: str) -> str:
@@ -49,17 +138,21 @@ def parse_rows(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
         if isinstance(row, dict):
             rows.append(row)
         else:
-            problems.append(f"line {number}: a row is an object, not a {type(row).__name__}")
+            problems.append(f"line {number}: {_not_an_object(row)}")
     return rows, problems
 
 
+def _not_an_object(row: object) -> str:
+    return f"a row is an object, not a {type(row).__name__}"
+
+
 @contextmanager
-def _open(source: str) -> Iterator[TextIO]:
+def _open(source: str, newline: str | None = None) -> Iterator[TextIO]:
     if source == "-":
         yield sys.stdin
         return
     try:
-        file = open(source, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+        file = open(source, encoding="utf-8", errors="surrogateescape", newline=newline)  # noqa: SIM115
     except OSError as error:
         raise ConfigError(f"{source} can't be read: {error.strerror}") from None
     with file:

@@ -49,7 +49,11 @@ class TrainSettings:
     """The settings of every backend."""
 
     agent: str = option("", "an ARN, or the path of an agent (rl_app.py)", alias="agent_runtime_arn")
-    data: str = option("", "a JSONL file, one payload per line", alias="data_path")
+    data: str = option(
+        "",
+        "one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk",
+        alias="data_path",
+    )
     model: str = option("tiny", "a folder, a hub id, or `tiny`, the built-in policy", alias="model_dir")
     output: str = option("runs/train", "the folder for checkpoints, rollouts and metrics")
     store: str | None = option(
@@ -58,7 +62,7 @@ class TrainSettings:
         alias="s3_bucket",
     )
     exp_id: str | None = option(None, "the experiment to store results under (default: output's name and the time)")
-    eval_data: str | None = option(None, "a JSONL file of held-out rows")
+    eval_data: str | None = option(None, "held-out rows, in any format of data")
     steps: int = option(50, "weight updates", alias="num_rollout")
     rows_per_step: int = option(8, "data rows per step")
     n: int = option(8, "rollouts per row: the size of a group")

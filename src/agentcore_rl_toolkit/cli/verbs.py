@@ -16,6 +16,7 @@ from .rollouts import eval, rescore, results, rollout, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
 from .studio import ui
+from .terminal import completion
 
 GROUPS = {
     "runtime": "run agents in sandboxed sessions on this machine",
@@ -43,6 +44,7 @@ VERBS: dict[str, Any] = {
     "deploy": deploy,
     "destroy": destroy,
     "doctor": doctor,
+    "completion": completion,
 }
 
 

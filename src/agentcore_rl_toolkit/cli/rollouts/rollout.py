@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that `rollout` and `eval` share."""
     parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
-    help = "run these JSONL rows, one payload a line; - for stdin (default: rows.jsonl in the agent's folder)"
+    help = (
+        "run these rows: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk; - reads JSONL from "
+        "stdin (default: rows.jsonl in the agent's folder)"
+    )
     parser.add_argument("--data", help=help)
     help = (
         f"put results here: a bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: {STORE})"

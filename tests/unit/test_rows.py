@@ -1,0 +1,72 @@
+"""Data sets in every format that a verb's `--data` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.rows import read_rows
+
+ROWS = [{"prompt": "a, b", "answer": "1"}, {"prompt": "ü\nx", "answer": "2"}]
+
+
+def write(folder: Path, kind: str) -> str:
+    path = folder / f"rows.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, ROWS)))
+    elif kind == "json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif kind == "csv":
+        path.write_text('prompt,answer\n"a, b",1\n"ü\nx",2\n')
+    else:
+        pa = pytest.importorskip("pyarrow")
+        if kind == "parquet":
+            pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(ROWS), path)
+        else:
+            pytest.importorskip("datasets").Dataset.from_list(ROWS).save_to_disk(str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "data_set"])
+def test_a_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
+    assert read_rows(write(tmp_path, kind)) == (ROWS, [])
+    assert read_rows(write(tmp_path / ".." / tmp_path.name, kind), limit=1)[0] == ROWS[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "[1, {", "a.json is not a JSON array"),
+        ("a.json", "[]", "a.json has no rows"),
+        ("a.csv", "prompt,answer\n", "a.csv has no rows"),
+        ("a.parquet", "no", "a.parquet can't be read"),
+        ("a.jsonl", "[1]", "a row is an object, not a list"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_rows(str(tmp_path / name))
+
+
+def test_a_bad_row_is_reported_and_the_others_are_used(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt,answer\na,1\nb\nc,3,4\nd,5\n")
+    rows, problems = read_rows(str(tmp_path / "a.csv"))
+    assert [row["prompt"] for row in rows] == ["a", "d"]
+    assert problems == ["line 3: the header has 2 columns", "line 4: the header has 2 columns"]
+    (tmp_path / "a.json").write_text('[{"a": 1}, 2]')
+    assert read_rows(str(tmp_path / "a.json")) == ([{"a": 1}], ["element 1: a row is an object, not a int"])
+    (tmp_path / "lines.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert read_rows(str(tmp_path / "lines.json"))[0] == [{"a": 1}, {"a": 2}]
+
+
+def test_a_folder_names_its_splits(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a Hugging Face data set\nhint: name a file"):
+        read_rows(str(tmp_path))
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "state.json").write_text("{}")
+    with pytest.raises(ConfigError, match="hint: name one of its splits: train"):
+        read_rows(str(tmp_path))
