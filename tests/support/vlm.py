@@ -132,7 +132,7 @@ class VlmEngine:
         self.requests: list[Any] = []
         self._script = list(script)
         self._processor = image_processor()
-        self._media = self.tokenizer.convert_tokens_to_ids(
+        self.media = self.tokenizer.convert_tokens_to_ids(
             ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
         )
 
@@ -150,7 +150,7 @@ class VlmEngine:
             if planned is not None:
                 token = planned.pop(0)
             else:
-                logits[self._media] = -torch.inf
+                logits[self.media] = -torch.inf
                 token = int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
             ids.append(token)
             yield Sampled([token], [float(logprobs[token])], "stop" if token == end else None)
