@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers.image_utils import load_image
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.gateway import Gateway
@@ -232,6 +233,18 @@ def test_text_that_spells_an_image_token_is_text(folder: Path):
         assert engine.requests[-1].prompt.tolist().count(pad) == 6
 
 
+def test_a_photo_is_turned_as_transformers_turns_it(folder: Path):
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # orientation: a quarter turn
+    Image.open(io.BytesIO(PHOTO)).save(buffer, "JPEG", exif=exif)
+    with running(folder, "green") as (gateway, engine):
+        ask(gateway.open_session(), [user(url_part(buffer.getvalue(), "jpeg"))])
+        sent = Image.open(io.BytesIO(engine.requests[-1].images[0].png()))
+    loaded = load_image(Image.open(buffer))
+    assert sent.size == loaded.size == (100, 200)
+    assert sent.tobytes() == loaded.tobytes()
+
+
 # The record
 
 
@@ -297,11 +310,15 @@ def test_the_gateway_fetches_no_url(folder: Path):
     with running(folder, "ok") as (gateway, engine):
         session = gateway.open_session()
         links = ("http://127.0.0.1:9/x.png", "file:///etc/passwd", "gs://b/x")
-        ask(session, [user(*({"type": "image_url", "image_url": {"url": link}} for link in links), url_part(RED))])
+        system = user("be brief", url_part(RED)) | {"role": "system"}
+        ask(
+            session,
+            [system, user(*({"type": "image_url", "image_url": {"url": link}} for link in links), url_part(RED))],
+        )
         text = processor().tokenizer.decode(engine.requests[-1].prompt.tolist())
         assert text.count("[image omitted: only images sent as data are shown]") == 3
         assert len(engine.requests[-1].images) == 1
-        assert gateway.trajectories(session["session_id"]).fidelity.omitted == {"image": 3}
+        assert gateway.trajectories(session["session_id"]).fidelity.omitted == {"image": 4}
 
 
 # Hostile images
@@ -327,6 +344,7 @@ INVALID = {
     "a bomb": (data_url(bomb(60_000, 60_000)), "can't be read"),
     "too many pixels": (data_url(bomb(5_000, 5_000)), "25000000|5000 × 5000 pixels"),
     "a format that runs programs": (data_url(EPS), "can't be read"),
+    "another format": (data_url(picture("red", kind="BMP")), "can't be read"),
     "text": ("data:text/plain,hello", "without base64"),
     "empty": ("data:image/png;base64,", "can't be read"),
 }
