@@ -4,6 +4,7 @@
     ├── ConfigError             a setting is missing, unknown or malformed   (also a ValueError)
     ├── KeyInvalid              an id or key that could leave its prefix     (also a ValueError)
     ├── RewardInvalid           a reward that is not a finite number         (also a ValueError)
+    ├── JudgeFault              a judge failed, or gave no valid verdict
     ├── NotSerializable         a result value JSON cannot hold              (also a TypeError)
     │   └── ResultTooLarge      a result over the size limit
     ├── StoreError              the store refused; another try fails too
@@ -60,6 +61,14 @@ class KeyInvalid(AgentCoreRLError, ValueError):
 
 class RewardInvalid(AgentCoreRLError, ValueError):
     """A reward that is neither a finite number nor a list of them."""
+
+
+class JudgeFault(AgentCoreRLError):
+    """A judge failed, or gave no valid verdict; `passing` if another try may help."""
+
+    def __init__(self, message: str, *, passing: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.passing = passing
 
 
 class NotSerializable(AgentCoreRLError, TypeError):

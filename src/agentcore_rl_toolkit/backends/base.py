@@ -121,6 +121,10 @@ def lazy_attributes(package: str, homes: Mapping[str, str], extra: str) -> Calla
 
 def check_settings(settings: TrainSettings) -> tuple[str, ...]:
     """Refuse settings that can't work; return notes about the agent and the data."""
+    if isinstance(settings, RolloutSettings) and settings.reward is not None:
+        from ..rollout.signal.rescore import load_reward
+
+        load_reward(settings.reward)
     notes = [_check_agent(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
     if settings.eval_data:
         notes += _check_rows("eval_data", settings.eval_data, 1)

@@ -174,6 +174,9 @@ class RolloutSettings(TrainSettings):
     guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
     guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the failure table trains on")
+    reward: str | None = option(
+        None, "score rollouts on this side, with FILE:NAME or MODULE:NAME, instead of by the agent's rewards"
+    )
     credit: str = option(
         "rollout", "what has an advantage: each rollout, by its last reward, or each turn, by its rewards"
     )
@@ -232,6 +235,8 @@ class RolloutSettings(TrainSettings):
     def rollout_options(self, model: str | None, version: Callable[[], int] = lambda: 0) -> RolloutOptions:
         """The options of this run's rollouts; `version` returns the number of the current weights."""
         from ..rollout import Judge, RolloutOptions, failure_table
+        from ..rollout.signal.rescore import load_reward
+        from ..rollout.signal.scorer import Scorer
 
         judge = Judge(
             table=failure_table(self.failures),
@@ -256,6 +261,7 @@ class RolloutSettings(TrainSettings):
             model=model,
             side_calls=self.side_calls or None,
             judge=judge,
+            score=Scorer(load_reward(self.reward)) if self.reward is not None else None,
             keep_dropped=True,
         )
 

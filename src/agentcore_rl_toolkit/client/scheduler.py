@@ -69,8 +69,8 @@ class JobGroup(ABC, Generic[JobT, OutcomeT]):
     def cancelled(self, job: JobT) -> None:
         """The loop cancelled a rollout because the group is complete."""
 
-    def finished(self) -> None:
-        """No rollout of the group runs or is pending."""
+    def finished(self) -> Awaitable[None] | None:
+        """No rollout of the group runs or is pending. The loop awaits what is still to be done, if anything is."""
 
 
 class Outage:
@@ -174,7 +174,9 @@ class RolloutLoop(Generic[OutcomeT, T]):
         self._startable: list[tuple[int, JobGroup[Any, OutcomeT]]] = []
         """A heap of the open groups that have pending rollouts, the first opened on top."""
         self._running: dict[asyncio.Task[OutcomeT], tuple[JobGroup[Any, OutcomeT], Job[OutcomeT]]] = {}
-        self._done: asyncio.Queue[asyncio.Task[OutcomeT] | None] = asyncio.Queue()
+        self._finishing: set[asyncio.Future[None]] = set()
+        """What groups without rollouts have still to do."""
+        self._done: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
         """Rollouts that have ended; None for a call of `wake()`."""
         self._ready: deque[T] = deque()
         self._results: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
@@ -217,9 +219,10 @@ class RolloutLoop(Generic[OutcomeT, T]):
         except Exception as error:
             ending = error
         finally:
-            for task in self._running:
+            left: list[asyncio.Future[Any]] = [*self._running, *self._finishing]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
             for result in (*self._ready, None if self._closed else ending):
                 self._results.put_nowait(result)
 
@@ -231,13 +234,16 @@ class RolloutLoop(Generic[OutcomeT, T]):
                 await self._room.acquire()
                 self._results.put_nowait(self._ready.popleft())
             self._fill_slots()
-            if not self._running and not self._stays_open:
+            if not self._running and not self._finishing and not self._stays_open:
                 return
             ended = [await self._done.get()]
             while not self._done.empty():
                 ended.append(self._done.get_nowait())
             for task in ended:
-                if task is not None:
+                if task in self._finishing:
+                    self._finishing.discard(task)
+                    task.result()
+                elif isinstance(task, asyncio.Task):
                     self._end(task)
 
     def _fill_slots(self) -> None:
@@ -298,4 +304,8 @@ class RolloutLoop(Generic[OutcomeT, T]):
             self._offer(group)
         else:
             del self._open[group]
-            group.finished()
+            left = group.finished()
+            if left is not None:
+                task_left = asyncio.ensure_future(left)
+                self._finishing.add(task_left)
+                task_left.add_done_callback(self._done.put_nowait)

@@ -59,6 +59,8 @@ class Judge:
     """The number of the current weights."""
     dynamic_sampling: bool = False
     """Drop groups whose rewards are all the same: they teach nothing."""
+    needs_reward: bool = True
+    """False before a complete group is scored."""
     credit: TurnCredit | None = None
     """How rewards by turn are trained on; None if only the last one is."""
 
@@ -79,11 +81,11 @@ class Judge:
 
     def _check(self, rollout: Rollout) -> tuple[Action, str | None]:
         fidelity = rollout.fidelity
-        if rollout.rewards is None:
+        if rollout.rewards is None and self.needs_reward:
             return Action.MASK, NO_REWARD
         if not fidelity.trained:
             return Action.MASK, "nothing to train on"
-        if self.credit is not None and mismatch(rollout):
+        if self.credit is not None and self.needs_reward and mismatch(rollout):
             return Action.MASK, UNMATCHED
         if fidelity.trained < self.min_trained_ratio * fidelity.wanted:
             return Action.MASK, "low fidelity"

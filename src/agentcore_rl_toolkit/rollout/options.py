@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .judge import Judge
+
+if TYPE_CHECKING:
+    from .signal.scorer import Scorer
 
 UNALTERED: Mapping[str, Any] = {
     "top_p": 1.0,
@@ -55,8 +58,17 @@ class RolloutOptions:
     side_calls: Mapping[str, Any] | None = None
     """Which model calls are not trained on (titles, commit messages, memory), e.g. `{"model": "*haiku*"}`."""
     judge: Judge = field(default_factory=Judge)
+    score: Scorer | None = None
+    """Gives rollouts their rewards when their group is complete, instead of the agent."""
+    evaluation: bool = False
+    """Evaluations don't rank: a `score` that compares rollouts with each other leaves the agent's rewards."""
     keep_dropped: bool = False
     """Yield dropped groups too."""
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """What scores a complete group, if anything does."""
+        return None if self.score is None or (self.evaluation and self.score.ranks) else self.score
 
     def __post_init__(self) -> None:
         least = {"n": 1, "max_concurrent_sessions": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}

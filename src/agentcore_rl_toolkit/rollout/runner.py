@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from .failure_causes import Causes
 from .options import RolloutOptions
 from .rollout import Action, Group, Rollout
 from .sample import Sample
+from .signal.scorer import Scorer
 
 logger = logging.getLogger(__name__)
 
@@ -133,11 +134,19 @@ class RolloutRunner:
         """Restart the count of failures in a row."""
         self._failures = 0
 
-    def ended(self, rollout: Rollout, options: RolloutOptions, on_rollout: OnRollout | None) -> None:
-        """Count a rollout; too many failures in a row end the run, and so does too long an outage."""
+    def report(self, rollout: Rollout, on_rollout: OnRollout | None) -> None:
+        """Hand a rollout to those who want to see each."""
         for call in (self._on_rollout, on_rollout):
             if call is not None:
                 call(rollout)
+
+    def ended(self, rollout: Rollout, options: RolloutOptions, on_rollout: OnRollout | None) -> None:
+        """Report and count a rollout."""
+        self.report(rollout, on_rollout)
+        self.count(rollout, options)
+
+    def count(self, rollout: Rollout, options: RolloutOptions) -> None:
+        """Count a rollout's end; too many failures in a row end the run, and so does too long an outage."""
         if rollout.action is Action.STOP:
             raise RolloutsStopped(f"the failure table stops the run at {rollout.status.value}: {rollout.error}")
         if rollout.trained:
@@ -293,6 +302,8 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
         self._trained: list[Rollout] = []
         self._masked: list[Rollout] = []
         self._others: list[Rollout] = []
+        scored_later = self._options.scorer is not None
+        self._judge = replace(self._options.judge, needs_reward=False) if scored_later else self._options.judge
         self._added = self._refills = 0
         for _ in range(self._options.n + self._options.oversample):
             self._add_sample()
@@ -302,7 +313,10 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
         return len(self._trained) >= self._options.n
 
     def ended(self, job: Sample, outcome: Rollout, *, counts: bool) -> None:
-        rollout = replace(self._options.judge.rollout(outcome), group=self._index)
+        rollout = replace(self._judge.rollout(outcome), group=self._index)
+        if rollout.trained and self._options.scorer is not None:
+            self._trained.append(rollout)  # it has ended when it has its reward
+            return
         self._step.runner.ended(rollout, self._options, self._step.on_rollout)
         if rollout.action is Action.REFILL:
             self._others.append(rollout)
@@ -314,12 +328,27 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
         self._others.append(replace(job.given_up(), group=self._index))
         self._step.runner.ended(self._others[-1], self._options, self._step.on_rollout)
 
-    def finished(self) -> None:
+    def finished(self) -> Awaitable[None] | None:
         n, places = self._options.n, [*self._trained, *self._masked]
         chosen = sorted(places[:n], key=lambda rollout: rollout.sample)
-        self._step.finished(
-            Group(self._index, self.input_id, self._payload, tuple(chosen), (*places[n:], *self._others))
-        )
+        others = (*places[n:], *self._others)
+        group = Group(self._index, self.input_id, self._payload, tuple(chosen), others)
+        if self._options.scorer is not None:
+            return self._score(group, self._options.scorer)
+        self._step.finished(group)
+        return None
+
+    async def _score(self, group: Group, scorer: Scorer) -> None:
+        """Score the group; its rollouts have ended then. Those of a group that is given up have no new reward."""
+        try:
+            group = await scorer.score_group(group, self._options.judge)
+        finally:
+            new = {rollout.session_id: rollout for rollout in group.rollouts}
+            for rollout in self._trained:
+                self._step.runner.report(new.get(rollout.session_id, rollout), self._step.on_rollout)
+        for rollout in self._trained:
+            self._step.runner.count(new.get(rollout.session_id, rollout), self._options)
+        self._step.finished(group)
 
     def _refill(self, counts: bool) -> None:
         if counts and self._refills >= self._options.max_refills:

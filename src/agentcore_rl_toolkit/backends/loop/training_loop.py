@@ -193,6 +193,7 @@ class TrainingLoop:
                     self.guards.facts.shared_example = part.key(rollout)
 
             options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
+            options |= {"evaluation": True}
             options["seed"] = self._seed("held-out", step)
             for _ in self.runner.run(mine, on_rollout=keep, **options):
                 pass

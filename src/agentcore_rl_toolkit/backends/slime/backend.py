@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...errors import ConfigError
+from ...rollout.signal.rescore import load_reward
+from ...rollout.signal.scorer import Scorer
 from ...rows import read_rows
 from ..base import TrainingPlan, check_settings, refuse_env, require
 from ..launch import run_trainer
@@ -91,6 +93,9 @@ class SlimeBackend:
         """Checks data, agent, model and flags; GPUs, Megatron and SGLang are checked only by the run itself."""
         refuse_env(settings)
         notes = list(check_settings(settings))
+        if settings.plug == "generate" and settings.reward and Scorer(load_reward(settings.reward)).ranks:
+            hint = "leave plug out, or give a reward of one rollout"
+            raise ConfigError(f"{settings.reward} ranks groups, which with plug=generate slime forms", hint=hint)
         checkout = Checkout.find(settings.slime_dir)
         if not settings.model_type:
             raise ConfigError("model_type is missing", hint="give the name of a script in slime's scripts/models")

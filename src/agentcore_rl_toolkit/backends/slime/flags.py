@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
+from ...rollout.signal.rescore import absolute
 from ..settings import RolloutSettings
 from .rewards import ADVANTAGES
 
@@ -210,6 +211,8 @@ def custom_config(settings: SlimeSettings) -> dict[str, Any]:
     for name in ("agent", "store"):  # Ray's workers have another working directory
         if values[name] and (values[name].startswith(".") or Path(values[name]).exists()):
             values[name] = str(Path(values[name]).resolve())
+    if settings.reward is not None:
+        values["reward"] = absolute(settings.reward)
     names = [spec.name for spec in dataclasses.fields(RolloutSettings) if spec.name not in _NOT_FOR_ROLLOUTS]
     section = {name: values[name] for name in names if values[name] not in (None, {}, ())}
     return {**settings.custom_config, "agentcore": section}

@@ -20,7 +20,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """slime's hook: run the sample's payload and return its rows, or one masked sample if it can't be trained on."""
     resources = open_resources(args)
     asked = {ours: sampling_params.get(slimes) for slimes, ours in _SAMPLING_NAMES.items()}
-    options = rollout_options(args, **asked) | _seed(args, sample, evaluation)
+    options = rollout_options(args, **asked) | _seed(args, sample, evaluation) | {"evaluation": evaluation}
     rollout = await _run_payload(resources, payload_of(sample), options)
     replay = resources.replay
     if rollout is not None and rollout.trained and (evaluation or replay is None or has_routes(rollout, replay)):

@@ -129,7 +129,7 @@ def _run_rows(
         max_tokens=dataset.max_response_len,
     )
     limit = getattr(args, "eval_max_context_len", None) or args.rollout_max_context_len
-    options |= changes | {"oversample": 0, "max_batch_tokens": None, "context_limit": limit}
+    options |= changes | {"evaluation": True, "oversample": 0, "max_batch_tokens": None, "context_limit": limit}
     payloads = [payload_of(row) | dataset.metadata_overrides for row in rows]
     return {group.index: group for group in resources.runner.run(payloads, **options)}
 

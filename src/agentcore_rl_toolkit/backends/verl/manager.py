@@ -185,7 +185,9 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         enforced = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}
         if self._settings.max_tokens is not None:
             enforced["max_tokens"] = self._settings.max_tokens
-        changes: dict[str, Any] = {"n": int(n), "enforced": enforced} | ({"oversample": 0} if validate else {})
+        changes: dict[str, Any] = {"n": int(n), "enforced": enforced} | (
+            {"oversample": 0, "evaluation": True} if validate else {}
+        )
         if self._seeded:
             changes["seed"] = f"{self._settings.seed}/{phase}/{step}/{prompt['index']}"
         group = await self._slots.run_group(dict(prompt["payload"]), on_rollout=part.write, **changes)

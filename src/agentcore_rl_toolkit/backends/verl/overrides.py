@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engine.checkpoints import resolve_model
+from ...rollout.signal.rescore import absolute
 from ..launch import hydra_value, override_key, write_option
 from .environment import UNITS, attention_overrides, core_overrides
 
@@ -172,6 +173,8 @@ def _worker_settings(settings: VerlSettings) -> dict[str, Any]:
         value = getattr(settings, spec.name)
         if spec.name not in {"options", *SETTINGS} and value != spec.default and value != {}:
             values[spec.name] = value
+    if settings.reward is not None:
+        values["reward"] = absolute(settings.reward)
     if settings.agent and settings.image is None and not settings.agent.startswith("arn:"):
         values["agent"] = str(Path(settings.agent).resolve())  # workers may have another working directory
     return values | {"output": str(settings.folder.resolve())}

@@ -1,7 +1,8 @@
 """Check an agent before a run costs money. Each line is ✓, ✗ with a fix, or – with the reason it was skipped.
 
-On this machine: the data, a rollout with a scripted model, and the model's chat template and tool parser against this
-agent, without weights. On AWS, by trying: credentials, bucket, queue, role, image, gateway. Exits with 1 if one failed.
+On this machine: the data, how far a reward agrees with gold rows, a rollout with a scripted model, and the model's chat
+template and tool parser against this agent, without weights. On AWS, by trying: credentials, bucket, queue, role,
+image, gateway. Exits with 1 if one failed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ EXAMPLES = (
     "agentcore-rl doctor my_agent --only data --only agent",
     "agentcore-rl doctor my_agent --gateway-url https://gateway.example.com --json",
 )
-PARTS = ("data", "agent", "model", "aws")
+PARTS = ("data", "judge", "agent", "model", "aws")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context-limit", type=int, help="tokens that the model takes (default: its config's)")
     parser.add_argument("--max-tokens", type=int, default=1024, help="tokens of a reply (default: 1024)")
     parser.add_argument("--conversation", metavar="FILE", help='replay this one: {"messages": […], "tools": […]}')
+    parser.add_argument("--reward", metavar="FILE:NAME", help="compare this reward, a judge's for one, with --gold")
+    parser.add_argument("--gold", metavar="FILE", help="rows in JSONL with their right rewards (default: none)")
     parser.add_argument("--gateway-url", help="check that sessions reach the gateway here (default: none)")
     parser.add_argument("--arn", help="the deployed runtime (default: the one in .agentcore-rl.json)")
     parser.add_argument("--aws", action="store_true", help="check AWS even if the agent is not deployed")

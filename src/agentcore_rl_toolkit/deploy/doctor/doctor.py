@@ -1,4 +1,4 @@
-"""Runs the checks in order: data, agent, model, AWS."""
+"""Runs the checks in order: data, judge, agent, model, AWS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DoctorOptions:
 
     agent: str
     only: tuple[str, ...]
-    """Parts to check, of `data`, `agent`, `model` and `aws`."""
+    """Parts to check, of `data`, `judge`, `agent`, `model` and `aws`."""
     data: str | None = None
     model: str | None = None
     chat_template: str | None = None
@@ -44,6 +44,8 @@ class DoctorOptions:
     conversation: str | None = None
     gateway_url: str | None = None
     arn: str | None = None
+    reward: str | None = None
+    gold: str | None = None
     aws: bool = False
     timeout: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +68,8 @@ def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]
         check, rows = check_rows(data)
     if "data" in options.only:
         yield check
+    if "judge" in options.only and (options.reward or options.gold):
+        yield _check_judge(options)
     if "agent" in options.only or "model" in options.only:
         try:
             path, memory = os.path.join(folder, entry), options.memory_mb
@@ -76,6 +80,14 @@ def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]
         yield from _check_locally(options, source, rows)
     if "aws" in options.only:
         yield from _check_deployment(options, Path(folder), given)
+
+
+def _check_judge(options: DoctorOptions) -> Check:
+    if options.reward is None or options.gold is None:
+        return failed("judge", "a reward is compared with gold rows", "give both --reward and --gold")
+    from .check_judge import check_judge
+
+    return check_judge(options.reward, options.gold)
 
 
 def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows) -> Iterator[Check]:

@@ -40,7 +40,7 @@ class RelativeJudge(RewardFunction):
     def __call__(self, *, responses: Sequence[str], prompt: Any = None, **kwargs: Any) -> list[float]:
         if len(responses) < 2:
             raise JudgeFault(f"a ranking needs at least 2 responses, not {len(responses)}")
-        order = list(range(len(responses)))
+        order = sorted(range(len(responses)), key=lambda place: responses[place])
         digest = hashlib.sha256("\0".join(sorted(responses)).encode(errors="replace")).hexdigest()
         random.Random(digest).shuffle(order)
         known = {} if prompt is None else {"task": prompt}

@@ -44,6 +44,12 @@ def load_reward(spec: str) -> Score:
     return score  # type: ignore[no-any-return]
 
 
+def absolute(spec: str) -> str:
+    """The same function for a process with another working directory."""
+    place, _, name = spec.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else spec
+
+
 def _file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"reward_of_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -61,29 +67,41 @@ def rescore(rollout: Rollout, score: Score) -> Rollout:
     """The rollout with the rewards that `score` gives it; one without a result stays as it is.
 
     `score` is called with the keyword arguments it names: `payload` (the data row), `result` (what the agent returned),
-    `rollout`, `ground_truth` (the row's `answer`), `response_text` (the result's `response`), or any key of the result
-    or the row. One with `**kwargs` gets all of these. A rollout that was left out for its reward is judged again.
+    `rollout`, `ground_truth` (the row's `answer`), `response_text` (the result's `response`, or the last reply), or any
+    key of the result or the row. One with `**kwargs` gets all of these. A rollout that was left out for its reward is
+    judged again.
     """
     if rollout.result is None or rollout.status not in (Status.COMPLETED, Status.REWARD_ERROR):
         return rollout
-    result = rollout.result.get("returned") if rollout.status is Status.REWARD_ERROR else rollout.result
+    rewards = normalize_rewards(score(**wanted(score, known_of(rollout))))
+    scored = replace(rollout, rewards=rewards, status=Status.COMPLETED, error=None)
+    by_reward = rewards is None or rollout.why in (Status.REWARD_ERROR.value, NO_REWARD)
+    return Judge().rollout(scored) if by_reward else scored
+
+
+def known_of(rollout: Rollout) -> dict[str, Any]:
+    """What a reward function may ask for, by name."""
+    result = (rollout.result or {}).get("returned") if rollout.status is Status.REWARD_ERROR else rollout.result
     result = result if isinstance(result, dict) else {}
-    known = {
+    return {
         "ground_truth": rollout.payload.get("answer"),
-        "response_text": result.get("response"),
+        "response_text": result.get("response") or _last_reply(rollout),
         **rollout.payload,
         **result,
         "payload": rollout.payload,
         "result": result,
         "rollout": rollout,
     }
-    rewards = normalize_rewards(score(**_wanted(score, known)))
-    scored = replace(rollout, rewards=rewards, status=Status.COMPLETED, error=None)
-    by_reward = rewards is None or rollout.why in (Status.REWARD_ERROR.value, NO_REWARD)
-    return Judge().rollout(scored) if by_reward else scored
 
 
-def _wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
+def _last_reply(rollout: Rollout) -> str | None:
+    """What the model said last, for an agent whose result has no `response`."""
+    said = rollout.transcript.turns[-1].reply.get("content") if rollout.transcript.turns else None
+    return said if isinstance(said, str) else None
+
+
+def wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
+    """Those of the known values that a reward function takes."""
     parameters = inspect.signature(score).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return known
