@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="TrainSettings")
 
+MOST_RATIO = 2.0
+"""With `async_steps`, where the ratio of the policy to the sampler is truncated."""
+
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -78,7 +81,7 @@ class TrainSettings:
     at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step", "memory_mb")
     at_least_zero: ClassVar[tuple[str, ...]] = ()
     more_than_zero: ClassVar[tuple[str, ...]] = ("timeout", "tps_limit")
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    choices: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
     """The allowed values of a setting."""
 
     def __post_init__(self) -> None:
@@ -88,7 +91,9 @@ class TrainSettings:
         self._check_ranges()
         for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(filter(None, allowed))}, not {getattr(self, name)!r}"
+                )
         if self.n < 2:
             raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
 
@@ -162,12 +167,14 @@ class RolloutSettings(TrainSettings):
     gateway_port: int = option(0, "the gateway's port; 0 picks a free one")
     gateway_url: str | None = option(None, "the gateway's URL for sessions, if different (needed for sessions on AWS)")
     concurrency: int = option(32, "sessions that run at the same time")
-    oversample: int = option(0, "start this many extra rollouts per row, and stop the slowest")
+    oversample: int = option(0, "start this many extra rollouts per row and stop the slowest, which prefers short ones")
     dynamic_sampling: bool = option(False, "replace groups without reward variance by further rows")
     min_trained_ratio: float = option(0.0, "mask rollouts with a lower share of exactly recorded tokens")
     max_rollout_tokens: int | None = option(None, "mask rollouts with more tokens")
     max_batch_tokens: int | None = option(None, "drop the groups of a step that exceed this many tokens")
-    max_staleness: int | None = option(None, "rerun rollouts whose tokens are older than this many updates")
+    max_staleness: int | None = option(
+        None, "rerun rollouts whose tokens are older than this many updates, which prefers short ones"
+    )
     max_failures: int = option(16, "end the run after this many failed rollouts in a row; outages don't count")
     outage_seconds: float = option(300.0, "seconds to wait for a runtime or an engine that is down")
     failures: Mapping[str, str] = option({}, "changes to the failure table, e.g. timeout=train")
@@ -282,12 +289,21 @@ class LoopSettings(SavingSettings):
     """The settings of backends whose training loop runs in this process."""
 
     learning_rate: float = option(1e-5, "the learning rate of the optimizer")
+    async_steps: int = option(
+        0, "start rollouts of up to this many later steps while training runs; 0 waits for each step"
+    )
     lora_rank: int = option(0, "train a LoRA adapter of this rank; 0 trains all weights")
     chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; separate several with commas")
 
-    at_least_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.at_least_zero, "lora_rank")
+    at_least_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.at_least_zero, "lora_rank", "async_steps")
     more_than_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.more_than_zero, "learning_rate")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.async_steps and self.max_staleness is not None:
+            hint = "leave max_staleness out: with async_steps, no rollout starts that could become older than that"
+            raise ConfigError("max_staleness can't be used with async_steps: it throws rollouts away", hint=hint)
 
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:

@@ -178,6 +178,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
         """What groups without rollouts have still to do."""
         self._done: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
         """Rollouts that have ended; None for a call of `wake()`."""
+        self._used, self._used_at = 0.0, 0.0
         self._ready: deque[T] = deque()
         self._results: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -190,6 +191,12 @@ class RolloutLoop(Generic[OutcomeT, T]):
     def wake(self) -> None:
         """Ask `open_group` again."""
         self._done.put_nowait(None)
+
+    def usage(self) -> tuple[float, float]:
+        """The loop's time, and the seconds for which slots have been in use by then, all together."""
+        now = asyncio.get_running_loop().time()
+        self._used, self._used_at = self._used + len(self._running) * (now - self._used_at), now
+        return now, self._used
 
     async def next(self) -> T | None:
         """The next result; None after the last one. Raises what ended the loop."""
@@ -248,6 +255,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
 
     def _fill_slots(self) -> None:
         while len(self._running) < self._slots and (found := self._next_job()) is not None:
+            self.usage()
             task = asyncio.ensure_future(self._run_job(found[1]))
             task.add_done_callback(self._done.put_nowait)
             self._running[task] = found
@@ -283,6 +291,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
         return await job.run()
 
     def _end(self, task: asyncio.Task[OutcomeT]) -> None:
+        self.usage()
         group, job = self._running.pop(task)
         was_complete = group.is_complete
         if not task.cancelled():

@@ -12,6 +12,7 @@ from .rollout import Action, Group, Rollout
 from .run_folder.rollout_files import RolloutWriter, read_rollouts
 from .runner import RolloutRunner, run_rollouts
 from .step_metrics import merge_metrics, step_metrics
+from .stream import RolloutStream
 
 __all__ = [
     "FAILURES",
@@ -23,6 +24,7 @@ __all__ = [
     "Rollout",
     "RolloutOptions",
     "RolloutRunner",
+    "RolloutStream",
     "RolloutWriter",
     "failure_table",
     "merge_metrics",

@@ -85,7 +85,8 @@ class RolloutRunner:
         self.client, self.gateway = client, gateway
         self.options = options or RolloutOptions()
         self._on_rollout = on_rollout
-        self._loop = PrivateLoop("rollouts")
+        self.loop = PrivateLoop("rollouts")
+        """Runs the rollouts of `run`."""
         self._failures = 0
         self._warned_at = float("-inf")
         self.outage = Outage()
@@ -99,12 +100,12 @@ class RolloutRunner:
         **changes: Any,
     ) -> Iterator[Group]:
         """Yield groups as they finish; `on_rollout` and `changes` to the options hold for this call."""
-        running = _Step(self, rows, groups, on_rollout, replace(self.options, **changes)).loop
+        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes)))
         try:
-            while (group := self._loop.run(running.next())) is not None:
+            while (group := self.loop.run(running.next())) is not None:
                 yield group
         finally:
-            self._loop.run(running.close())
+            self.loop.run(running.close())
 
     async def run_async(
         self,
@@ -115,7 +116,7 @@ class RolloutRunner:
         **changes: Any,
     ) -> AsyncIterator[Group]:
         """The same, for `async for`."""
-        running = _Step(self, rows, groups, on_rollout, replace(self.options, **changes)).loop
+        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes)))
         try:
             while (group := await running.next()) is not None:
                 yield group
@@ -128,7 +129,7 @@ class RolloutRunner:
 
     def close(self) -> None:
         """End the thread that rollouts run on."""
-        self._loop.close()
+        self.loop.close()
 
     def failures_reset(self) -> None:
         """Restart the count of failures in a row."""
@@ -162,6 +163,15 @@ class RolloutRunner:
                 hint="run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
             )
 
+    def _open_loop(self, step: Step) -> RolloutLoop[Rollout, Group]:
+        """The loop of one call, which ends with its step."""
+        slots, size = step.options.max_concurrent_sessions, step.options.n + step.options.oversample
+        loop = RolloutLoop[Rollout, Group](
+            slots, step.open_group, outage=self.outage, patience=step.patience, ahead=-(-slots // size) + 1
+        )
+        step.hand_out = loop.hand_out
+        return loop
+
     def _check_outage(self, rollout: Rollout, options: RolloutOptions) -> None:
         """Warn that the infrastructure is down; end the run if it has been for too long."""
         seconds, text = self.outage.seconds(_now()), f"{rollout.status.value}: {rollout.error or 'no error'}"
@@ -175,8 +185,8 @@ class RolloutRunner:
             logger.warning("a rollout lost its session or its engine and runs again: %s", text)
 
 
-class _Step:
-    """One call of `run`: which rows become groups, and which groups are kept."""
+class Step:
+    """The rows of one call of `run`, or of one step: which of them become groups, and which groups are kept."""
 
     def __init__(
         self,
@@ -187,26 +197,28 @@ class _Step:
         options: RolloutOptions,
     ) -> None:
         self.runner, self.on_rollout, self.options = runner, on_rollout, options
+        self.hand_out: Callable[[Group], object] = lambda group: None
+        """Called with each group that is kept, on the loop's thread."""
+        self.over: Callable[[], object] = lambda: None
+        """Called when no group is open and none will be."""
+        self.patience = options.outage_seconds * _PATIENCE
         self._rows, self._wanted = enumerate(rows), groups
+        self._following: tuple[int, dict[str, Any]] | None = None
         self._open = self._kept = self._tokens = 0
         self._is_full = False
-        slots, size = options.max_concurrent_sessions, options.n + options.oversample
-        self.loop = RolloutLoop[Rollout, Group](
-            slots,
-            self._open_group,
-            outage=runner.outage,
-            patience=options.outage_seconds * _PATIENCE,
-            ahead=-(-slots // size) + 1,
-        )
 
-    def _open_group(self) -> _OpenGroup | None:
-        if self._is_full or (self._wanted is not None and self._open + self._kept >= self._wanted):
+    @property
+    def is_over(self) -> bool:
+        """Whether no group is open and none will be."""
+        return not self._open and not self._has_row()
+
+    def open_group(self) -> _OpenGroup | None:
+        """The group of the next row; None while no other may start."""
+        if not self._has_row():
             return None
-        following = next(self._rows, None)
-        if following is None:
-            return None
+        (index, payload), self._following = self._following or (0, {}), None
         self._open += 1
-        return _OpenGroup(self, *following)
+        return _OpenGroup(self, index, payload)
 
     def finished(self, group: Group) -> None:
         """Judge a finished group, and hand it out if it is kept."""
@@ -218,7 +230,16 @@ class _Step:
         if group.dropped is None:
             self._kept, self._tokens = self._kept + 1, self._tokens + group.tokens
         if group.dropped is None or self.options.keep_dropped:
-            self.loop.hand_out(group)
+            self.hand_out(group)
+        if self.is_over:
+            self.over()
+
+    def _has_row(self) -> bool:
+        if self._is_full or (self._wanted is not None and self._open + self._kept >= self._wanted):
+            return False
+        if self._following is None:
+            self._following = next(self._rows, None)
+        return self._following is not None
 
 
 class SharedSlots:
@@ -295,7 +316,7 @@ class _Single:
 class _OpenGroup(JobGroup[Sample, Rollout]):
     """The samples of one row, until enough can be trained on or no refills are left."""
 
-    def __init__(self, step: _Step | _Single, index: int, payload: dict[str, Any]) -> None:
+    def __init__(self, step: Step | _Single, index: int, payload: dict[str, Any]) -> None:
         super().__init__(input_id_of(payload, index))
         self._step, self._options = step, step.options
         self._index, self._payload = index, payload

@@ -42,6 +42,25 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     return metrics | _conduct(groups, everything) | _components(trained)
 
 
+def staleness_metrics(groups: Iterable[Group], step: int) -> dict[str, float]:
+    """How many updates before step `step` its trained tokens were sampled. Versions are the numbers of updates."""
+    ages: Counter[int] = Counter()
+    mixed: list[bool] = []
+    for rollout in (one for group in groups if group.dropped is None for one in group.trained):
+        versions = [(step - int(name), row.loss_mask[a:b].sum()) for row in rollout.rows for name, a, b in row.versions]
+        for age, tokens in versions:
+            ages[age] += int(tokens)
+        mixed.append(len({age for age, tokens in versions if tokens}) > 1)
+    if not ages.total():
+        return {}
+    mean = sum(age * tokens for age, tokens in ages.items()) / ages.total()
+    return {
+        "staleness/mean": mean,
+        "staleness/max": max(age for age, tokens in ages.items() if tokens),
+        "staleness/mixed": statistics.fmean(mixed),
+    }
+
+
 _COUNTS = (
     *("groups/", "rollouts/", "dropped/", "left_out/", "failures/"),
     *("tools/offered/", "tools/called/", "tools/unknown_calls"),
@@ -56,7 +75,7 @@ def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values = [part[name] for part in parts if name in part]
         if name.startswith(_COUNTS) or name == "tokens_per_second":
             merged[name] = sum(values)
-        elif name.endswith("_max"):
+        elif name.endswith(("_max", "/max")):
             merged[name] = max(values)
         else:
             merged[name] = statistics.fmean(values)

@@ -28,6 +28,14 @@ def test_what_must_be_at_least_one(name: str) -> None:
     TrlSettings(**{name: 1})
 
 
+def test_what_runs_ahead_is_bounded_by_admission_only() -> None:
+    with pytest.raises(ConfigError, match="async_steps must be at least 0, not -1"):
+        LoopSettings(async_steps=-1)
+    with pytest.raises(ConfigError, match="max_staleness can't be used with async_steps"):
+        LoopSettings(async_steps=2, max_staleness=2)
+    assert LoopSettings(max_staleness=2).async_steps == 0
+
+
 def test_a_group_of_one_learns_nothing() -> None:
     with pytest.raises(ConfigError, match="n must be at least 2, not 1") as caught:
         TrlSettings(n=1)

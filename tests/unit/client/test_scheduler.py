@@ -145,21 +145,36 @@ def test_a_complete_group_cancels_what_still_runs_and_starts_nothing_more() -> N
     assert [name for name, _ in log.started] == ["a.0", "a.1", "a.2", "a.3", "b.0"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("slots", "size"), [(32, 8), (32, 16), (8, 8), (30, 4)])
-def test_slots_stay_in_use_however_long_the_slowest_rollout_of_a_group_takes(slots: int, size: int, seed: int) -> None:
-    """Lengths are exponential, so the slowest of 8 takes 2.7 times as long as the mean."""
-    log, dice, share = Log(), random.Random(seed), 0.0
+def exponential(dice: random.Random) -> float:
+    return dice.expovariate(0.5)
 
-    def groups() -> Iterator[SleepingGroup]:
+
+def log_normal(dice: random.Random) -> float:
+    """Tools that take 2 s on average, and more than 20 s one time in a hundred."""
+    return dice.lognormvariate(-0.328, 1.429)
+
+
+@pytest.mark.parametrize("lengths", [exponential, log_normal])
+@pytest.mark.parametrize(("slots", "groups", "size"), [(32, 256, 8), (128, 256, 8), (1024, 256, 8), (30, 60, 4)])
+def test_slots_stay_in_use_however_long_the_slowest_rollout_of_a_group_takes(
+    slots: int, groups: int, size: int, lengths: Callable[[random.Random], float]
+) -> None:
+    log, dice, share = Log(), random.Random(0), 0.0
+    jobs = [[lengths(dice) for _ in range(size)] for _ in range(groups)]
+
+    def opened() -> Iterator[SleepingGroup]:
         nonlocal share
-        for number in range(60):
+        for number, seconds in enumerate(jobs):
             log.use(0)
-            share = log.used / (slots * log.since) if log.since else 1.0
-            yield SleepingGroup(str(number), done(*(dice.expovariate(0.01) for _ in range(size))), size, log)
+            share = log.used / (slots * log.since) if log.since > 1e-3 else 1.0
+            yield SleepingGroup(str(number), done(*seconds), size, log)
 
-    assert len(run_groups(slots, groups())) == 60
+    assert len(run_groups(slots, opened())) == groups
+    flat = [seconds for group in jobs for seconds in group]
     assert share >= 0.95
+    assert log.since <= sum(flat) / slots + max(flat)  # as no order can promise less without knowing lengths
+    if len(flat) > 60 * slots:
+        assert log.since <= 1.15 * max(sum(flat) / slots, *flat)
 
 
 def test_the_same_groups_run_in_the_same_order() -> None:
@@ -240,6 +255,26 @@ def test_preparing_comes_first_and_its_failure_is_the_callers() -> None:
         with pytest.raises(KeyError, match="no store"):
             await loop.next()
         assert await loop.next() is None
+
+    run_virtual(use())
+
+
+def test_a_lasting_loop_looks_again_when_it_is_woken_and_counts_how_long_slots_are_in_use() -> None:
+    async def use() -> None:
+        log = Log()
+        groups = [SleepingGroup("a", done(2, 3), 2, log)]
+        loop = RolloutLoop[SleepingJob, str](4, lambda: groups.pop() if groups else None, stays_open=True)
+        waiting = asyncio.ensure_future(loop.next())
+        await asyncio.sleep(10)
+        assert (len(log.started), round(loop.usage()[1], 3)) == (2, 5.0)
+        groups.append(SleepingGroup("b", done(4), 1, log))
+        await asyncio.sleep(10)
+        assert len(log.started) == 2
+        loop.wake()
+        await asyncio.sleep(1)
+        assert (log.started[2:], round(loop.usage()[1], 3)) == ([("b.0", 20.0)], 6.0)
+        await loop.close()
+        assert (await waiting, log.running) == (None, 0)
 
     run_virtual(use())
 

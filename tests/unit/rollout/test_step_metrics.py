@@ -8,6 +8,7 @@ import pytest
 
 from agentcore_rl_toolkit.rollout import Action, merge_metrics, step_metrics
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
+from agentcore_rl_toolkit.rollout.step_metrics import staleness_metrics
 from agentcore_rl_toolkit.types import Status
 from support.rollouts import failed, make_fidelity, make_group, make_rollout, make_row
 
@@ -100,3 +101,15 @@ def test_the_figures_of_several_processes() -> None:
         "fidelity": 0.5,
     }
     assert merge_metrics([one]) == one
+
+
+def test_staleness_counts_trained_tokens_by_the_updates_since() -> None:
+    row = make_row((1,), (2, 3, 4, 5), (1, 0, 1, 1), versions=(("3", 1, 3), ("4", 3, 4), ("5", 4, 5)))
+    fresh = make_row((1,), (2,), versions=(("5", 1, 2),))
+    masked = make_rollout(None, make_row((1,), (2,), versions=(("0", 1, 2),)), action=Action.MASK)
+    groups = [
+        make_group(make_rollout(1.0, row), make_rollout(1.0, fresh), masked),
+        make_group(masked, dropped="no variance"),
+    ]
+    assert staleness_metrics(groups, 5) == {"staleness/mean": 0.75, "staleness/max": 2, "staleness/mixed": 0.5}
+    assert staleness_metrics([], 5) == {}

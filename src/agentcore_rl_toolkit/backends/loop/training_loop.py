@@ -3,6 +3,8 @@
     step k:  rows → sessions → gateway → engine        (weights after k updates)
              rollouts → the run's folder → the trainer → k + 1
 
+With `async_steps`, rollouts of later steps run meanwhile (`steps_ahead.py`).
+
 Several processes may share a run: each runs its part of a step's rows and of the held-out rows.
 """
 
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import signal
 import threading
 import time
@@ -21,8 +22,10 @@ from ...client.evaluation import Outcome, Summary, summarize
 from ...engine import Engine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
 from ...gateway.gateway import Gateway
-from ...rollout import Causes, Group, Rollout, RolloutRunner, merge_metrics, step_metrics
+from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutStream, merge_metrics, step_metrics
 from ...rollout.run_folder import RunPart, RunWriter
+from ...rollout.step_metrics import staleness_metrics
+from ...rollout.stream import Groups
 from ...rows import read_rows
 from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
 from ...studio.guards.facts import row_identity
@@ -31,6 +34,8 @@ from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
 from .report import Report, run_totals
+from .row_order import rows_of_step, with_spares
+from .steps_ahead import StepsAhead
 
 _MOST_EMPTY_STEPS = 3
 """This many steps in a row without anything to train on end the run."""
@@ -80,6 +85,7 @@ class TrainingLoop:
         self._began = time.monotonic()
         self._causes, self._empty_steps = Causes(), 0
         self._part: RunPart | None = None
+        self._ahead: StepsAhead | None = None
 
     def run(
         self,
@@ -116,30 +122,30 @@ class TrainingLoop:
             return self._finish(interrupted=interrupted, decode=tokenizer.decode)
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
-        """Run a step's rows and return one group for each, dropped ones last."""
+        """Run a step's rows and return one group for each, dropped ones last.
+
+        With `async_steps` its rollouts have started before, and `row_order.py` has chosen their rows.
+        """
         began = time.monotonic()
-        self._update_engine(step)
-        self.runner.failures_reset()
-        with self.writer.part("train", step) as part:
-            self._part, groups = part, []
-            progress = self.report.part(f"step {step + 1}", len(rows) * (self.settings.n + self.settings.oversample))
-
-            def write(rollout: Rollout) -> None:
-                part.write(rollout)
-                progress.add(rollout)
-
-            for group in self.runner.run(
-                self._supply(rows, step), groups=len(rows), on_rollout=write, seed=self._seed("train", step)
-            ):
-                part.add_group(group)
-                groups.append(group)
-        self._measure(groups, time.monotonic() - began)
+        groups = self._run_step(rows, step) if not self.settings.async_steps else self._take_step(step)
+        self._measure(groups, step, time.monotonic() - began)
         self._causes.add(groups)
         empty = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
         self._empty_steps = self._empty_steps + 1 if empty else 0
         if self._empty_steps == _MOST_EMPTY_STEPS:
             raise self._nothing_trained(f"nothing could be trained on in {_MOST_EMPTY_STEPS} steps in a row")
         return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: len(rows)]
+
+    def updated(self, step: int) -> None:
+        """With `async_steps`: the weights have had `step` updates. Sample with them, and start what may start now."""
+        if not self.settings.async_steps:
+            return
+        self._update_engine(step)
+        if self._ahead is None:
+            ahead, steps = self.settings.async_steps, self.settings.steps
+            stream = RolloutStream(self.runner)
+            self._ahead = StepsAhead(stream, self._open_step, ahead=ahead, start=step, steps=steps)
+        self._ahead.advance(step)
 
     def add_advantages(self, advantages: Mapping[str, float]) -> None:
         """Note the advantages of the latest step's rollouts, by session."""
@@ -195,8 +201,11 @@ class TrainingLoop:
             options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
             options |= {"evaluation": True}
             options["seed"] = self._seed("held-out", step)
-            for _ in self.runner.run(mine, on_rollout=keep, **options):
-                pass
+            if self._ahead is not None:
+                self._ahead.stream.add(mine, on_rollout=keep, first=True, **options).result()
+            else:
+                for _ in self.runner.run(mine, on_rollout=keep, **options):
+                    pass
         self._add_evaluation(step, rollouts)
 
     # --- the frame ---------------------------------------------------------------------------------------------------
@@ -210,7 +219,9 @@ class TrainingLoop:
     def _train(self, train: Callable[[], None], save: Callable[[], None]) -> bool:
         """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""
         try:
-            train()
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._stop_ahead)
+                train()
         except KeyboardInterrupt:
             previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut a checkpoint in half
             try:
@@ -258,6 +269,47 @@ class TrainingLoop:
         known = {name: getattr(settings, name) for name in (*names, "temperature", "timeout", "lora_rank")}
         return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
 
+    # --- a step's rollouts -------------------------------------------------------------------------------------------
+
+    def _run_step(self, rows: list[dict[str, Any]], step: int) -> list[Group]:
+        """Run them now, with the weights as they are."""
+        self._update_engine(step)
+        self.runner.failures_reset()
+        with self.writer.part("train", step) as part:
+            self._part, groups = part, []
+            progress = self.report.part(f"step {step + 1}", len(rows) * (self.settings.n + self.settings.oversample))
+
+            def write(rollout: Rollout) -> None:
+                part.write(rollout)
+                progress.add(rollout)
+
+            for group in self.runner.run(
+                self._supply(rows, step), groups=len(rows), on_rollout=write, seed=self._seed("train", step)
+            ):
+                part.add_group(group)
+                groups.append(group)
+        return groups
+
+    def _open_step(self, stream: RolloutStream, step: int) -> tuple[RunPart, Groups]:
+        """Start them now, to be taken later."""
+        settings, part = self.settings, self.writer.open_part("train", step)
+        rows = rows_of_step(self.rows, step, settings.rows_per_step, settings.seed)[self._process :: self._processes]
+        supply, seed = self._supply(rows, step), self._seed("train", step)
+        return part, stream.add(supply, groups=len(rows), on_rollout=part.write, seed=seed)
+
+    def _take_step(self, step: int) -> list[Group]:
+        """Wait for those that were started before."""
+        self.updated(step)
+        assert self._ahead is not None
+        self.runner.failures_reset()
+        self._part, groups = self._ahead.take(step)
+        return groups
+
+    def _stop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _nothing_trained(self, problem: str) -> RolloutsStopped:
@@ -275,21 +327,22 @@ class TrainingLoop:
         return rows
 
     def _supply(self, rows: list[dict[str, Any]], step: int) -> Iterator[dict[str, Any]]:
-        """The step's rows; then, with dynamic sampling, random rows to replace dropped groups."""
-        yield from rows
-        if self.settings.dynamic_sampling:
-            dice = random.Random(f"{self.settings.seed}/{step}/{self._process}")
-            for _ in range(2 * len(rows)):
-                yield dice.choice(self.rows)
+        """The step's rows; with dynamic sampling, also random rows to replace dropped groups."""
+        seed = f"{self.settings.seed}/{step}/{self._process}"
+        return with_spares(rows, self.rows, seed) if self.settings.dynamic_sampling else iter(rows)
 
     def _seed(self, phase: str, step: int) -> str:
         """What the seeds of a phase's model calls follow from; each process counts its rows from 0."""
         return f"{self.settings.seed}/{phase}/{step}/{self._process}"
 
-    def _measure(self, groups: Sequence[Group], seconds: float) -> None:
+    def _measure(self, groups: Sequence[Group], step: int, seconds: float) -> None:
+        """`seconds` is how long the trainer waited for the groups."""
         mine = step_metrics(groups) | {"seconds/rollouts": seconds}
         facts = observe(groups, lambda one: "" if self._part is None else self._part.key(one))
         self._facts = [one for part in self._gather(facts) for one in part]
+        if self._ahead is not None:
+            seconds, mine["slots_used"] = self._ahead.measure()
+            mine |= staleness_metrics(groups, step)
         sampled = sum(r.fidelity.sampled for group in groups for r in (*group.rollouts, *group.others))
         mine["tokens_per_second"] = sampled / max(1e-9, seconds)
         self.metrics = merge_metrics(self._gather(mine))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ..base import TrainingPlan, check_settings, require
-from ..settings import LoopSettings, option
+from ..settings import MOST_RATIO, LoopSettings, option
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
 """Those of Tinker's losses that take tokens, the sampler's logprobs, and advantages."""
@@ -25,7 +25,9 @@ class TinkerSettings(LoopSettings):
     lora_rank: int = option(32, "the rank of the adapter")
     base_url: str | None = option(None, "the URL of the service (default: TINKER_BASE_URL, or Tinker's own)")
     tokenizer: str | None = option(None, "the model's tokenizer: a folder or a hub id (default: model)")
-    loss: str = option("importance_sampling", f"one of {', '.join(LOSSES)}")
+    loss: str | None = option(
+        None, f"one of {', '.join(LOSSES)} (default: importance_sampling; with async_steps cispo, which truncates)"
+    )
     per: str = option("token", "what has equal weight in the loss: each token, or each rollout")
     scale_advantages: bool = option(
         True, "divide rollouts' advantages by the standard deviation of their group's rewards"
@@ -33,7 +35,7 @@ class TinkerSettings(LoopSettings):
     ttl_days: float | None = option(None, "how long the service keeps checkpoints (default: forever)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "lora_rank")
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": LOSSES, "per": ("token", "rollout")}
+    choices: ClassVar[Mapping[str, tuple[str | None, ...]]] = {"loss": (None, *LOSSES), "per": ("token", "rollout")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +57,13 @@ class TinkerSettings(LoopSettings):
     @property
     def loss_config(self) -> dict[str, float]:
         """The configuration of the loss."""
-        return {name: float(value) for name, value in self.options.items() if name not in ADAM}
+        given = {name: float(value) for name, value in self.options.items() if name not in ADAM}
+        off_policy = {"clip_low_threshold": 0.0, "clip_high_threshold": MOST_RATIO}
+        return (off_policy if self.async_steps and self.loss_name == "cispo" else {}) | given
+
+    @property
+    def loss_name(self) -> str:
+        return self.loss or ("cispo" if self.async_steps else "importance_sampling")
 
 
 class TinkerBackend:

@@ -4,22 +4,23 @@
              to_examples            groups → Datums
              weights.update         forward_backward, optim_step                      → k + 1
 
+With `async_steps`, step k's groups were sampled with the weights of earlier updates too, and `updated` takes the
+running sessions to the new ones: a model call ends with the weights it began with.
+
 An update is two requests. Ctrl-C waits for both: otherwise the step that the run counts and the step that the weights
 have taken would differ.
 """
 
 from __future__ import annotations
 
-import functools
-import random
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from ...engine.tinker import TinkerEngine
 from ...gateway.render.tokenizer import load_tokenizer
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
+from ..loop.row_order import rows_of_step
 from ..loop.training_loop import TrainingLoop, delay_interrupt
 from .backend import TinkerSettings
 from .convert import to_examples
@@ -87,6 +88,7 @@ class _TinkerRun:
         figures |= {"seconds/update": now - rolled, "step_time": now - began}
         metrics = self.loop.metrics | figures
         self.loop.end_step(self.step, metrics | self.loop.judge(self.step, metrics))
+        self.loop.updated(self.step)
 
     def _save(self) -> None:
         place = self.folder.checkpoint(self.step)
@@ -94,17 +96,3 @@ class _TinkerRun:
             self.weights.save(place, self.step)
             for old in self.folder.checkpoints()[: -self.settings.keep]:
                 self.weights.delete(old)
-
-
-def rows_of_step(rows: Sequence[dict[str, Any]], step: int, count: int, seed: int) -> list[dict[str, Any]]:
-    """A step's rows. Each epoch has all rows in a new random order, which only the seed decides."""
-    chosen = []
-    for place in range(step * count, (step + 1) * count):
-        epoch, at = divmod(place, len(rows))
-        chosen.append(rows[_shuffled(seed, epoch, len(rows))[at]])
-    return chosen
-
-
-@functools.lru_cache(maxsize=2)
-def _shuffled(seed: int, epoch: int, count: int) -> list[int]:
-    return random.Random(f"{seed}/{epoch}").sample(range(count), count)

@@ -62,7 +62,7 @@ class TinkerWeights:
             return figures
         with service_errors("can't train the weights"):
             data, config = [example.datum for example in moving], self._settings.loss_config
-            passed = self._training.forward_backward(data, self._settings.loss, config or None)
+            passed = self._training.forward_backward(data, self._settings.loss_name, config or None)
             stepped = self._training.optim_step(self._adam)  # queued behind it, to save a round trip
             output, optimizer = passed.result(), stepped.result()
         figures |= {f"loss/{name}": float(value) for name, value in output.metrics.items()}

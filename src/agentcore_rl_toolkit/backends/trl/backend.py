@@ -16,7 +16,9 @@ from ..settings import LoopSettings, option
 class TrlSettings(LoopSettings):
     """A run of GRPO with TRL. `options` are fields of its `GRPOConfig`."""
 
-    loss: str = option("dapo", "TRL's loss_type")
+    loss: str | None = option(
+        None, "TRL's loss_type (default: dapo; with async_steps cispo, which truncates the policy's ratio)"
+    )
     vllm: str | None = option(None, "sample with vLLM: `colocate`, or the URL of a server that TRL sends weights to")
     batch_size: int = option(16, "rollouts in one forward and backward pass")
     dtype: str = option("float32", "the type to sample and train in: float32, bfloat16, float16")
@@ -28,6 +30,10 @@ class TrlSettings(LoopSettings):
         "dtype": ("float32", "bfloat16", "float16"),
         "loss": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
     }
+
+    @property
+    def loss_name(self) -> str:
+        return self.loss or ("cispo" if self.async_steps else "dapo")
 
     def __post_init__(self) -> None:
         super().__post_init__()

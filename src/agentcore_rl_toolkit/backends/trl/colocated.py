@@ -34,7 +34,15 @@ class _Stream:
         self.loop = asyncio.get_running_loop()
         self.queue: asyncio.Queue[Sampled | EngineError] = asyncio.Queue()
         self.waiting = Sampled([], [])
+        self.versions: list[tuple[str, int]] = []
+        """Weight versions, and how many tokens each sampled."""
         self.sent = time.monotonic()
+
+    def count(self, tokens: int, version: str) -> None:
+        if self.versions and self.versions[-1][0] == version:
+            version, before = self.versions.pop()
+            tokens += before
+        self.versions.append((version, tokens))
 
     def put(self, item: Sampled | EngineError) -> None:
         with contextlib.suppress(RuntimeError):  # the reader's loop is closed
@@ -206,9 +214,11 @@ class ColocatedEngine:
                 piece.top_logprobs = piece.top_logprobs or []
                 piece.top_logprobs.append({other: value.logprob for other, value in known.items()})
         piece.weight_version = self._version
+        stream.count(len(choice.token_ids), self._version)
         now = time.monotonic()
         if choice.finish_reason is not None:
             piece.finish = choice.finish_reason if choice.finish_reason in ("stop", "length") else "abort"
+            piece.versions = tuple(stream.versions)
             del self._streams[output.request_id]
         elif not stream.request.stream or now - stream.sent < self._interval:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -13,6 +13,7 @@ from trl import GRPOConfig
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...rollout.signal.credit import TurnCredit
+from ..settings import MOST_RATIO
 from .backend import TrlSettings
 
 _DEFAULTS = {
@@ -48,7 +49,7 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         "steps_per_generation": local // batch,
         "gradient_accumulation_steps": local // batch,
         "learning_rate": settings.learning_rate,
-        "loss_type": settings.loss,
+        "loss_type": settings.loss_name,
         "temperature": settings.temperature,
         "gradient_checkpointing": settings.gradient_checkpointing,
         "bf16": settings.dtype == "bfloat16",
@@ -68,7 +69,7 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     for name in sorted(ours.keys() & settings.options.keys()):
         raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
     try:
-        config = GRPOConfig(**_DEFAULTS | dict(settings.options), **ours)
+        config = GRPOConfig(**_DEFAULTS | _truncation(settings) | dict(settings.options), **ours)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of GRPOConfig") from error
     if settings.turn_credit is not None and settings.options.get("scale_rewards") not in (None, False, "none"):
@@ -76,7 +77,25 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
             "scale_rewards has no effect on turns: dividing by a spread would bias them", hint="leave it out"
         )
     check_config(config, settings.turn_credit)
+    if settings.async_steps and config.num_iterations > 1:
+        raise ConfigError(
+            f"num_iterations={config.num_iterations} can't be used with async_steps: rollouts would become older than "
+            "it says",
+            hint="leave one of them out",
+        )
     return config
+
+
+def _truncation(settings: TrlSettings) -> dict[str, Any]:
+    """Where TRL truncates the policy's ratio to the sampler, which may be several updates behind."""
+    if not settings.async_steps:
+        return {}
+    return {"epsilon_high" if settings.loss_name == "cispo" else "delta": MOST_RATIO}
+
+
+def most_ratio(config: GRPOConfig) -> float | None:
+    """The ratio above which the loss truncates it."""
+    return cast("float | None", config.epsilon_high if config.loss_type == "cispo" else config.delta)
 
 
 def _vllm_fields(vllm: str) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._mismatch, self._is_fresh = Mismatch(), False
         self._passed: tuple[torch.Tensor, torch.Tensor | None] | None = None
         """Logprobs and entropies of the latest pass of a loss."""
+        self.most_ratio: float | None = None
+        """Log how the policy differs from the sampler, and the share of tokens whose ratio is above this."""
+        self._ratios: list[torch.Tensor] = []
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
             raise ConfigError(
                 "a group would be split over processes: the rollouts of a step and process must be a multiple of "
@@ -119,16 +122,28 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             logps, entropies = self._passed
             sides = (inputs["sampling_per_token_logps"], logps, entropies)
             self._mismatch.add(*(None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides))
+            if self.most_ratio is not None:
+                ratios = (logps - inputs["old_per_token_logps"]).detach()[mask].exp().double()
+                above = (ratios > self.most_ratio).sum()
+                self._ratios.append(torch.stack([ratios.sum(), above.to(ratios), ratios.new_tensor(len(ratios))]))
         self._passed = None
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training and "loss" in logs:
             parts = gather_object([self._mismatch]) if self.accelerator.num_processes > 1 else [self._mismatch]
-            logs = logs | self.step_metrics | Mismatch.merged(parts).metrics()
+            logs = logs | self.step_metrics | Mismatch.merged(parts).metrics() | self._ratio_metrics()
             logs |= self.judge(self.state.global_step, logs)
             self._mismatch, self._is_fresh = Mismatch(), False
         super().log(logs, start_time)
+
+    def _ratio_metrics(self) -> dict[str, float]:
+        """The mean ratio of the policy to the sampler since the last log, and the share of truncated ones."""
+        if not self._ratios:
+            return {}
+        total, above, count = self.accelerator.reduce(torch.stack(self._ratios).sum(0), reduction="sum").tolist()
+        self._ratios.clear()
+        return {"off_policy/ratio": total / max(count, 1), "off_policy/truncated": above / max(count, 1)}
 
     def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:
         """Add the rows that have no slot, and padding rows, so that the step divides equally in every process."""
@@ -189,12 +204,12 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             extended[name] = _stack(output[name], ours.get(name, []), count, width, fill, left=left)
         extended["prompt_mask"][slots + len(more) :, -1] = 1  # a row that attends to nothing is NaN
         for name in sorted(output.keys() & _RECOMPUTED - ours.keys()):
-            extended[name][slots:, :] = self._logps(extended, slots, reference=name.startswith("ref"))
+            extended[name][slots:, :] = self._score_rows(extended, slots, reference=name.startswith("ref"))
         for name in output.keys() - ours.keys() - _RECOMPUTED - {"advantages", "num_items_in_batch"}:
             raise ConfigError(f"rollouts of several rows can't be trained with TRL's {name}")
         return extended
 
-    def _logps(self, batch: dict[str, Any], start: int, *, reference: bool) -> torch.Tensor:
+    def _score_rows(self, batch: dict[str, Any], start: int, *, reference: bool) -> torch.Tensor:
         """Logprobs of the rows from `start` on, under the policy or the reference, computed as TRL does for slots."""
         model, context = self.model, nullcontext()
         if reference and self.ref_model is not None:

@@ -29,7 +29,8 @@ from ..loop.report import Report
 from ..loop.training_loop import TrainingLoop
 from .backend import TrlSettings
 from .colocated import ColocatedEngine
-from .grpo_config import adapter_config, load_policy, renders_tools, trl_config
+from .grpo_config import adapter_config, load_policy, most_ratio, renders_tools, trl_config
+from .sampling_copy import SamplingCopy
 from .trainer import AgentGRPOTrainer
 
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time
@@ -46,6 +47,7 @@ class TrlRun:
 
     trainer: AgentGRPOTrainer
     engine: Engine
+    _copy: SamplingCopy | None = None
 
     def __init__(self, settings: TrlSettings, report: Report | None = None) -> None:
         self.settings, self.state = settings, PartialState(cpu=settings.device == "cpu")
@@ -88,6 +90,9 @@ class TrlRun:
         )
         self.trainer.add_advantages, self.trainer.judge = self.loop.add_advantages, self.loop.judge
         self.engine = self.open_engine(tokenizer)
+        if settings.async_steps:
+            self.trainer.most_ratio = most_ratio(self.trainer.args)
+            check_logprobs(self.trainer.at_temperature)
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
         return self.loop.run(
             self.engine,
@@ -112,24 +117,32 @@ class TrlRun:
         if settings.vllm is not None:
             trainer.sampler_held = self._gateway_paused
             trainer.at_temperature = trainer.at_temperature or self._server_processes_logprobs()
-            return VllmEngine(settings.vllm)
+            # Frozen replies continue with the new weights; waiting for them would hold up training.
+            return VllmEngine(settings.vllm, pause_mode="keep" if settings.async_steps else "wait")
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             hint = "set vllm=colocate, or vllm=URL of a server"
             raise ConfigError("one process can't sample from a model that is sharded over several", hint=hint)
         trainer.at_temperature = True
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        self._copy = SamplingCopy(policy) if settings.async_steps else None
         return TransformersEngine(
-            trainer.accelerator.unwrap_model(trainer.model),
+            policy if self._copy is None else self._copy.module,
             tokenizer=tokenizer,
             name=settings.model,
             dtype=settings.dtype if settings.dtype != "float32" else None,
             max_batch=settings.concurrency,
             interval=_STREAM_SECONDS,
             at_temperature=True,
+            own_stream=self._copy is not None,
         )
 
     def _update_engine(self, step: int) -> None:
         self.trainer.sync_sampler()
-        if isinstance(self.engine, (TransformersEngine, ColocatedEngine)):
+        if isinstance(self.engine, TransformersEngine) and self._copy is not None:
+            if self.engine.weight_version != str(step):
+                with self.engine.updating(str(step)):
+                    self._copy.update()
+        elif isinstance(self.engine, (TransformersEngine, ColocatedEngine)):
             self.engine.update(str(step))
 
     def _run_groups(self, rows: list[dict[str, Any]], n: int, step: int) -> Sequence[Group]:
@@ -177,6 +190,7 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self._loop.end_step(state.global_step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._loop.updated(state.global_step)
         self._loop.evaluate_if_due(state.global_step)
 
 
@@ -213,6 +227,15 @@ def check_weight_transfer(settings: TrlSettings) -> None:
 def shares_only_gpu(url: str, devices: Path) -> bool:
     """Whether a server at this URL has to use the trainer's GPU; NCCL would wait for minutes, and then fail."""
     return is_loopback(urlsplit(url).hostname or "") and len([*devices.glob("nvidia[0-9]*")]) == 1
+
+
+def check_logprobs(at_temperature: bool) -> None:
+    """Rollouts of earlier weights can only be corrected for by logprobs of the distribution they were sampled from."""
+    if not at_temperature:
+        raise ConfigError(
+            "async_steps needs the sampler's logprobs at its temperature, which this vLLM server doesn't return",
+            hint="start it with --logprobs-mode processed_logprobs, or leave async_steps out",
+        )
 
 
 def _is_complete(checkpoint: Path) -> bool:

@@ -79,8 +79,9 @@ class VllmEngine(ServerEngine):
 
     async def _sample(self, request: SampleRequest, known: Collection[str] = ()) -> AsyncGenerator[Sampled, None]:
         generate = self._uses_generate(request)
-        # Streamed completions leave the routes out, so a request for routes is not streamed.
-        stream = request.stream and (generate or request.routes_from is None)
+        # Streamed completions leave the routes out, so a request for routes is not streamed. A reply that an update
+        # freezes is streamed: at its end, the server doesn't say which of its tokens are of which weights.
+        stream = (request.stream or self._pause_mode == "keep") and (generate or request.routes_from is None)
         path = "/inference/v1/generate" if generate else "/v1/completions"
         body = await self._body(request, stream, known)
         async with aclosing(self.exchange(path, body, stream, lambda events: self._read(events, request))) as items:

@@ -51,7 +51,7 @@ class Decoder:
         self._closing = False
         self._outbox: list[tuple[TokenStream, Sampled | EngineError]] = []
         self._delivered_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="transformers-engine", daemon=True)
         self._thread.start()
 
     # --- from other threads ------------------------------------------------------------------------------------------
@@ -117,6 +117,10 @@ class Decoder:
         self._thread.join()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        with self.runner.stream():
+            self._run()
 
     def _run(self) -> None:
         try:

@@ -57,6 +57,7 @@ class TransformersEngine:
         prefix_bytes: int = 1 << 30,
         interval: float = 0.02,
         at_temperature: bool = False,
+        own_stream: bool = False,
     ) -> None:
         """
         Args:
@@ -76,12 +77,15 @@ class TransformersEngine:
             interval: Seconds between two chunks of a stream; the first and the last come at once.
             at_temperature: Return logprobs of the logits divided by the request's temperature, as trainers compute
                 them.
+            own_stream: On a GPU, sample on a stream of its own, beside other work. Whoever changes the weights in
+                `updating` then has to synchronize the device.
         """
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:
             raise ConfigError("max_batch and prefill_tokens must be at least 1, max_queue at least 0")
         self._model, self._tokenizer, self._name, self._device = model, tokenizer, name, device
         self._dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         self._version, self._max_queue, self._context_length = weight_version, max_queue, context_length
+        self._own_stream = own_stream
         self._limits = DecoderLimits(
             max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval, at_temperature
         )
@@ -203,9 +207,9 @@ class TransformersEngine:
 
     def _load(self) -> Decoder:
         if isinstance(self._model, nn.Module):
-            runner = ModelRunner(self._model, autocast=self._dtype)
+            runner = ModelRunner(self._model, autocast=self._dtype, own_stream=self._own_stream)
         else:
-            runner = ModelRunner(load(self._model, self._device, self._dtype))
+            runner = ModelRunner(load(self._model, self._device, self._dtype), own_stream=self._own_stream)
         if isinstance(self._tokenizer, str | Path):
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._tokenizer))
         return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer)

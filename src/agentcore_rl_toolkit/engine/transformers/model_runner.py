@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def out_of_memory(error: BaseException) -> bool:
 class ModelRunner:
     """A causal language model and what the engine has to know about it."""
 
-    def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None, own_stream: bool = False) -> None:
         if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
             raise ConfigError("prompt and prefix tuning put tokens before the prompt, which this engine can't follow")
         self.model = model
@@ -64,7 +65,7 @@ class ModelRunner:
         self.context_length: int | None = getattr(config, "max_position_embeddings", None)
         self.takes_4d_mask = config._attn_implementation == "sdpa" and not self.has_sliding_window
         self._last_only = "logits_to_keep" in inspect.signature(self.base.forward).parameters
-        self.autocast = autocast
+        self.autocast, self._own_stream = autocast, own_stream
         self._was_training: list[nn.Module] = []
 
     @property
@@ -75,6 +76,16 @@ class ModelRunner:
             value = getattr(config, "eos_token_id", None)
             ids.update([value] if isinstance(value, int) else value or ())
         return frozenset(ids)
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Work on a stream of its own on a GPU, if it was asked for; its small passes go before large ones."""
+        if not self._own_stream or self.device.type != "cuda":
+            yield
+            return
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.stream(torch.cuda.Stream(self.device, priority=-1)):
+            yield
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache) -> Tensor:
         """The logits after the last id of each row."""

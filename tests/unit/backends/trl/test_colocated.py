@@ -127,6 +127,18 @@ def test_a_pause_and_the_trainers_hold_may_overlap(parts: Parts) -> None:
     assert parts.count(later) == 4
 
 
+def test_every_token_keeps_the_version_it_was_sampled_with(parts: Parts) -> None:
+    """Also those that wait to be sent, or are sent at the end only, when the weights change."""
+    parts.llm.pace = 0.01
+    future = parts.sample(40)
+    eventually(lambda: parts.llm.steps >= 5, PATIENCE)
+    with parts.engine.held():
+        before = parts.llm.steps
+        parts.engine.update("1")
+    last = future.result(PATIENCE)[-1]
+    assert last.versions == (("0", before), ("1", 40 - before))
+
+
 @pytest.mark.parametrize("under_way", [False, True])
 def test_a_pause_that_is_cancelled_is_none(parts: Parts, under_way: bool) -> None:
     future = in_step(parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.backends.trl.grpo_config import load_policy, renders_tools
+from agentcore_rl_toolkit.backends.trl.grpo_config import load_policy, most_ratio, renders_tools, trl_config
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.errors import ConfigError
 
@@ -30,3 +31,17 @@ def test_a_template_without_tools_is_found_out(tmp_path: Path):
 def test_a_model_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigError, match="does not contain a model: found nothing"):
         load_policy(TrlSettings(model=str(tmp_path), device="cpu"))
+
+
+def test_asynchronous_runs_truncate_the_ratio_to_the_sampler() -> None:
+    def config(**given: Any) -> Any:
+        return trl_config(TrlSettings(device="cpu", **given))
+
+    assert (config().loss_type, config().delta) == ("dapo", None)
+    for given, loss, bound in (({}, "cispo", 2.0), ({"options": {"epsilon_high": 5.0}}, "cispo", 5.0)):
+        found = config(async_steps=1, **given)
+        assert (found.loss_type, found.epsilon_high, most_ratio(found)) == (loss, bound, bound)
+    found = config(async_steps=1, loss="grpo")
+    assert (found.loss_type, found.delta, most_ratio(found)) == ("grpo", 2.0, 2.0)
+    with pytest.raises(ConfigError, match="num_iterations=2 can't be used with async_steps"):
+        config(async_steps=1, options={"num_iterations": 2})

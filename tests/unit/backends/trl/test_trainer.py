@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("trl")
@@ -429,6 +430,29 @@ def test_a_steps_figures_are_logged_with_trls(tmp_path: Path) -> None:
     assert "failures/timeout" not in trainer.logged[-1]
 
 
+def test_what_is_truncated_is_counted_over_all_trained_tokens(tmp_path: Path) -> None:
+    class Counting(Watched):
+        def __init__(self, *args: Any, **others: Any) -> None:
+            super().__init__(*args, **others)
+            self.most_ratio = 2.0
+
+    def sampled(first: float) -> list[Group]:
+        """The sampler's logprobs are the policy's, but for those of the first rollout's tokens."""
+        rollouts = [*single()[0].rollouts]
+        (row,) = rollouts[0].rows
+        rollouts[0] = replace(rollouts[0], rows=(replace(row, logprobs=row.logprobs + np.float32(first)),))
+        return [make_group(*rollouts)]
+
+    trained = [rollout.rows[0].trained for rollout in single()[0].rollouts]
+    for apart, truncated in ((0.0, 0), (-0.5, 0), (-1.0, trained[0])):
+        trainer = stepped(sampled(apart), tmp_path, kind=Counting, batch=1, loss_type="cispo", epsilon_high=2.0)
+        line = next(line for line in trainer.logged if "loss" in line)
+        ratio = (math.exp(-apart) * trained[0] + sum(trained[1:])) / sum(trained)
+        assert line["off_policy/ratio"] == pytest.approx(ratio, abs=0.03)
+        assert line["off_policy/truncated"] == pytest.approx(truncated / sum(trained))
+    assert "off_policy/ratio" not in next(line for line in stepped(single(), tmp_path).logged if "loss" in line)
+
+
 # What is refused
 
 
@@ -475,6 +499,7 @@ def test_the_pinned_internals_of_trl() -> None:
     hook = getattr(GRPOTrainer, "_generate_and_score_completions", None)
     assert hook is not None, BROKEN
     assert list(inspect.signature(hook).parameters) == ["self", "inputs"], BROKEN
+    assert hasattr(GRPOTrainer, "_get_per_token_logps_and_entropies"), BROKEN
     assert "rollout_func" in inspect.signature(GRPOTrainer.__init__).parameters, BROKEN
     source = inspect.getsource(GRPOTrainer)
     assert "self.rollout_func(prompts, self)" in source, BROKEN

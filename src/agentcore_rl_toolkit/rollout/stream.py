@@ -1,0 +1,114 @@
+"""The rollouts of several steps at the same time, on one set of slots.
+
+Steps are added while others run. A free slot takes the next rollout of the first step that has one, so a rollout that
+takes long holds its slot and keeps no other slot waiting. The order of groups is that in which steps were added; which
+step may start when is its caller's decision.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ..client.scheduler import JobGroup, RolloutLoop
+from ..errors import RolloutCancelled
+from .rollout import Group, Rollout
+from .runner import OnRollout, RolloutRunner, Step
+
+Groups = concurrent.futures.Future[list[Group]]
+
+
+class RolloutStream:
+    """Runs steps on a runner's loop; safe to call from several threads."""
+
+    def __init__(self, runner: RolloutRunner) -> None:
+        self._runner = runner
+        self._steps: dict[Step, Groups] = {}
+        """The steps that are not over, in the order in which they may open groups."""
+        self._ending: BaseException | None = None
+        """Why nothing runs any more."""
+        options = runner.options
+        self.slots = options.max_concurrent_sessions
+        self._loop = RolloutLoop[Rollout, Group](
+            self.slots,
+            self._open_group,
+            outage=runner.outage,
+            patience=Step(runner, (), None, None, options).patience,
+            stays_open=True,
+        )
+        self._watching = runner.loop.submit(self._watch())
+
+    def add(
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        groups: int | None = None,
+        on_rollout: OnRollout | None = None,
+        first: bool = False,
+        **changes: Any,
+    ) -> Groups:
+        """Run rows after those that were added before, or before them if `first` is set.
+
+        The future has the groups in the order in which they finished, and any error that ended the stream; the other
+        arguments are those of `RolloutRunner.run`.
+        """
+        step = Step(self._runner, rows, groups, on_rollout, replace(self._runner.options, **changes))
+        future = Groups()
+        future.set_running_or_notify_cancel()
+        self._runner.loop.loop.call_soon_threadsafe(self._add, step, future, first)
+        return future
+
+    def usage(self) -> tuple[float, float]:
+        """The time, and the seconds for which slots have been in use by then, all together."""
+        return self._runner.loop.run(self._usage())
+
+    def close(self) -> None:
+        """Cancel every rollout that runs, and wait until they have cleaned up."""
+        self._runner.loop.run(self._loop.close())
+        with contextlib.suppress(BaseException):
+            self._watching.result()
+
+    # --- on the runner's loop ----------------------------------------------------------------------------------------
+
+    def _add(self, step: Step, future: Groups, first: bool) -> None:
+        if self._ending is not None:
+            future.set_exception(self._ending)
+            return
+        found: list[Group] = []
+
+        def hand_out(group: Group) -> None:
+            found.append(group)
+
+        step.hand_out = hand_out
+        step.over = lambda: self._steps.pop(step).set_result(found)
+        if step.is_over:
+            future.set_result(found)
+            return
+        self._steps = {step: future} | self._steps if first else self._steps | {step: future}
+        self._loop.wake()
+
+    def _open_group(self) -> JobGroup[Any, Rollout] | None:
+        for step in self._steps:
+            group = step.open_group()
+            if group is not None:
+                return group
+        return None
+
+    async def _usage(self) -> tuple[float, float]:
+        return self._loop.usage()
+
+    async def _watch(self) -> None:
+        """Wait for the loop's end, and tell everyone who waits for a step why it ended."""
+        ending: BaseException = RolloutCancelled("the rollouts were cancelled")
+        try:
+            await self._loop.next()
+        except Exception as error:
+            ending = error
+        finally:
+            self._ending = ending
+            for future in self._steps.values():
+                future.set_exception(ending)
+            self._steps.clear()

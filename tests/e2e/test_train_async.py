@@ -1,0 +1,195 @@
+"""`--async-steps`: rollouts of later steps run while training does, and none is lost, doubled or too old."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.loop.row_order import rows_of_step
+from agentcore_rl_toolkit.backends.trl import train
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
+from agentcore_rl_toolkit.rollout import Rollout, read_rollouts
+from agentcore_rl_toolkit.types import Status
+from support.agent import ASKING
+from support.process import clean_env
+from support.runtime import eventually
+from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
+
+AGENT = (
+    ASKING
+    + """
+import random
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    said = ask(payload)
+    if payload["do"] == "hang" and random.random() < 0.5:
+        time.sleep(300)
+    time.sleep(random.random() / 5)
+    ask(payload)
+    return {"rewards": random.random(), "response": said}
+"""
+)
+ROWS = 5
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an agent, a model and rows."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("parts")
+    tokenizer = make_tokenizer(template=PLAIN_TEMPLATE)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "agent").mkdir()
+    (folder / "agent" / "rl_app.py").write_text(AGENT)
+    for do in ("vary", "hang"):
+        rows = [{"prompt": f"row {n}", "do": do if n == 0 else "vary"} for n in range(ROWS)]
+        (folder / f"{do}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSettings:
+    known: dict[str, Any] = {
+        "agent": str(parts / "agent" / "rl_app.py"),
+        "data": str(parts / f"{do}.jsonl"),
+        "model": str(parts / "model"),
+        "output": str(output),
+        "steps": 4,
+        "rows_per_step": 2,
+        "n": 2,
+        "batch_size": 2,
+        "max_tokens": 6,
+        "learning_rate": 1e-3,
+        "device": "cpu",
+        "concurrency": 6,
+        "save_every": 2,
+        "async_steps": 2,
+    }
+    return TrlSettings(**known | more)
+
+
+def lines(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts_of(output: Path) -> list[list[Rollout]]:
+    """The rollouts of each step."""
+    return [list(read_rollouts(path)) for path in sorted((output / "rollouts").iterdir())]
+
+
+def ages(step: int, rollouts: list[Rollout]) -> set[int]:
+    return {step - int(version) for r in rollouts for row in r.rows for version, _, _ in row.versions}
+
+
+def check_every_row_once(given: TrlSettings) -> None:
+    """Each step has its rows, each of them `n` times, and each step was counted once."""
+    output, rows = Path(given.output), [json.loads(line) for line in Path(given.data).read_text().splitlines()]
+    steps = rollouts_of(output)
+    assert [line["step"] for line in lines(output)] == list(range(1, given.steps + 1))
+    assert len(steps) == given.steps
+    for step, rollouts in enumerate(steps):
+        wanted = Counter(row["prompt"] for row in rows_of_step(rows, step, given.rows_per_step, given.seed))
+        assert Counter(r.payload["prompt"] for r in rollouts) == {name: given.n * k for name, k in wanted.items()}
+    assert len({r.session_id for rollouts in steps for r in rollouts}) == given.steps * given.rows_per_step * given.n
+
+
+def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(parts: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text('{"prompt": "new", "do": "vary"}\n')
+    given = settings(parts, tmp_path / "run", steps=6, eval_data=str(held_out), eval_every=3)
+    summary = train(given, report=Report(given, quiet=True))
+    assert (summary["steps"], summary["trained"], summary["fidelity"]) == (6, 24, 1.0)
+    check_every_row_once(given)
+    found = [ages(step, rollouts) for step, rollouts in enumerate(rollouts_of(tmp_path / "run"))]
+    assert found[0] == {0}
+    assert max(map(max, found)) <= 2
+    assert 1 in found[1]  # two of its rollouts fit beside those of the first step
+    assert min(map(min, found)) >= 0
+    for line, known in zip(lines(tmp_path / "run"), found, strict=True):
+        assert line["staleness/max"] == max(known)
+        assert 0 <= line["staleness/mean"] <= line["staleness/max"] <= 2
+        assert 0 < line["slots_used"] <= 1 + 1e-9
+        assert line["off_policy/ratio"] == pytest.approx(1.0, abs=0.3)
+        assert line["off_policy/truncated"] == 0.0
+        assert line["cispo_clip_ratio"] == 0.0
+    for step in (3, 6):  # held-out rows are run with the weights they are counted for
+        (rollout,) = read_rollouts(tmp_path / "run" / "evaluations" / f"step-{step:06d}.jsonl")
+        assert ages(step, [rollout]) == {0}
+
+
+def test_a_straggler_that_never_ends_costs_its_timeout_once(parts: Path, tmp_path: Path) -> None:
+    """The row comes again in each epoch, and no update but that of its own step waits for it."""
+    given = settings(parts, tmp_path / "run", "hang", steps=5, timeout=6, async_steps=4, n=4, max_failures=99)
+    train(given, report=Report(given, quiet=True))
+    check_every_row_once(given)
+    steps = rollouts_of(tmp_path / "run")
+    late = [r for rollouts in steps for r in rollouts if r.status is Status.TIMEOUT]
+    assert late
+    assert {r.payload["do"] for r in late} == {"hang"}
+    waited = [line["seconds/rollouts"] for line in lines(tmp_path / "run")]
+    assert sum(waited) < 2 * 6 + len(waited)  # they time out together
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_that_is_killed_at_any_moment_trains_on_every_row_as_often(
+    parts: Path, tmp_path: Path, seed: int
+) -> None:
+    given, dice = settings(parts, tmp_path / "run", steps=8, resume=True), random.Random(seed)
+    (tmp_path / "run").mkdir()
+    for kills in range(2):
+        process = start(given, tmp_path / "log")
+        after = dice.randint(1, 5) if not kills else 7
+        eventually(lambda: process.poll() is not None or steps_done(tmp_path / "run") >= after, 100)  # noqa: B023
+        time.sleep(dice.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process = start(given, tmp_path / "log")
+    assert process.wait(100) == 0, (tmp_path / "log").read_text()[-3000:]
+    check_every_row_once(given)
+
+
+def steps_done(output: Path) -> int:
+    path = output / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def start(given: TrlSettings, log: Path) -> subprocess.Popen[bytes]:
+    code = "import sys, json; from agentcore_rl_toolkit.backends.trl import TrlSettings, train\n"
+    code += "train(TrlSettings.from_mapping(json.loads(sys.argv[1])))"
+    known = {name: value for name, value in vars(given).items() if value not in (None, (), {})}
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps(known)],
+            stdout=file,
+            stderr=file,
+            env=clean_env(OMP_NUM_THREADS="1"),
+        )
