@@ -81,7 +81,7 @@ class TrainSettings:
     at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step", "memory_mb")
     at_least_zero: ClassVar[tuple[str, ...]] = ()
     more_than_zero: ClassVar[tuple[str, ...]] = ("timeout", "tps_limit")
-    choices: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The allowed values of a setting."""
 
     def __post_init__(self) -> None:
@@ -90,10 +90,8 @@ class TrainSettings:
             _check_kind(spec.name, getattr(self, spec.name), kinds[spec.name])
         self._check_ranges()
         for name, allowed in self.choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(filter(None, allowed))}, not {getattr(self, name)!r}"
-                )
+            if getattr(self, name) not in (None, *allowed):
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if self.n < 2:
             raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
 

@@ -35,7 +35,7 @@ class TinkerSettings(LoopSettings):
     ttl_days: float | None = option(None, "how long the service keeps checkpoints (default: forever)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "lora_rank")
-    choices: ClassVar[Mapping[str, tuple[str | None, ...]]] = {"loss": (None, *LOSSES), "per": ("token", "rollout")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": LOSSES, "per": ("token", "rollout")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
