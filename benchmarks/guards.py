@@ -1,8 +1,8 @@
 """What guards say: about runs with a known flaw, and about healthy runs with different seeds.
 
-    python benchmarks/guards.py --flaws                       every flaw of tests/support/flawed_runs.py, three steps each
-    python benchmarks/guards.py --healthy 20 --steps 8        the demo's problems, policy and settings, with a lighter agent
-    python benchmarks/guards.py --demo 20 --steps 16          `make demo` itself
+    python benchmarks/guards.py --flaws                  every flaw of tests/support/flawed_runs.py, three steps each
+    python benchmarks/guards.py --healthy 20 --steps 6   the demo's problems, policy and settings, and a lighter agent
+    python benchmarks/guards.py --demo 20 --steps 16     `make demo` itself
 
 Adds to benchmarks/results/guards.json.
 """
@@ -23,9 +23,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "guards.json"
 DEMO = ROOT / "examples" / "strands_math_agent" / "demo.py"
 sys.path.append(str(ROOT / "tests"))
 
-from support.flawed_runs import FLAWS, HEALTHY, train_with  # noqa: E402
-
 from agentcore_rl_toolkit.studio.guards.guards import FILE, read_findings  # noqa: E402
+from support.flawed_runs import FLAWS, HEALTHY, train_with  # noqa: E402
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcore_rl_toolkit import Gateway, RolloutClient
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine

@@ -11,11 +11,10 @@ from typing import Any
 
 from .deploy import build, deploy, destroy, doctor, export, init, serve
 from .gateway import serve as gateway_serve
-from .gateway import show
 from .rollouts import eval, rescore, results, rollout, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
-from .studio import ui
+from .studio import show, ui
 from .terminal import completion
 
 GROUPS = {
@@ -35,10 +34,11 @@ VERBS: dict[str, Any] = {
     "eval": eval,
     "rescore": rescore,
     "runtime": {"serve": runtime_serve, "check": check, "ps": ps, "logs": logs},
-    "gateway": {"serve": gateway_serve, "show": show},
+    "gateway": {"serve": gateway_serve},
     "results": results,
     "export": export,
     "serve": serve,
+    "show": show,
     "ui": ui,
     "build": build,
     "deploy": deploy,

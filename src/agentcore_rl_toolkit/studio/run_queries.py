@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..client.evaluation import Outcome, summarize
+from ..errors import ConfigError
 from ..rollout.run_folder import PHASES, Run
 from ..rollout.run_folder.run_index import ACTIONS, STATUSES
 from ..types import Status
@@ -85,6 +86,34 @@ def visits_of_row(run: Run, row: str, phases: tuple[str, ...] = PHASES) -> Posit
     places = [at for at in run.select(phase=phases).tolist() if row_of(run.text("input_id", at) or "") == row]
     found = np.array(places, np.intp)
     return found[np.lexsort((run.table["sample"][found], run.table["step"][found]))]
+
+
+def find_pair(run: Run, before: str, after: str, row: str | None = None) -> tuple[int, int]:
+    """Two rollouts of one held-out row, each named by a phase, a step's number or a key.
+
+    Without `row`, the row whose reward rose most.
+    """
+    if any("." in name for name in (before, after)):
+        return run.find(before), run.find(after)
+    sides = [_by_row(run, name) for name in (before, after)]
+    shared = [one for one in sides[0] if one in sides[1] and (row is None or one.startswith(row))]
+    if not shared:
+        which = f"row {row!r}" if row is not None else "no held-out row"
+        raise ConfigError(
+            f"{which} has rollouts both {before} and {after}", hint="the phases are before, at_step and after"
+        )
+    rewards = np.nan_to_num(run.table["reward"], nan=0.0)
+    best = max(shared, key=lambda one: rewards[sides[1][one]] - rewards[sides[0][one]])
+    return sides[0][best], sides[1][best]
+
+
+def _by_row(run: Run, name: str) -> dict[str, int]:
+    """The first held-out rollout of each row, at a step or in a phase."""
+    step = int(name) if name.isdecimal() else None
+    found: dict[str, int] = {}
+    for at in run.select(phase=name if step is None else HELD_OUT, step=step).tolist():
+        found.setdefault(row_of(run.text("input_id", at) or ""), at)
+    return found
 
 
 def _split_steps(run: Run) -> Iterator[tuple[str, int, Positions]]:

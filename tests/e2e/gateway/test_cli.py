@@ -1,4 +1,4 @@
-"""`agentcore-rl gateway serve` and `show`, as people use them."""
+"""`agentcore-rl gateway serve`, and `show` of a gateway's log, as people use them."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_show_lists_sessions(recorded: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", "--log", str(recorded)]) == 0
+    assert main(["show", str(recorded)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["session", "state", "turns", "rows", "sampled", "trained", "unbridged"]
     known = {line[0]: line[1:] for line in lines[1:] if line[0] in ("weather", "died", "empty")}
@@ -167,12 +167,12 @@ def test_show_lists_sessions(recorded: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", "weather", "--log", str(recorded)]) == 0
+    assert main(["show", str(recorded), "--rollout", "weather"]) == 0
     out, err = capsys.readouterr()
     for said in (
         "user  how is Paris?", "thinks  Paris first", 'calls  get_weather({"city": "Paris"})', "tool  sunny",
         "assistant  it is sunny", "turn 0: first, from the start", "turn 1: bridge, after turn 0",
-        "result {'reward': 1}",
+        "result  {'reward': 1}",
     ):  # fmt: skip
         assert said in out
     assert out.count("how is Paris?") == 1  # each message once
@@ -190,7 +190,7 @@ def test_show_what_others_wrote(tmp_path: Path, folder: Path, capsys: pytest.Cap
         asker.chat.completions.create(model=MODEL, messages=history, tools=[WEATHER])
         asker.completions.create(model=MODEL, prompt="two plus two\x1b[0m is")
     for more in ([], ["--tokens", "--tokenizer", str(folder)]):
-        assert main(["gateway", "show", "one", "--log", str(tmp_path), *more]) == 0
+        assert main(["show", str(tmp_path), "--rollout", "one", *more]) == 0
         out = capsys.readouterr().out
         assert "\\x1b[2Jhow is\n\tRome?\\r" in out
         assert not {"\x1b", "\x07", "\r"} & set(out)
@@ -200,14 +200,14 @@ def test_show_what_others_wrote(tmp_path: Path, folder: Path, capsys: pytest.Cap
 
 
 def test_show_says_what_is_masked(recorded: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", "died", "--log", str(recorded)]) == 0
+    assert main(["show", str(recorded), "--rollout", "died"]) == 0
     out, err = capsys.readouterr()
     assert "masked: engine_error" in out
     assert "engine_error" in err
 
 
 def test_show_tokens(recorded: Path, folder: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", "weather", "--log", str(recorded), "--tokens", "--tokenizer", str(folder)]) == 0
+    assert main(["show", str(recorded), "--rollout", "weather", "--tokens", "--tokenizer", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "row 0:" in out
     assert "weight 1.000" in out
@@ -219,29 +219,29 @@ def test_show_while_the_gateway_writes(tmp_path: Path, capsys: pytest.CaptureFix
     with gateway([ids("four")], log=tmp_path) as running:
         session = running.open_session(session_id="one")
         client(session).chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}])
-        assert main(["gateway", "show", "one", "--log", str(tmp_path)]) == 0
+        assert main(["show", str(tmp_path), "--rollout", "one"]) == 0
         assert "assistant  four" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing", "--log", "{log}"], "has no session 'nothing'"),
-        (["../x", "--log", "{log}"], "has no session '../x'"),
-        (["--log", "{log}/nowhere"], "is not a folder"),
-        (["weather", "--log", "{log}", "--tokens"], "needs the tokenizer"),
+        (["{log}", "--rollout", "nothing"], "has no session 'nothing'"),
+        (["{log}", "--rollout", "../x"], "has no session '../x'"),
+        (["{log}/nowhere"], "does not exist"),
+        (["{log}", "--rollout", "weather", "--tokens"], "needs the tokenizer"),
     ],
 )
 def test_show_refuses(recorded: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", *[part.format(log=recorded) for part in arguments]]) != 0
+    assert main(["show", *[part.format(log=recorded) for part in arguments]]) != 0
     err = capsys.readouterr().err
     assert said in err
     assert "hint:" in err
 
 
 def test_show_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
-    assert capsys.readouterr() == ("", "the log has no sessions\n")
+    assert main(["show", str(tmp_path)]) == 1
+    assert "has no such results" in capsys.readouterr().err
 
 
 def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]):
@@ -257,12 +257,12 @@ def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture,
     data[(place & (1 << PLACE_BITS) - 1) + 60] ^= 1
     segment.write_bytes(data + bytes(4096))
     (tmp_path / "00000002.turns").mkdir()
-    assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
+    assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert [line.split("  ")[0] for line in shown.out.splitlines()[-2:]] == ["two", "three"]
     assert "open, damaged" in shown.out
     assert "can't be read from byte" in caplog.text
     assert "is not a file" in caplog.text
-    assert main(["gateway", "show", "two", "--log", str(tmp_path)]) == 0
+    assert main(["show", str(tmp_path), "--rollout", "two"]) == 0
     assert "later turns could not be read" in capsys.readouterr().err
-    assert main(["gateway", "show", "one", "--log", str(tmp_path)]) != 0
+    assert main(["show", str(tmp_path), "--rollout", "one"]) != 0

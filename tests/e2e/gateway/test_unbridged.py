@@ -51,11 +51,11 @@ def test_why_a_row_ended_is_counted_said_and_shown(
     warned = [text for text in caplog.messages if "rows instead of" in text]
     assert len(warned) == 1  # of the first session only
     assert warned[0].startswith("session split folds into 3 rows instead of 1: 2 turns: the chat ")
-    assert main(["gateway", "show", "split", "--log", str(tmp_path)]) == 0
+    assert main(["show", str(tmp_path), "--rollout", "split"]) == 0
     out, err = capsys.readouterr()
     assert out.count("not bridged: template_rewrites_history") == 2
     assert "rendered anew: 2 template_rewrites_history" in err
-    assert main(["gateway", "show", "--log", str(tmp_path)]) == 0
+    assert main(["show", str(tmp_path)]) == 0
     listed = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()}
     assert listed["session"] == "unbridged"
     assert listed["split"] == "2"

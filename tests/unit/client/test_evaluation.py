@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.agent.result import Result, ResultBuilder
 from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
-from agentcore_rl_toolkit.cli.terminal.table import format_table
 from agentcore_rl_toolkit.client.evaluation import (
     Comparison,
     Latency,
@@ -26,6 +25,7 @@ from agentcore_rl_toolkit.client.evaluation import (
     summarize,
     t_quantile,
 )
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.types import RolloutId, Status
 

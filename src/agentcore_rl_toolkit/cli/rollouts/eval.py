@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...agent.result import Result, read_result
 from ...client.evaluation import Outcome, Summary, compare, summarize
+from ...common.text_table import format_table
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable
 from ...store import open_store
 from ...types import RolloutId, Status
 from ..flags import say
-from ..terminal.table import format_table
 from . import rollout
 from .model_rollouts import refuse_other_policies, run_with_model
 

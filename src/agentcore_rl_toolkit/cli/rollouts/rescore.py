@@ -12,8 +12,8 @@ import statistics
 from contextlib import closing, nullcontext
 from pathlib import Path
 
+from ...common.text_table import format_table
 from ...errors import ConfigError
-from ..terminal.table import format_table
 
 HELP = "score rollouts with another reward"
 EXAMPLES = (

@@ -6,11 +6,11 @@ import argparse
 import os
 
 from ...agent.result import Result, read_result
+from ...common.text_table import format_table
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable, RewardInvalid
 from ...store import Store, open_store
 from ...types import RolloutId
 from ..flags import say
-from ..terminal.table import format_table
 from .rollout import STORE
 
 HELP = "list the results in a store"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ...common.text_table import format_table
 from ..flags import say
-from ..terminal.table import format_table
 
 HELP = "show which protections hold on this machine"
 EXAMPLES = ("agentcore-rl runtime check",)

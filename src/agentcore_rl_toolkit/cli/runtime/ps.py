@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..terminal.table import format_table
+from ...common.text_table import format_table
 from .logs import add_url_flag, fetch
 
 HELP = "list the sessions of a running runtime"

@@ -222,7 +222,7 @@ def no_variance(run: RunFacts) -> Finding | None:
     groups = [group for step in run.steps for group in scored_groups(step)]
     equal = [group for group in groups if len({one.reward for one in group}) == 1]
     unsolved = [group for group in equal if (group[0].reward or 0.0) < run.top_reward]
-    if len(run.steps) < 3 or len(groups) < 12 or lower_bound(len(unsolved), len(groups)) < 0.6:
+    if len(run.steps) < 3 or len(groups) < 12 or lower_bound(len(unsolved), len(groups)) < 0.5:
         return None
     return Finding(
         f"in {len(unsolved)} of {len(groups)} groups all rollouts have the same reward, below the best one: they teach "
@@ -285,9 +285,10 @@ def copied_answers(run: RunFacts) -> Finding | None:
     copied = next(group for group in reversed(groups) if identical_pairs(group) > 0.2)
     common = Counter(one.text for one in copied).most_common(1)[0][0]
     likely = statistics.fmean(one.probability for group in groups for one in group)
+    seen = statistics.fmean(map(identical_pairs, groups))
     return Finding(
-        f"{statistics.fmean(map(identical_pairs, groups)):.0%} of the pairs of rollouts of one row are identical, token "
-        f"by token, and {likely:.0%} would be by chance: answers are copied, cached, or sampled with a fixed seed",
+        f"{seen:.0%} of the pairs of rollouts of one row are identical, token by token, and {likely:.0%} would be by "
+        "chance: answers are copied, cached, or sampled with a fixed seed",
         next(one.key for one in reversed(copied) if one.text == common),
     )
 

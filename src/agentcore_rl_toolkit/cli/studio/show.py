@@ -1,0 +1,222 @@
+"""Show a run in the terminal: at a glance, its rollouts, or one of them as a conversation or as tokens.
+
+RUN is the folder of a training run, the report of an evaluation, a folder of results, or a gateway's log (`--rollout`
+then takes a session's id). It only reads, so the run may still be training. Colour is for terminals, and `NO_COLOR`
+turns it off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+from ..flags import say
+
+if TYPE_CHECKING:
+    from ...rollout.run_folder import Run
+    from ...studio.terminal.safe_text import Paint
+
+HELP = "show a run in the terminal"
+EXAMPLES = (
+    "agentcore-rl show runs/train",
+    "agentcore-rl show runs/train --step 3 --sort reward --descending --limit 5",
+    "agentcore-rl show runs/train --failed --grep 'Traceback'",
+    "agentcore-rl show runs/train --rollout 0.17 --tokens",
+    "agentcore-rl show runs/train --diff before after",
+    "agentcore-rl show runs/gateway --rollout SESSION --tokens --tokenizer tiny",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_folder", metavar="RUN", help="a run, a report of `eval`, a folder of results, or a gateway's log"
+    )
+    parser.add_argument(
+        "--rollout", metavar="KEY", help="show one rollout: its key, its session's id, or the start of that"
+    )
+    parser.add_argument("--step", type=int, help="list the rollouts of this step (updates of the weights before it)")
+    parser.add_argument(
+        "--row", help="list the rollouts of a data row: its id or the start of it, in the list's column row"
+    )
+    parser.add_argument("--phase", help="list the rollouts of a phase: train, before, at_step, after, eval or rollout")
+    parser.add_argument("--status", help="list the rollouts that ended so, such as timeout")
+    parser.add_argument("--tool", help="list the rollouts that called a tool")
+    parser.add_argument("--failed", action="store_true", help="list failed rollouts, and their causes")
+    parser.add_argument("--grep", metavar="TEXT", help="list the rollouts whose text, result or output contains a text")
+    parser.add_argument("--sort", metavar="COLUMN", help="sort the list, such as by reward or tokens, the lowest first")
+    parser.add_argument("--descending", action="store_true", help="with --sort: the highest first")
+    parser.add_argument("--limit", type=int, help="list at most so many (default: 30)")
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+        help="compare two rollouts of one held-out row: each a phase, a step, or a key (--row chooses the row)",
+    )
+    parser.add_argument(
+        "--tokens", action="store_true", help="with --rollout: show tokens, coloured by mask and logprob"
+    )
+    parser.add_argument("--tokenizer", help="with --tokens: the model's tokenizer (default: the run's model)")
+    parser.add_argument("--json", action="store_true", help="print JSON, one value a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exits with 1 if nothing matches."""
+    from ...studio.terminal.log_view import is_gateway_log
+    from ...studio.terminal.safe_text import Paint
+
+    path, paint = Path(args.run_folder), Paint.for_stream(sys.stdout)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist", hint="name the output folder of `agentcore-rl train`")
+    if path.is_dir() and is_gateway_log(path):
+        return _show_log(args, path, paint)
+    if path.is_file() and path.suffix == ".json":
+        return _show_outcomes(args, path, paint)
+    try:
+        from ...rollout.run_folder import open_run
+
+        opened = open_run(path)
+    except ConfigError:
+        if not path.is_dir():
+            raise
+        return _show_outcomes(args, path, paint)
+    if args.diff:
+        return _show_diff(args, opened, paint)
+    if args.rollout is not None:
+        return _show_rollout(args, opened, paint)
+    wanted = (args.row, args.phase, args.status, args.tool, args.grep, args.sort, args.limit, args.step)
+    if args.failed or any(value is not None for value in wanted):
+        return _show_list(args, opened, paint)
+    return _show_glance(args, opened, paint)
+
+
+def _show_glance(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
+    from ...studio.terminal.run_view import show_run, summarize_run
+
+    known = summarize_run(opened)
+    _print(args, [known], lambda: show_run(known, paint))
+    return 0
+
+
+def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
+    from ...studio.run_queries import row_of
+    from ...studio.terminal.run_view import show_failures, show_list
+
+    limit = 30 if args.limit is None else args.limit
+    if limit < 1:
+        raise ConfigError(f"--limit must be at least 1, not {limit}")
+    known = {"phase": args.phase, "step": args.step, "status": args.status, "tool": args.tool, "text": args.grep}
+    known |= {"sort": args.sort, "descending": args.descending}
+    places = opened.select(**known, failed=True if args.failed else None)
+    if args.row is not None:
+        names = [opened.text("input_id", at) or "" for at in places.tolist()]
+        places = places[[any(one.startswith(args.row) for one in (name, row_of(name))) for name in names]]
+    entries = [opened.entry(at) for at in places.tolist()[:limit]]
+    if not entries:
+        say("no rollout matches")
+        return 1
+
+    def text() -> Iterable[str]:
+        if args.failed:
+            yield from show_failures(opened.causes(places), paint)
+        yield show_list(entries)
+
+    _print(args, [entry.to_dict() for entry in entries], text)
+    if len(places) > limit:
+        say(f"{limit} of {len(places)}; --limit shows more")
+    return 0
+
+
+def _show_rollout(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
+    from ...rollout.run_folder.rollout_files import rollout_fields
+    from ...studio.terminal.conversation_view import show_rollout
+    from ...studio.terminal.log_view import fidelity_text
+    from ...studio.terminal.token_view import show_tokens
+
+    place = opened.find(args.rollout)
+    rollout, entry = opened.rollout(place), opened.entry(place)
+    if args.tokens:
+        decode = _decoder(args.tokenizer or opened.info.get("model"))
+        _print(args, [rollout_fields(rollout)], lambda: show_tokens(rollout.rows, decode, paint))
+    else:
+        _print(args, [entry.to_dict() | rollout_fields(rollout)], lambda: show_rollout(rollout, entry, paint))
+    say(fidelity_text(rollout.fidelity, rollout.fidelity.damaged))
+    return 0
+
+
+def _show_diff(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
+    from ...studio.rollout_diff import diff_rollouts
+    from ...studio.run_queries import find_pair
+    from ...studio.terminal.conversation_view import show_diff
+
+    before, after = find_pair(opened, args.diff[0], args.diff[1], args.row)
+    entries, rollouts = (opened.entry(before), opened.entry(after)), (opened.rollout(before), opened.rollout(after))
+
+    def text() -> Iterable[str]:
+        for mark, entry in zip("-+", entries, strict=True):
+            reward = "none" if entry.reward is None else f"{entry.reward:g}"
+            yield f"{mark * 3} {entry.key}: {entry.phase} step {entry.step}, {entry.status}, reward {reward}"
+        yield from show_diff(*rollouts, paint)
+
+    _print(args, [{"before": entries[0].key, "after": entries[1].key, "messages": diff_rollouts(*rollouts)}], text)
+    return 0
+
+
+def _show_log(args: argparse.Namespace, path: Path, paint: Paint) -> int:
+    from ...studio.terminal.log_view import GatewayLog, fidelity_text, list_sessions, session_fields, show_session
+
+    log = GatewayLog(path)
+    if args.rollout is None:
+        sessions = log.sessions()
+        if sessions:
+            _print(args, sessions, lambda: [list_sessions(sessions)])
+        else:
+            say("the log has no sessions")
+        return 0
+    session, folded = log.open(args.rollout)
+    decode = _decoder(args.tokenizer) if args.tokens else None
+    fields = session_fields(args.rollout, session, folded)
+    _print(args, [fields], lambda: show_session(session, folded, paint, decode))
+    say(fidelity_text(folded.fidelity, session.damaged))
+    return 0
+
+
+def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
+    from ...studio.terminal.result_view import list_outcomes, read_report, read_results, show_outcomes
+
+    outcomes = read_results(path) if path.is_dir() else read_report(path)
+    if args.failed:
+        outcomes = [one for one in outcomes if one["status"] != "completed"]
+    if args.rollout is not None:
+        outcomes = [one for one in outcomes if args.rollout in one["key"]]
+    if not outcomes:
+        raise ConfigError(
+            f"{path} has no such results", hint="name a run's folder, a gateway's log, or a store's folder"
+        )
+    limit = args.limit or 30
+
+    def text() -> Iterable[str]:
+        yield from show_outcomes(str(path), outcomes, paint)
+        yield list_outcomes(outcomes[:limit])
+
+    _print(args, outcomes, text)
+    return 0
+
+
+def _decoder(name: Any) -> Callable[[list[int]], str]:
+    from ...gateway.render.tokenizer import load_tokenizer
+
+    if not name:
+        raise ConfigError("--tokens needs the tokenizer", hint="--tokenizer <a folder or a hub id>")
+    return load_tokenizer(str(name)).decode
+
+
+def _print(args: argparse.Namespace, values: Iterable[Any], text: Callable[[], Iterable[str]]) -> None:
+    """Print values as JSON, or as text."""
+    from ...studio.terminal.run_view import to_json
+
+    for line in map(to_json, values) if args.json else text():
+        print(line)

@@ -1,0 +1,164 @@
+"""`agentcore-rl show`: a run, lists, one rollout, tokens, two rollouts, and text that would harm a terminal."""
+
+from __future__ import annotations
+
+import json
+import pty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
+from agentcore_rl_toolkit.rollout import Rollout
+from agentcore_rl_toolkit.rollout.run_folder import RunWriter
+from agentcore_rl_toolkit.studio.terminal.safe_text import GREENS, RED, Paint
+from agentcore_rl_toolkit.studio.terminal.token_view import show_tokens
+from agentcore_rl_toolkit.types import Status
+from support.rollouts import failed, make_rollout, make_row
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp.exe\u2066\u200f<script>"
+
+
+def said(reply: str, prompt: str = "how many?", tool: str = "") -> Transcript:
+    calls = [{"id": "c", "name": tool, "arguments": '{"expression": "1+1"}'}] if tool else []
+    turn = ReadableTurn(
+        turn=0, before=None, messages=(0,), reply={"content": reply, "reasoning": "", "tool_calls": calls},
+        tools=("calculator",), started=1.0, seconds=0.5, waited=0.0, prompt_tokens=3, sampled_tokens=2, finish="stop",
+        origin="first", unbridged="", masked=None, versions=(("7", 2),), parse_failures=0,
+    )  # fmt: skip
+    return Transcript(({"role": "user", "content": prompt},), (turn,))
+
+
+def rollout(name: str, reward: float, reply: str, **more: Any) -> Rollout:
+    made = make_rollout(reward, input_id=f"00000{more.pop('group', 0)}-{'abcdef01' if 'a' in name else 'bcdef012'}")
+    return replace(made, session_id=name, transcript=said(reply, **more), group=0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step with held-out rows before and after, a failure, hostile text, and a finding."""
+    folder = tmp_path_factory.mktemp("runs") / "train"
+    with RunWriter(folder) as writer:
+        writer.describe(kind="train", model="tiny", agent=f"agent {HOSTILE}")
+        lost = failed(Status.AGENT_ERROR, session_id="lost", input_id="lost", error=f"ValueError: {HOSTILE}")
+        for phase, step, rollouts in (
+            ("before", 0, (rollout("a0", 0.0, "wrong"), rollout("b0", 0.0, "wrong, too"))),
+            ("train", 0, (rollout("a1", 1.0, "two", tool="calculator"), rollout("b1", 0.5, HOSTILE), lost)),
+            ("after", 1, (rollout("a2", 1.0, "right"), rollout("b2", 0.0, "wrong, too"))),
+        ):
+            with writer.part(phase, step) as part:
+                for one in rollouts:
+                    part.write(one)
+    finding = {"guard": "odd", "step": 1, "action": "warn", "problem": f"odd {HOSTILE}", "example": "0.2"}
+    (folder / "guards.jsonl").write_text(json.dumps(finding) + "\n")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "entropy": 0.25, "sampler/kl": 1e-05, "seconds": 2.0}\n')
+    return folder
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["show", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_at_a_glance(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show(capsys, str(run))
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[4][:7] == ["0", "0.750", "0.000", "[0.00,", "0.00]", "3", "1"]
+    assert {"0.250", "1e-05", "2.0"} <= set(lines[4])
+    assert "1 × agent_error: ValueError: " in out
+    assert "step 1  odd: odd" in out
+    assert "--rollout 0.2" in out
+
+
+COMMANDS = ("", "--failed", "--step 0", "--rollout b1", "--rollout b1 --tokens", "--diff 0.2 0.3")
+
+
+@pytest.mark.parametrize("arguments", [*COMMANDS, "--json", "--rollout b1 --json", "--step 0 --json"])
+def test_hostile_text_never_reaches_the_terminal(run: Path, arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show(capsys, str(run), *arguments.split())
+    assert not {c for c in out if not c.isprintable()} - {"\n", "\t"}
+
+
+def test_lists(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def keys(*arguments: str) -> list[str]:
+        return [json.loads(line)["session_id"] for line in show(capsys, str(run), *arguments, "--json").splitlines()]
+
+    assert keys("--step", "0", "--phase", "train") == ["a1", "b1", "lost"]
+    assert keys("--phase", "train", "--sort", "reward", "--limit", "1") == ["b1"]
+    assert keys("--phase", "train", "--sort", "reward", "--descending", "--limit", "1") == ["a1"]
+    assert keys("--failed") == ["lost"]
+    assert keys("--grep", "wrong") == ["a0", "b0", "b2"]
+    assert keys("--tool", "calculator") == ["a1"]
+    assert keys("--row", "bcdef") == ["b0", "b1", "b2"]
+    assert main(["show", str(run), "--grep", "nobody says this"]) == 1
+
+
+def test_one_rollout(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show(capsys, str(run), "--rollout", "a1")
+    assert out.startswith("0.2: train step 0, row 000000-abcdef01, sample 0: completed, reward 1\n── turn 0: first,")
+    assert 'user  how many?\nassistant  two\ncalls  calculator({"expression": "1+1"})\nresult  {' in out
+    assert "weights 7" in out
+
+
+def test_two_rollouts_of_the_row_that_improved_most(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show(capsys, str(run), "--diff", "before", "after")
+    assert out.splitlines()[2:] == ["  user  how many?", "- assistant  wrong", "+ assistant  right"]
+    same = show(capsys, str(run), "--diff", "0", "1", "--row", "bcdef012")
+    assert same.splitlines()[2:] == ["  user  how many?", "  assistant  wrong, too"]
+    assert main(["show", str(run), "--diff", "before", "at_step"]) == 1
+
+
+def test_tokens_without_colour_have_marks(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "⟦" in show(capsys, str(run), "--rollout", "a1", "--tokens", "--tokenizer", str(tiny.path()))
+
+
+def test_tokens_are_coloured_by_mask_and_logprob() -> None:
+    row = make_row([1], [2, 3, 4], mask=[1, 1, 0], logprobs=[-0.01, -5.0, -1.0])
+    _, text = show_tokens([row], lambda ids: f"t{ids[-1]}", Paint(True))
+    assert text == f"t1{GREENS[3]}t2\x1b[0m{GREENS[0]}t3\x1b[0m{RED}t4\x1b[0m"
+    assert list(show_tokens([row], lambda ids: f"t{ids[-1]}", Paint()))[1] == "t1⟦t2t3⟧⟨t4⟩"
+
+
+@contextmanager
+def terminal() -> Iterator[Any]:
+    ours, theirs = pty.openpty()
+    with open(ours, "rb"), open(theirs, "w") as stream:
+        yield stream
+
+
+def test_colour_is_for_terminals_that_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal() as stream, (tmp_path / "file").open("w") as file:
+        assert Paint.for_stream(stream).colour
+        assert not Paint.for_stream(file).colour
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not Paint.for_stream(stream).colour
+
+
+def test_results_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = {
+        "session_id": "s",
+        "input_id": "q",
+        "status": "timeout",
+        "reward": None,
+        "seconds": 1.0,
+        "model": HOSTILE,
+    }
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"outcomes": [outcome, outcome | {"status": "completed", "reward": 1.0}]}))
+    out = show(capsys, str(report))
+    assert "2 results (1 timeout, 1 completed), mean reward 1.000" in out
+    assert not {c for c in out if not c.isprintable()} - {"\n"}
+    for broken in ("[]", "{", '{"outcomes": [1]}'):
+        report.write_text(broken)
+        assert main(["show", str(report)]) == 1
+        assert "is none of what can be shown" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "nowhere")]) == 1
+    assert "does not exist" in capsys.readouterr().err
