@@ -16,6 +16,10 @@ import numpy as np
 
 _WIDEST = 20.0
 """The largest difference of two logprobs that is counted: exp(20) is a ratio of 5e8."""
+_RARE = np.logspace(-12, math.log10(0.5), 256)
+_ENTROPIES = -_RARE * np.log(_RARE) - (1 - _RARE) * np.log1p(-_RARE)
+_VARIANCES = _RARE * (1 - _RARE) * np.log((1 - _RARE) / _RARE) ** 2
+"""Entropy and variance of −logprob of dice with two sides, by the probability of the rarer one."""
 
 
 @dataclass
@@ -31,6 +35,9 @@ class Mismatch:
     surprise: float = 0.0
     """The sum of −logprob − entropy."""
     surprise_squares: float = 0.0
+    """The sum of the squares of these differences."""
+    spread: float = 0.0
+    """Their variance, summed over tokens, as two-sided dice of the same entropy would have it."""
 
     def add(self, sampler: Any, trainer: Any, entropy: Any = None) -> None:
         """Add tokens: both sides' logprobs, and the entropy of the trainer's distribution where it is known."""
@@ -47,6 +54,7 @@ class Mismatch:
             self.entropy += float(spread.sum())
             self.surprise += float(excess.sum())
             self.surprise_squares += float((excess**2).sum())
+            self.spread += float(np.interp(spread, _ENTROPIES, _VARIANCES, right=0.0).sum())
 
     @classmethod
     def merged(cls, parts: Iterable[Mismatch]) -> Mismatch:
@@ -69,5 +77,7 @@ class Mismatch:
         if self.known:
             found["entropy"] = self.entropy / self.known
             found["sampler/surprise"] = self.surprise / self.known
-            found["sampler/surprise_z"] = self.surprise / math.sqrt(self.surprise_squares or 1.0)
+            # Without its rare tokens, a sample of a sharp distribution looks far more certain than it is.
+            variance = max(self.surprise_squares, self.spread) or 1.0
+            found["sampler/surprise_z"] = self.surprise / math.sqrt(variance)
         return found

@@ -29,7 +29,7 @@ from ...rollout.stream import Groups
 from ...rows import read_rows
 from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
 from ...studio.guards.facts import row_identity
-from ...studio.guards.guards import stop_run, write_findings
+from ...studio.guards.guards import report, stop_run
 from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
@@ -169,9 +169,7 @@ class TrainingLoop:
         folder = self.settings.folder
         if self._process == 0:
             self.report.add_step(step, metrics)
-            for one in self._warned:
-                self.report.say(one.text(folder))
-            write_findings(folder, self._warned)
+            report(self._warned, folder, self.report.say)
         stop_run(self._warned, folder)
 
     def evaluate_if_due(self, step: int) -> None:

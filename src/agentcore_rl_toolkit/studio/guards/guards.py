@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,13 @@ def read_findings(path: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError):
             continue
     return found
+
+
+def report(found: Sequence[Warned], folder: Path, say: Callable[[str], None]) -> None:
+    """Write findings to the run's folder, and say them."""
+    write_findings(folder, found)
+    for one in found:
+        say(one.text(folder))
 
 
 def stop_run(found: Sequence[Warned], folder: Path) -> None:
