@@ -42,7 +42,10 @@ def gateway() -> list[str]:
     streams = [(f"{width} streams of 50 tokens/s", cell) for width, cell in found["streams"].items()]
     late = _table(
         ["", *names],
-        [(what, *(_late(cell.get(name, {}), cell["direct"]) for name in names)) for what, cell in (*calls, *streams)],
+        [
+            (what, *(_late(cell[name], cell["direct"]) if name in cell else "–" for name in names))
+            for what, cell in (*calls, *streams)
+        ],
     )
     memory = [(f"KB kept of a turn, sessions from {tokens} tokens", cell) for tokens, cell in found["memory"].items()]
     turns, read, stored = found["turns"], found["read"], found["stored"]
@@ -67,9 +70,10 @@ def gateway() -> list[str]:
     return [
         "## The gateway",
         "`python benchmarks/gateway.py`, with everything on: keys, exact tokens, the log on disk. `rllm` is\n"
-        "rllm-model-gateway 0.1.0, `awslabs` is agentcore-rl-toolkit 0.2.0, each in an environment of its own; nginx\n"
-        "only passes on. 64 at a time on one core, 256 sampled tokens from an engine that answers at once. Prompts\n"
-        "are all different, or those of groups, or of conversations (turns).",
+        "rllm-model-gateway 0.1.0, `awslabs` is agentcore-rl-toolkit 0.2.0, `openenv` is the capture server of\n"
+        "openenv 0.10.0, each in its own environment; nginx only passes on. 64 at a time on one core, 256 sampled\n"
+        "tokens from an engine that answers at once. Prompts are all different, or those of groups, or of\n"
+        "conversations (turns).",
         speed,
         "The slowest of a hundred (p99), against the engine without a gateway. awslabs answers a stream when it has\n"
         "ended.",
