@@ -7,6 +7,7 @@ python benchmarks/figures.py --check    fails if it is out of date
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    sections = [gateway(), fidelity(), templates(), training(), runtime(), client(), install()]
+    sections = [gateway(), fidelity(), templates(), training(), turn_credit(), runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
 
@@ -113,6 +114,33 @@ def fidelity() -> list[str]:
         "clients do. Each sampled token is to be trained once (1.0), in as few rows as can be.",
         _table(["what the client does", "ours", *PEERS], rows),
     ]
+
+
+def turn_credit() -> list[str]:
+    found = _read("turn_credit")
+    task, bias = found["task"], found["bias"]
+    rows = [
+        (
+            name,
+            _steps(statistics.median(steps), task["most_steps"]),
+            ", ".join(_steps(one, task["most_steps"]) for one in steps),
+        )
+        for name, steps in task["steps"].items()
+    ]
+    return [
+        "## Credit by turn",
+        "`python benchmarks/turn_credit.py`: six turns with a reward for each right action. The policy is a table of\n"
+        "logits, not a model; advantages and loss are those of the Tinker backend. Steps until "
+        f"{task['target']:.0%} of actions\nare right, for each seed. `rollout` gets the sum of the rewards, "
+        "`outcome only` a list without `credit=turn`.",
+        _table(["credit", "median", "seeds"], rows),
+        f"The gradient that {bias['rollouts']:,} rollouts estimate is at most {bias['largest']:.1f} standard errors\n"
+        f"from the one that listing every trajectory gives ({bias['rms']:.1f} in the root mean square over weights).",
+    ]
+
+
+def _steps(count: float, most: int) -> str:
+    return f"{count:g}" if count <= most else "never"
 
 
 def templates() -> list[str]:

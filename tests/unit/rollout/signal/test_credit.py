@@ -107,7 +107,7 @@ def test_weights_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 def test_tokens_have_the_advantage_of_their_turn_and_others_none() -> None:
     rows = weighted(
-        make_row([1], [2, 3, 4, 5], [1, 0, 1, 1], turns=[(0, 0, 1), (3, 2, 4)]),
+        make_row([1], [2, 3, 4, 5], [1, 0, 1, 1], turns=[(0, 0, 2), (3, 2, 4)]),
         make_row([1, 2], [6], turns=[(1, 0, 1)]),
     )
     repeated = replace(rows[1], spans=(TurnSpan(0, 1, 2, False, "stop"), *rows[1].spans))  # trained in the other row
