@@ -24,7 +24,7 @@ from aiohttp import web
 from report import percentile, write
 from runtime import free_port
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
 
 AGENT = """

@@ -20,7 +20,7 @@ import torch
 from report import percentile, write
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.engine import IDS, SampleRequest, Sampling
 from agentcore_rl_toolkit.engine.transformers import TransformersEngine
 

@@ -18,8 +18,8 @@ from gateway_parts import Gateway, free_port, gateway, tokenizer
 from report import write
 from sessions import CASES, SCRIPT, Agent, Call, Row, exact, parse
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
 from agentcore_rl_toolkit.common.private_loop import PrivateLoop
+from agentcore_rl_toolkit.common.text_table import format_table
 
 Message = dict[str, Any]
 GATEWAYS = ["ours", "rllm", "awslabs", "awslabs-linear"]

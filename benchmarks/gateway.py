@@ -24,7 +24,7 @@ import gateway_targets
 from gateway_parts import ENGINE_CORE, GATEWAY_CORE, LOAD_CORE, engine, gateway
 from report import ROOT, percentile, write
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 
 LOAD = Path(__file__).with_name("gateway_load.py")
 GATEWAYS = ["ours", "rllm", "awslabs", "openenv", "nginx", "direct"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from report import ROOT, write
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 
 STATEMENTS = {
     "nothing": ("base", "pass"),

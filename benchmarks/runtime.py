@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 from report import percentile, write
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 
 AGENT = """

@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 from sessions import CASES, SCRIPT, TOOLS, Agent, Call, Message, Row, exact, parse
 from template_folders import WRITTEN, shipped, write_folder
 
-from agentcore_rl_toolkit.cli.terminal.table import format_table
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import RenderFault
