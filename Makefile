@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo check check-source check-tests test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+.PHONY: help demo wheel check check-source check-tests test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -14,6 +14,10 @@ SEED   ?= 0
 
 demo: $(VENV)/.demo  ## train the math agent on this machine, in minutes (MODEL=<folder or hub id> for another policy)
 	@$(BIN)/python examples/strands_math_agent/demo.py --output runs/demo --model $(MODEL) --seed $(SEED)
+
+wheel:  ## make a wheel in dist/, to install with PIP_FIND_LINKS=dist
+	@$(PYTHON) -m pip --disable-pip-version-check wheel -q --no-deps -w dist .
+	@ls dist/*.whl
 
 check: $(VENV)/.check  ## lint, types, unit and contract tests, in two minutes and without torch, TRL or Ray
 	@$(MAKE) -j 2 check-source check-tests

@@ -89,7 +89,7 @@ def _script(wanted: Iterable[Block], swaps: dict[str, str]) -> str:
     """The commands of all blocks for one shell, which says when each begins and ends what it started."""
     parts = ["trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
     for block in wanted:
-        name = " ".join(block.code.split()[:2])
+        name = " ".join([word for word in block.code.split() if "=" not in word][:2])
         parts += [f"echo; echo {_MARK} {name} at line {block.line}", _swapped(block.code, swaps)]
     return "\n".join(parts)
 

@@ -179,7 +179,7 @@ def test_deploy_again_and_destroy(world: World, toolkit: Path, capsys: pytest.Ca
     assert runtime["status"] == "READY"
     image = f"{REGISTRY}/{name.replace('_', '-')}:{content_tag(world.agent)}"
     assert runtime["agentRuntimeArtifact"] == {"containerConfiguration": {"containerUri": image}}
-    store = f"s3://results-{name[6:]}/{name}"
+    store = f"s3://results-{name[6:]}"
     environment = dict(runtime["environmentVariables"])
     queue_url = environment.pop("AGENTCORE_RL_SQS_URL")
     assert queue_url.endswith(f"/{name}-queue")
@@ -269,7 +269,7 @@ def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
         ("ecr:GetAuthorizationToken",): "*",
         ("logs:CreateLogGroup", "logs:DescribeLogStreams"): logs,
         ("logs:CreateLogStream", "logs:PutLogEvents"): f"{logs}:log-stream:*",
-        ("s3:GetObject", "s3:PutObject"): f"arn:aws:s3:::results-{name[6:]}/{name}/*",
+        ("s3:GetObject", "s3:PutObject"): f"arn:aws:s3:::results-{name[6:]}/*",
         ("sqs:SendMessage",): "arn:aws:sqs:us-west-2:123456789012:announced",
         "bedrock:InvokeModel": "*",
     }
@@ -365,12 +365,12 @@ def test_codebuild_builds_where_no_engine_answers(world: World, capsys: pytest.C
     codebuild = world.client("codebuild")
     (project,) = codebuild.batch_get_projects(names=[f"agentcore-rl-{name}"])["projects"]
     assert (project["environment"]["type"], project["environment"]["privilegedMode"]) == ("ARM_CONTAINER", True)
-    assert project["source"]["location"] == f"{bucket}/{name}/.build/source.zip"
+    assert project["source"]["location"] == f"{bucket}/.build/source.zip"
     assert len(codebuild.list_builds_for_project(projectName=project["name"])["ids"]) == 1
     role = project["serviceRole"].rpartition("/")[2]
     policy = world.client("iam").get_role_policy(RoleName=role, PolicyName="agentcore-rl-toolkit")["PolicyDocument"]
     resources = {statement["Sid"]: statement["Resource"] for statement in policy["Statement"]}
-    assert resources["Source"] == f"arn:aws:s3:::{bucket}/{name}/.build/source.zip"
+    assert resources["Source"] == f"arn:aws:s3:::{bucket}/.build/source.zip"
     assert resources["Push"].endswith(f":repository/{name.replace('_', '-')}")
     tag = content_tag(world.agent)
     world.client("ecr").put_image(repositoryName=name.replace("_", "-"), imageManifest=manifest(tag), imageTag=tag)
@@ -483,7 +483,7 @@ def test_every_service_that_refuses_is_named_with_its_permission(
             assert hint in capsys.readouterr().err
         assert deploy("--no-trial") == 0  # each time it came further, and what it was told is kept
         (runtime,) = world.control.runtimes.values()
-        assert runtime["environmentVariables"]["AGENTCORE_RL_S3_BUCKET"] == f"s3://{bucket}/{name}"
+        assert runtime["environmentVariables"]["AGENTCORE_RL_S3_BUCKET"] == f"s3://{bucket}"
         with monkeypatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL_ECR", url)
             assert destroy() == 1
@@ -503,7 +503,7 @@ def test_every_service_that_refuses_is_named_with_its_permission(
         (["deploy", "--name", "my-agent"], "'my-agent' is not a valid runtime name"),
         (["deploy", "--repository", "Mine"], "'Mine' is not a valid ECR repository name"),
         (["deploy", "--bucket", "No_Bucket"], "'No_Bucket' is not a valid bucket name"),
-        (["deploy", "--env", "A"], "--env A: the value is missing"),
+        (["deploy", "--env", "A"], "--env A: the variable is not set in this shell"),
         (["deploy", "--policy", "nowhere.json", "--dry-run"], "hint: write an IAM policy"),
         (["deploy", "--subnet", "subnet-1", "--dry-run"], "a VPC needs both"),
     ],

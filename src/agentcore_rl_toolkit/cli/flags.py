@@ -39,7 +39,7 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="call the runtime this (default: the folder's name)")
     parser.add_argument("--region", help="work in this AWS region (default: AWS_REGION, in the environment or in .env)")
     parser.add_argument("--bucket", help="store results in this bucket (default: agentcore-rl-<account>-<region>)")
-    parser.add_argument("--prefix", help="store results under this key (default: the runtime's name)")
+    parser.add_argument("--prefix", help="store results under this key (default: none in a --bucket, else the name)")
     parser.add_argument(
         "--repository", help="push the image to this ECR repository (default: ECR_REPO_NAME, or the runtime's name)"
     )

@@ -82,7 +82,7 @@ def read_settings(folder: Path, state: State, given: Mapping[str, Any]) -> Deplo
         if value:
             values.setdefault(name, tuple(value) if isinstance(value, list) else value)
     values.setdefault("name", re.sub(r"\W+", "_", folder.resolve().name).strip("_")[:48])
-    values.setdefault("prefix", values["name"])
+    values.setdefault("prefix", "" if values.get("bucket") else values["name"])  # s3_bucket=BUCKET then works as it is
     values.setdefault("repository", values["name"].lower().replace("_", "-").strip("-"))
     settings = DeploySettings(folder=folder, **values)
     _check(settings)

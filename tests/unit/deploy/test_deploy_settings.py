@@ -36,12 +36,12 @@ def test_the_next_deploy_reuses_what_was_given(folder: Path) -> None:
     known = settings(folder, bucket="b-1", environment={"A": "1"}, subnets=("s",), account="123456789012")
     assert known.to_keep() == {
         "name": "My_Agent",
-        "bucket": "b-1",
-        "prefix": "My_Agent",
+        "bucket": "b-1",  # at its root, so that a client that names the bucket alone finds the results
         "repository": "my-agent",
         "environment": {"A": "1"},
         "subnets": ("s",),
     }
+    assert settings(folder, State(folder / "x", settings={"prefix": "old"}), bucket="b-1").prefix == "old"
     state = State(folder / "x", settings=known.to_keep())
     assert settings(folder, state, environment={"B": "2", "A": ""}).environment == {"B": "2"}
 

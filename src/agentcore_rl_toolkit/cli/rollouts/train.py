@@ -19,6 +19,7 @@ from typing import Any
 
 from ...backends.base import Backend, find, names
 from ...backends.settings import TrainSettings
+from ...common.env_file import read_env
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...rows import rows_of
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _try_agent(settings: TrainSettings) -> bool:
     """Run one row through an agent on this machine, with a script in place of the model; whether that works."""
-    if settings.agent.startswith("arn:") or settings.data == "-":
+    if not settings.agent or settings.agent.startswith("arn:") or settings.data == "-":
         return True
     from ...deploy.doctor.doctor import DoctorOptions, run_checks
 
@@ -96,11 +97,25 @@ def read_train_arguments(
     file_names = {ours: name for name, ours in backend.settings.aliases().items() if name in in_file}
     renamed = {file_names.get(name, name): value for name, value in given.items()}  # so that it replaces the file's
     settings = backend.settings.from_mapping(in_file | renamed)
-    if not settings.agent:
-        raise ConfigError("agent is missing", hint="agentcore-rl train AGENT --data rows.jsonl")
+    settings = _with_environment(settings)
+    if not settings.agent and getattr(settings, "container_uri", None) is None:
+        hint = "agentcore-rl train AGENT --data rows.jsonl, or set AGENTCORE_AGENT_ARN"
+        raise ConfigError("agent is missing", hint=hint)
     if not settings.data:
         settings = dataclasses.replace(settings, data=rows_of(settings.agent))
     return backend, settings, dry_run
+
+
+def _with_environment(settings: TrainSettings) -> TrainSettings:
+    """The runtime and the bucket of AGENTCORE_AGENT_ARN and AGENTCORE_S3_BUCKET, in the environment or .env, where no
+    agent is named."""
+    known = {**read_env(Path()), **os.environ}
+    arn, bucket = known.get("AGENTCORE_AGENT_ARN"), known.get("AGENTCORE_S3_BUCKET")
+    if not settings.agent and arn:
+        settings = dataclasses.replace(settings, agent=arn)
+    if settings.agent.startswith("arn:") and settings.store is None and bucket:
+        settings = dataclasses.replace(settings, store=bucket)
+    return settings
 
 
 def parser_for(backend: Backend) -> argparse.ArgumentParser:

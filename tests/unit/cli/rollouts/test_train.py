@@ -124,7 +124,10 @@ def test_a_file_that_is_wrong_is_refused(
 
 def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--data", "rows.jsonl"]) == 1
-    assert "error: agent is missing\nhint: agentcore-rl train AGENT" in capsys.readouterr().err
+    assert (
+        "error: agent is missing\nhint: agentcore-rl train AGENT --data rows.jsonl, or set AGENTCORE_AGENT_ARN"
+        in capsys.readouterr().err
+    )
     assert main(["train", "rl_app.py"]) == 1
     assert "error: --data is missing, and rl_app.py is not a folder\nhint: name a JSONL" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 1
@@ -197,3 +200,28 @@ def test_other_verbs_still_refuse_what_they_do_not_know(capsys: pytest.CaptureFi
             main(args)
         assert caught.value.code == 2
         assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+
+
+ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/mine"
+
+
+def test_the_runtime_and_its_bucket_come_from_the_environment_or_env_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(f"AGENTCORE_AGENT_ARN={ARN}\nAGENTCORE_S3_BUCKET=in-file\n")
+    given = read_train_arguments("rllm", None, ["--data", "rows.jsonl"])[1]
+    assert (given.agent, given.store) == (ARN, "in-file")
+    monkeypatch.setenv("AGENTCORE_S3_BUCKET", "in-shell")
+    assert read_train_arguments("rllm", None, ["--data", "rows.jsonl"])[1].store == "in-shell"
+    assert read_train_arguments("rllm", None, ["--data", "rows.jsonl", "--store", "mine"])[1].store == "mine"
+    local = read_train_arguments("trl", None, ["rl_app.py", "--data", "rows.jsonl"])[1]
+    assert (local.agent, local.store) == ("rl_app.py", None)  # sessions on this machine store results on it
+
+
+def test_verl_needs_no_agent_if_an_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:dev"
+    flags = ["--data", "rows.jsonl", "--agent-name", "mine", "--container-uri", image]
+    settings = read_train_arguments("verl", None, flags)[1]
+    assert (settings.agent, settings.image.name, settings.image.uri) == ("", "mine", image)
