@@ -26,7 +26,7 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    sections = [gateway(), fidelity(), templates(), training(), turn_credit(), runtime(), client(), install()]
+    sections = [gateway(), fidelity(), templates(), training(), gpu(), turn_credit(), runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
 
@@ -113,6 +113,65 @@ def fidelity() -> list[str]:
         "`python benchmarks/fidelity.py`: a session of six turns with tools, whose client does to the history what\n"
         "clients do. Each sampled token is to be trained once (1.0), in as few rows as can be.",
         _table(["what the client does", "ours", *PEERS], rows),
+    ]
+
+
+_GPU_STEPS = {
+    "steps-trl": "TRL alone, with Transformers' `generate`",
+    "steps-trl_vllm": "TRL alone, with vLLM in its process",
+    "steps-colocate": "ours, `--vllm colocate`",
+    "steps-engine": "ours, the engine in this process",
+}
+_GPU_SAMPLERS = {
+    "sample-vllm": "vLLM",
+    "sample-vllm_seeded": "vLLM, a seed with each request",
+    "sample-generate": "Transformers' `generate`",
+    "sample-engine": "our engine for Transformers",
+    "sample-generate_batch": "Transformers' `generate_batch` (continuous batching)",
+}
+
+
+def gpu() -> list[str]:
+    found = _read("gpu")
+    cases, versions = found["cases"], found["versions"]
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("verl", "vllm", "trl", "transformers", "torch"))
+    steps = [
+        (title, f"{cases[name]['step_s']:.1f}", f"{cases[name]['tokens_per_rollout']:.0f}")
+        for name, title in _GPU_STEPS.items()
+        if "step_s" in cases.get(name, {})
+    ]
+    samplers = [
+        (title, f"{cases[name]['seconds']:.2f}", str(cases[name]["tokens_per_s"]))
+        for name, title in _GPU_SAMPLERS.items()
+        if "seconds" in cases.get(name, {})
+    ]
+    return [
+        "## On a GPU",
+        f"`make bench-gpu`, on one {found['gpu'].partition(',')[0]} with {packages}, {cases['verl-sync']['date']}.\n"
+        "The math agent with the built-in policy through verl: 8 rows × 8 rollouts a step, each of two conversations.",
+        _table(["", ""], _verl_rows(cases)),
+        "A step of 128 rollouts with up to 128 tokens each, and a model of Qwen3-0.6B's shape with made weights. Ours\n"
+        "runs 128 sessions of the agent beside it, with about 1.6 s of CPU each on 16 cores; TRL alone has no agent.",
+        _table(["", "seconds", "tokens of a rollout"], steps),
+        "The same model, sampling alone: 128 sequences of 128 tokens.",
+        _table(["", "seconds", "tokens/s"], samplers),
+    ]
+
+
+def _verl_rows(cases: dict[str, Any]) -> list[tuple[str, str]]:
+    sync, resumed, ended, lora = (cases[f"verl-{name}"] for name in ("sync", "resume", "async", "lora"))
+    before, after = ended["gpu_mib_before_and_after"]
+    left = f"{ended['seconds_to_end']:.0f}; {len(ended['processes_left'])}; {after - before}"
+    return [
+        (f"held-out reward before and after {sync['steps']} steps", f"{sync['before']:.2f} → {sync['after']:.2f}"),
+        ("rows of a rollout; trained ÷ sampled tokens", f"{sync['rows_per_rollout']:.0f}; {sync['fidelity']:.1f}"),
+        ("groups of each rollout worker", ", ".join(map(str, sync["groups_of_workers"].values()))),
+        ("seconds of a step; of its sampling", f"{sync['step_s']:.1f}; {sync['generate_s']:.1f}"),
+        ("largest mean difference of probabilities, sampler and trainer", f"{sync['probability_difference']:.4f}"),
+        ("resumed until step; loaded by Transformers as", f"{resumed['steps']}; {resumed['transformers_loads']}"),
+        ("`colocate_async`, seconds of a step", f"{ended['step_s']:.1f}"),
+        ("Ctrl-C there: seconds to end; processes left; MiB left on the GPU", left),
+        ("LoRA", lora.get("error") or f"{lora['step_s']:.1f} s a step"),
     ]
 
 
