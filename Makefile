@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo wheel check check-source check-tests test test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+.PHONY: help demo wheel check check-source check-tests test chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,9 +32,15 @@ check-tests: $(VENV)/.check
 	$(BIN)/python -m pytest -n 4 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
 
 # In the order of the folders the long files come first, so that both workers end together.
-test: lint .venv-verl/.verl  ## lint, type-check and test
+test: lint chromium .venv-verl/.verl  ## lint, type-check and test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(TEST_VERL)
+
+# The tests of pages need it. Where it can't be installed, they are skipped and say so.
+chromium: $(VENV)/.dev  ## install Chromium for the tests of the page, where apt-get and root are there
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& echo "installing Chromium …" && { apt-get -qq update; apt-get -qq install -y --no-install-recommends chromium >/dev/null; }; } \
+		|| echo "no Chromium: the tests of the page are skipped (apt-get install chromium as root)"
 
 # No engine of verl's runs on a CPU: real verl up to there, with a scripted server client.
 TEST_VERL := .venv-verl/bin/python -m pytest -c tests/real_verl/pytest.ini tests/real_verl

@@ -68,10 +68,12 @@ def read_rows(run: Run, phases: tuple[str, ...] = ("train",), solved_at: float |
     A visit solves the row if its mean reward is at least `solved_at`: by default half of the highest reward.
     """
     bound = solved_threshold(run) if solved_at is None else solved_at
-    visits: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for at in run.select(phase=phases).tolist():
-        visits[row_of(run.text("input_id", at) or "")][int(run.table["step"][at])].append(at)
-    return [_row_figures(run, row, by_step, bound) for row, by_step in visits.items()]
+    places = run.select(phase=phases)
+    rows, numbers = _rows_of(run, places)
+    visits: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for at, row, step in zip(places.tolist(), numbers.tolist(), run.table["step"][places].tolist(), strict=True):
+        visits[row][step].append(at)
+    return [_row_figures(run, rows[row], by_step, bound) for row, by_step in visits.items()]
 
 
 def solved_threshold(run: Run) -> float:
@@ -83,8 +85,9 @@ def solved_threshold(run: Run) -> float:
 
 def visits_of_row(run: Run, row: str, phases: tuple[str, ...] = PHASES) -> Positions:
     """The rollouts of a data row, by step and sample."""
-    places = [at for at in run.select(phase=phases).tolist() if row_of(run.text("input_id", at) or "") == row]
-    found = np.array(places, np.intp)
+    places = run.select(phase=phases)
+    rows, numbers = _rows_of(run, places)
+    found = places[numbers == rows.index(row)] if row in rows else places[:0]
     return found[np.lexsort((run.table["sample"][found], run.table["step"][found]))]
 
 
@@ -164,10 +167,19 @@ def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None,
     rewards = np.nan_to_num(run.table["reward"][chosen], nan=0.0, posinf=0.0, neginf=0.0)
     if phase in HELD_OUT:
         rewards = np.where(run.table["status"][chosen] == _COMPLETED, rewards, 0.0)
-    names = (run.text("input_id", at) or "" for at in chosen.tolist())
-    made = [Outcome(row_of(n), "", Status.COMPLETED, float(r), None) for n, r in zip(names, rewards, strict=True)]
-    summary = summarize(made)
+    rows, numbers = _rows_of(run, chosen)
+    means = np.bincount(numbers, rewards, len(rows)) / np.bincount(numbers, minlength=len(rows))
+    summary = summarize(Outcome(row, "", Status.COMPLETED, float(m), None) for row, m in zip(rows, means, strict=True))
     return summary.reward, summary.interval
+
+
+def _rows_of(run: Run, places: Positions) -> tuple[list[str], Positions]:
+    """The data rows of some rollouts, and which of them each rollout is of."""
+    keys = run.table["writer"][places].astype(np.int64) << 32 | run.table["input_id"][places]
+    _, firsts, of_each = np.unique(keys, return_index=True, return_inverse=True)
+    rows: dict[str, int] = {}
+    numbers = [rows.setdefault(row_of(run.text("input_id", at) or ""), len(rows)) for at in places[firsts].tolist()]
+    return [*rows], np.array(numbers, np.intp)[of_each]
 
 
 def _group_figures(run: Run, places: list[int]) -> dict[str, Any]:

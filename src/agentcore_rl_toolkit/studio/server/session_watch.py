@@ -14,10 +14,12 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from ...errors import ConfigError
 from ...gateway.gateway import ADMIN_KEY
-from ...runtime.base import TOKEN_VARIABLE
+from ...runtime.base import SESSION_HEADER, TOKEN_VARIABLE
+from ...runtime.local.agent_source import ARN_PREFIX
 from .clipped_values import Clipper
 
 _LARGEST = 4 << 20
@@ -43,9 +45,13 @@ class SessionWatch:
 
     async def stop(self, session: str) -> dict[str, Any]:
         """Stop a session."""
-        header = {"X-Amzn-Bedrock-AgentCore-Runtime-Session-Id": session}
-        path = "/runtimes/any/stopruntimesession"
-        await self._fetch("POST", self._need_runtime(), path, _bearer(TOKEN_VARIABLE) | header)
+        url, headers = self._need_runtime(), _bearer(TOKEN_VARIABLE)
+        listed = json.loads((await self._fetch("GET", url, "/sessions", headers))[0])["sessions"]
+        agent = next((one["agent"] for one in listed if one["session_id"] == session), None)
+        if agent is None:
+            raise ConfigError(f"no session {session!r} runs at {url}")
+        path = f"/runtimes/{quote(ARN_PREFIX + agent, safe='')}/stopruntimesession"
+        await self._fetch("POST", url, path, headers | {SESSION_HEADER: session})
         return {"stopped": session}
 
     async def _ask_runtime(self) -> dict[str, Any] | None:
@@ -78,9 +84,13 @@ class SessionWatch:
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as client,
-                client.request(method, url + path, headers=headers) as response,
+                client.request(method, URL(url + path, encoded=True), headers=headers) as response,
             ):
-                data = await response.content.read(_LARGEST)
+                data = b""
+                async for piece in response.content.iter_chunked(1 << 16):
+                    data += piece
+                    if len(data) > _LARGEST:
+                        raise ConfigError(f"{url}{path} answered more than {_LARGEST} bytes")
                 if response.status >= 400:
                     raise ConfigError(f"{url} answered {response.status}: {data[:300].decode(errors='replace')}")
                 return data, dict(response.headers)

@@ -34,7 +34,7 @@ function rowLine(run, row, range) {
 export async function showRow(view, page) {
   const { run, parts } = page, data = await get("row", { run, row: parts[3] });
   const range = rewardRange(data.rollouts), marked = [];
-  const go = h("a.button", { "aria-disabled": "true" }, "choose two to compare");
+  const go = h("a.button", null, "choose two to compare");
   const choose = (key, on) => {
     const at = marked.indexOf(key);
     if (on && at < 0) marked.push(key); else if (!on && at >= 0) marked.splice(at, 1);

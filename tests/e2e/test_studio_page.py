@@ -1,0 +1,413 @@
+"""The page in a real browser: a run trained here, one being written, and one whose rollouts attack the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from agentcore_rl_toolkit.backends.trl import train
+from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
+from agentcore_rl_toolkit.gateway.record.conversation import Transcript
+from agentcore_rl_toolkit.rollout import Rollout
+from agentcore_rl_toolkit.rollout.run_folder import Run, RunWriter, open_run
+from support.agent import PROLOGUE
+from support.chromium import chromium
+from support.gateway import gateway, ids
+from support.process import clean_env
+from support.rollouts import failed, make_rollout
+from support.runtime import eventually, local_runtime, needs_sandbox
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
+
+AGENT = (
+    PROLOGUE
+    + """
+import json, random, urllib.request
+
+TOOL = {"type": "function", "function": {"name": "calculator", "description": "Evaluate an arithmetic expression.",
+    "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}}}
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    settings = payload["_rollout"]
+    messages = [{"role": "system", "content": "Solve the math problem step by step."},
+                {"role": "user", "content": payload["prompt"]}]
+    for turn in range(2):
+        body = {"model": settings["model_id"], "messages": messages, "tools": [TOOL]}
+        request = urllib.request.Request(settings["base_url"] + "/chat/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            reply = json.load(response)["choices"][0]["message"]
+        messages.append(reply)
+        for call in reply.get("tool_calls") or ():
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": "42"})
+        if not reply.get("tool_calls"):
+            break
+    if payload["prompt"].startswith("Break"):
+        raise ValueError("broken on purpose")
+    return {"rewards": random.random(), "response": reply["content"]}
+"""
+)
+ATTACK = "<script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
+HOSTILE = f"{ATTACK} \x1b[31mred\x1b[0m \u202eevil\u202c " + "a" * 1_000_000
+VIEWS = ("", "step", "rollouts", "rows")
+
+
+@dataclass
+class Studio:
+    """A page that is looked at, and what went wrong on it."""
+
+    page: Any
+    url: str
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, *parts: str, query: str = "") -> None:
+        """Open a view, and wait until it is shown."""
+        address = "#/" + "/".join(parts) + (f"?{query}" if query else "")
+        self.page.goto(self.url + address)
+        self.ready(address)
+
+    def ready(self, address: str) -> None:
+        self.page.wait_for_selector(f"main[data-ready={json.dumps(address)}]", timeout=30_000)
+
+    @property
+    def text(self) -> str:
+        return str(self.page.inner_text("main"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def runs(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that was trained here, and one that attacks."""
+    folder = tmp_path_factory.mktemp("studio")
+    (folder / "agent").mkdir()
+    (folder / "agent" / "rl_app.py").write_text(AGENT)
+    for name, count in (("train", 3), ("held-out", 3)):
+        rows = [{"prompt": f"A box holds {n + 2} eggs and {n} more. How many eggs?"} for n in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (folder / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": "Break"}) + "\n")
+    runs = folder / "runs"
+    settings = TrlSettings(
+        agent=str(folder / "agent" / "rl_app.py"),
+        data=str(folder / "train.jsonl"),
+        eval_data=str(folder / "held-out.jsonl"),
+        model="tiny",
+        output=str(runs / "trained"),
+        steps=2,
+        rows_per_step=2,
+        n=2,
+        batch_size=2,
+        max_tokens=24,
+        device="cpu",
+        concurrency=4,
+    )
+    train(settings)
+    with RunWriter(runs / "hostile") as run, run.part("train", 0) as part:
+        for number in range(2):
+            part.write(attacker(number))
+        part.write(failed(session_id="lost", input_id="row-1", group=0, sample=2, error=HOSTILE))
+    return runs
+
+
+def attacker(number: int) -> Rollout:
+    """A rollout that attacks the page with every text it has."""
+    turn: dict[str, Any] = {"turn": 0, "before": None, "messages": [0, 1], "tools": ["search"], "started": 1.0}
+    turn |= {"seconds": 1.0, "waited": 0.0, "prompt_tokens": 3, "sampled_tokens": 2, "finish": ATTACK, "origin": "x"}
+    turn |= {"unbridged": ATTACK, "masked": None, "versions": [[ATTACK, 2]], "parse_failures": 0}
+    calls = [{"id": "c", "name": ATTACK, "arguments": HOSTILE}]
+    turn |= {"reply": {"content": f"{number} {HOSTILE}", "reasoning": HOSTILE, "tool_calls": calls}}
+    messages = [{"role": "user", "content": HOSTILE}, {"role": ATTACK, "content": HOSTILE, "name": ATTACK}]
+    transcript = Transcript.from_fields({"messages": messages, "turns": [turn], "left_out": 0})
+    more = {"payload": {"prompt": HOSTILE, ATTACK: 1}, "result": {"output": HOSTILE, "traceback": HOSTILE}}
+    made = make_rollout(0.5, sample=number, group=0, session_id=f"{ATTACK}{number}", **more)
+    return replace(made, transcript=transcript, printed=HOSTILE, input_id="row-1")
+
+
+@contextmanager
+def served(*command: str, admin_key: str = "") -> Iterator[str]:
+    """`agentcore-rl ui`, as a user starts it; gives the address that it prints."""
+    words = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "ui", *command, "--port", "0"]
+    environment = clean_env(AGENTCORE_RL_ADMIN_KEY=admin_key)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    with served(str(runs)) as url:
+        yield url
+
+
+@contextmanager
+def looking(browser: Any, address: str, **options: Any) -> Iterator[Studio]:
+    """A new window on the page. Nothing may go wrong there, be fetched from elsewhere, or run."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
+    page = context.new_page()
+    url = address.partition("?")[0]
+    studio = Studio(page, url)
+    page.on("pageerror", lambda error: studio.problems.append(str(error)))
+    page.on("console", lambda line: line.type == "error" and studio.problems.append(line.text))
+    page.on("request", lambda one: one.url.startswith((url, "data:")) or studio.problems.append(one.url))
+    page.on("dialog", lambda dialog: studio.problems.append("dialog"))
+    page.goto(address)
+    yield studio
+    assert page.evaluate("window.attacked") is None
+    assert studio.problems == []
+    context.close()
+
+
+@pytest.fixture
+def studio(browser: Any, address: str) -> Iterator[Studio]:
+    with looking(browser, address) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trained(runs: Path) -> Run:
+    return open_run(runs / "trained")
+
+
+def test_runs_and_their_curves(studio: Studio, runs: Path) -> None:
+    studio.page.wait_for_selector("table.runs canvas")
+    assert "key=" not in studio.page.url
+    summary = json.loads((runs / "trained" / "summary.json").read_text())
+    line = studio.page.inner_text("tr:has-text('trained')")
+    assert "ended" in line
+    assert "2 / 2" in line
+    assert f"{round(summary['before'], 2):g} → {round(summary['after'], 2):g}" in line
+    assert studio.page.locator("[data-chart=Reward] canvas").count() == 1
+    studio.page.fill("input[type=search]", "hostile")
+    assert studio.page.locator("table.runs tbody tr").count() == 1
+
+
+def test_a_run_at_a_glance(studio: Studio, runs: Path, trained: Run) -> None:
+    studio.open("run", "trained")
+    summary = json.loads((runs / "trained" / "summary.json").read_text())
+    assert f"{len(trained.table):,} rollouts" in studio.text
+    assert f"{round(summary['before'], 2):g} → {round(summary['after'], 2):g}" in studio.text
+    causes = trained.causes()
+    assert [one["cause"] for one in causes] == studio.page.locator(".cause").all_inner_texts()
+    for name in ("Reward", "Failures", "Fidelity", "Length", "Tokens per second", "Where the time went"):
+        assert studio.page.locator(f"[data-chart='{name}'] canvas").count() == 1, name
+    studio.page.click("summary:has-text('All metrics')")
+    assert studio.page.locator("details .chart").count() > 10
+
+
+def test_clicks_lead_through_a_step_to_a_rollout_and_back(studio: Studio, trained: Run) -> None:
+    studio.open("run", "trained")
+    studio.page.click("nav.tabs a:has-text('Steps')")
+    studio.ready("#/run/trained/step")
+    assert "Step 1" in studio.text
+    studio.page.click(".stepper a[aria-label=previous]")
+    studio.ready("#/run/trained/step/train/0")
+    chosen = trained.select(phase="train", step=0)
+    assert studio.page.locator(".group .chips .reward").count() == len(chosen)
+    studio.page.click(".group a.prompt >> nth=0")
+    studio.page.wait_for_selector(".samples .sample")
+    entries = [trained.entry(int(at)) for at in chosen if trained.entry(int(at)).group == 0]
+    assert studio.page.locator(".sample").count() == len(entries)
+    studio.page.click(".sample a.open >> nth=0")
+    studio.page.wait_for_selector(".conversation")
+    key = studio.page.url.rpartition("/")[2]
+    rollout = trained.rollout(trained.find(key))
+    for message in rollout.transcript.conversation(rollout.transcript.turns[-1].turn):
+        assert " ".join(str(message["content"]).split())[:80] in " ".join(studio.page.text_content("main").split())
+    studio.page.keyboard.press("u")
+    studio.page.wait_for_selector(".samples .sample")
+    studio.page.keyboard.press("u")
+    studio.page.wait_for_selector(".groups .group")
+
+
+def test_every_tab_of_a_rollout(studio: Studio, trained: Run) -> None:
+    position = int(trained.select(phase="train", sort="tool_calls", descending=True)[0])
+    entry, rollout = trained.entry(position), trained.rollout(position)
+    assert entry.session_id
+    studio.open("run", "trained", "rollout", entry.key)
+    assert studio.page.locator(".slot.model").count() == len(rollout.transcript.turns)
+    assert entry.session_id in studio.page.inner_text("aside")
+    studio.page.click("[role=tab]:has-text('Tokens')")
+    studio.page.wait_for_selector(".tokens", timeout=30_000)
+    row = rollout.rows[0]
+    assert studio.page.locator(".tokens .token").count() == len(row.token_ids)
+    trained_on = studio.page.locator(".tokens .t-0, .tokens .t-1, .tokens .t-2, .tokens .t-3").count()
+    assert trained_on == int(row.loss_mask.sum())
+    first = int(row.loss_mask.argmax())
+    studio.page.hover(f".token[data-at='{first}']")
+    detail = studio.page.inner_text(".detail")
+    assert f"id {row.token_ids[first]} " in detail
+    assert f"logprob {float(f'{row.logprobs[first]:.4f}'):g}".replace("-0", "-0")[:14] in detail
+    assert f"weights {row.versions[0][0]}" in detail
+    studio.page.click("[role=tab]:has-text('Result')")
+    studio.page.wait_for_selector("h3:has-text('Data row')")
+    assert rollout.payload["prompt"] in studio.text
+    studio.page.click("[role=tab]:has-text('Output')")
+    studio.page.wait_for_selector("[aria-selected=true]:has-text('Output')")
+    studio.page.click("[role=tab]:has-text('Rows')")
+    studio.page.wait_for_selector(".fold")
+    assert studio.page.locator(".fold").count() == len(rollout.rows)
+
+
+def test_filters_and_the_search(studio: Studio, trained: Run) -> None:
+    studio.open("run", "trained", "rollouts", query="failed=true")
+    wanted = [trained.entry(int(at)).key for at in trained.select(failed=True)]
+    assert studio.page.locator("table.rollouts td:first-child").all_inner_texts() == wanted
+    studio.open("run", "trained", "rollouts", query="sort=-reward&phase=train")
+    best = trained.entry(int(trained.select(phase="train", sort="reward", descending=True)[0])).key
+    assert studio.page.inner_text("table.rollouts td:first-child >> nth=0") == best
+    studio.page.fill("input[type=search]", "broken on purpose")
+    studio.page.keyboard.press("Enter")
+    eventually(lambda: "text=" in studio.page.url)
+    found = len(trained.select(text="broken on purpose", phase="train"))
+    assert found
+    eventually(lambda: studio.page.locator("table.rollouts tbody tr").count() == found)
+
+
+def test_rows_and_before_and_after(studio: Studio, trained: Run) -> None:
+    studio.open("run", "trained", "rows", query="phases=held-out")
+    assert studio.page.locator("article.row").count() == 3
+    studio.page.click("a.compare >> nth=0")
+    studio.page.wait_for_selector("header.side")
+    assert [one.split()[1] for one in studio.page.locator("header.side strong").all_inner_texts()] == ["0", "2"]
+    studio.page.keyboard.press("u")
+    studio.page.wait_for_selector(".conversation")
+    studio.page.click("aside a[href*='/row/']")
+    studio.page.wait_for_selector("table.rollouts")
+    studio.page.click("table.rollouts input >> nth=0")
+    studio.page.click("table.rollouts input >> nth=1")
+    studio.page.click("a:has-text('compare 0.')")
+    studio.page.wait_for_selector("header.side")
+
+
+def test_the_keyboard(studio: Studio) -> None:
+    studio.open("run", "trained", "rollout", "0.0")
+    studio.page.keyboard.press("j")
+    studio.ready("#/run/trained/rollout/0.1")
+    studio.page.keyboard.press("k")
+    studio.ready("#/run/trained/rollout/0.0")
+    studio.page.keyboard.press("?")
+    assert studio.page.locator("dialog[open]").count() == 1
+    studio.page.keyboard.press("Escape")
+    studio.page.keyboard.press("t")
+    assert studio.page.evaluate("document.documentElement.dataset.theme") in ("dark", "light")
+    studio.page.keyboard.press("3")
+    studio.ready("#/run/trained/rollouts")
+    studio.page.keyboard.press("/")
+    studio.page.keyboard.type("eggs")
+    assert studio.page.input_value("input[type=search]") == "eggs"
+
+
+@pytest.mark.parametrize("tab", ["", "tab=result", "tab=printed", "tab=tokens", "tab=rows"])
+def test_hostile_text_stays_text(studio: Studio, tab: str) -> None:
+    studio.open("run", "hostile", "rollout", "0.0", query=tab)
+    assert studio.page.locator("main script, main img").count() == 0
+    assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if tab in ("", "tab=result", "tab=printed"):
+        assert "<script>window.attacked = 1</script>" in studio.text
+        assert {"ESC", "RLO"} <= set(studio.page.locator(".odd").all_inner_texts())
+        assert "\x1b" not in studio.page.text_content("main")
+        assert "\u202e" not in studio.page.text_content("main")
+        before = len(studio.page.text_content("main"))
+        assert before < 300_000, "a piece at a time"
+        studio.page.click(".more >> nth=0")
+        eventually(lambda: len(studio.page.text_content("main")) > before + 50_000)
+
+
+@pytest.mark.parametrize(
+    "place", ["", "step", "step/train/0/group/0", "rollouts", "rows", "row/row-1", "compare/0.0/0.1"]
+)
+def test_hostile_text_stays_text_in_lists(studio: Studio, place: str) -> None:
+    studio.open(*filter(None, ["run", "hostile", *place.split("/")]))
+    assert studio.page.locator("main script, main img").count() == 0
+    assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert "\u202e" not in studio.page.text_content("main")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_every_view_fits_its_window(browser: Any, address: str, tmp_path: Path, width: int, scheme: str) -> None:
+    with looking(browser, address, viewport={"width": width, "height": 844}, color_scheme=scheme) as studio:
+        for number, parts in enumerate([[], *(["run", "trained", *filter(None, [view])] for view in VIEWS)]):
+            studio.open(*parts)
+            assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), parts
+            studio.page.screenshot(path=tmp_path / f"{number}.png")
+            assert (tmp_path / f"{number}.png").stat().st_size > 5_000
+        studio.open("run", "trained", "rollout", "0.0")
+        assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        back = studio.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (back == "rgb(13, 17, 23)") == (scheme == "dark")
+
+
+def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
+    with RunWriter(runs / "growing") as run:
+        with run.part("train", 0) as part:
+            part.write(make_rollout(0.25, session_id="first", group=0))
+        studio.page.wait_for_selector("td a:has-text('growing')", timeout=15_000)
+        studio.open("run", "growing")
+        studio.page.wait_for_selector("text=1 rollouts")
+        with run.part("train", 1) as part:
+            part.write(make_rollout(0.75, session_id="second", group=0))
+            studio.page.wait_for_selector("text=2 rollouts", timeout=15_000)
+            (runs / "growing" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.25, "tokens_per_second": 77}\n')
+            finding = {"guard": "copied", "step": 1, "action": "warn", "problem": f"bad {ATTACK}", "example": "0.0"}
+            (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")
+            studio.page.wait_for_selector(".tile:has-text('77')", timeout=15_000)
+            assert f"bad {ATTACK}" in studio.page.inner_text(".finding")
+
+
+def test_a_report_is_one_file_that_fetches_nothing(browser: Any, runs: Path, tmp_path: Path, trained: Run) -> None:
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "ui", str(runs), "--export", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_env())
+    assert (done.returncode, done.stdout.strip()) == (0, str(report)), done.stderr
+    with looking(browser, report.as_uri()) as studio:
+        studio.page.click("td a:has-text('trained')")
+        studio.ready("#/run/trained")
+        assert f"{len(trained.table)} rollouts" in studio.text
+        assert studio.page.locator("[data-chart=Reward] canvas").count() == 1
+        for view in VIEWS[1:]:
+            studio.open("run", "trained", view)
+        studio.open("run", "trained", "rollout", trained.causes()[0]["example"])
+        assert "broken on purpose" in studio.text
+        studio.open("run", "hostile", "rollout", "0.0")
+        assert studio.page.locator("main script, main img").count() == 0
+        studio.open("run", "trained", "rollout", "0.999")
+        assert "not in the report" in studio.text
+
+
+@needs_sandbox
+def test_live_sessions_are_listed_read_and_stopped(browser: Any, runs: Path, tmp_path: Path) -> None:
+    source = (
+        "@app.entrypoint\ndef invoke(payload):\n    print('printed <b>here</b>', flush=True)\n    return {'ok': True}\n"
+    )
+    with local_runtime(tmp_path / "agent", source, port=0) as user, gateway([ids("four")]) as running:
+        user.ask("session-" + "0" * 30)
+        running.open_session(session_id="watched")
+        url = f"http://127.0.0.1:{user.runtime.port}"
+        command = (str(runs), "--runtime-url", url, "--gateway-url", running.url)
+        with served(*command, admin_key=running.admin_key) as address, looking(browser, address) as studio:
+            studio.open("live")
+            studio.page.wait_for_selector("td:has-text('watched')")
+            studio.page.click("a:has-text('session-000')")
+            studio.page.wait_for_selector(".log:has-text('printed <b>here</b>')")
+            studio.page.click("tr:has-text('session-000') button")
+            studio.page.wait_for_selector("text=No session runs.", timeout=15_000)
