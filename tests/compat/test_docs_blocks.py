@@ -75,8 +75,12 @@ def test_every_need_is_of_a_page_that_runs() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, found in ALL.items() if any(b.label == "bash" for b in found)])
-def test_commands_are_commands(page: str) -> None:
-    homes = [ROOT, (ROOT / page).parent]
+def test_commands_are_commands(page: str, tmp_path: Path) -> None:
+    homes = [ROOT, (ROOT / page).parent, tmp_path]
+    for block in ALL[page]:
+        if "file" in block.notes:  # the page's own script
+            (tmp_path / block.notes["file"]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.notes["file"]).write_text(block.code)
     for block in ALL[page]:
         if block.label == "bash":
             assert objections(block, homes) == []

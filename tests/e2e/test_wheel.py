@@ -1,4 +1,4 @@
-"""The package as users install it: a wheel made from the clone, in an index that also has a package of that name."""
+"""The package as users install it: a wheel made from the clone, in an index that also has a package of that name (docs/quick-start.md)."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _python(words: list[str], homes: list[Path]) -> list[str]:
         return []
     scripts = [place / words[0] for place in homes if (place / words[0]).is_file()]
     if not scripts:
-        return [] if words[0] == "rl_app.py" else [f"{words[0]}: there is no such script"]
+        return [] if Path(words[0]).name == "rl_app.py" else [f"{words[0]}: there is no such script"]
     text = scripts[-1].read_text()
     options = [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
     return [f"{words[0]} has no {option}" for option in options if option.lstrip("-") not in text]
