@@ -1,4 +1,7 @@
-"""The package as users install it: a wheel made from the clone, in an index that also has a package of that name (docs/quick-start.md)."""
+"""The package as users install it: a wheel made from the clone, in an index that also has a package of that name.
+
+It is what docs/quick-start.md tells them to do.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HELP = "write a new agent's folder, or what an agent's folder lacks"
 EXAMPLES = (
     "agentcore-rl init my_agent",
     "agentcore-rl init my_agent --framework langgraph",
-    "agentcore-rl init .                                         add what is missing to the agent in this folder",
+    "agentcore-rl init .",
     "agentcore-rl init my_agent --entrypoint agent.py:answer",
 )
 
