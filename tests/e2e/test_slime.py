@@ -22,6 +22,8 @@ from agentcore_rl_toolkit.backends.slime.generate import generate
 from agentcore_rl_toolkit.backends.slime.hook_resources import close_resources
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
+from agentcore_rl_toolkit.rollout.run_folder import open_run
+from agentcore_rl_toolkit.studio.guards.guards import read_findings
 from support.runtime import local_runtime
 from support.slime import CHECKOUT, Source, arguments, source_group
 from support.slime.absent import stand_in
@@ -127,6 +129,23 @@ def text(sample: Any, tokenizer: Any) -> str:
     """What of a sample is trained on."""
     response = sample.tokens[-sample.response_length :]
     return str(tokenizer.decode([token for token, bit in zip(response, sample.loss_mask, strict=True) if bit]))
+
+
+def test_guards_judge_a_step_and_may_end_the_run(args: Arguments, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from agentcore_rl_toolkit.studio.guards import Finding\n"
+        "def odd(run): return Finding('odd', run.rollouts[-1].key)\n"
+    )
+    ours: dict[str, Any] = {"guards_from": [str(path)]}
+    output = generate_rollout(args(ours=ours), 0, Source(rows("a"), 2))
+    assert output.metrics["agentcore/guard/odd"] == 1.0
+    stopping = args(ours=ours | {"guard": {"odd": "stop"}})
+    with pytest.raises(RolloutsStopped, match="guard odd: odd"):
+        generate_rollout(stopping, 0, Source(rows("a"), 2))
+    folder = Path(stopping.agentcore["output"])
+    (found,) = read_findings(folder / "guards.jsonl")
+    assert open_run(folder).find(found["example"]) is not None
 
 
 def test_a_step(args: Arguments, router: FakeRouter) -> None:

@@ -176,8 +176,6 @@ class RolloutSettings(TrainSettings):
     max_failures: int = option(16, "end the run after this many failed rollouts in a row; outages don't count")
     outage_seconds: float = option(300.0, "seconds to wait for a runtime or an engine that is down")
     failures: Mapping[str, str] = option({}, "changes to the failure table, e.g. timeout=train")
-    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
-    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the failure table trains on")
     reward: str | None = option(
         None, "score rollouts on this side, with FILE:NAME or MODULE:NAME, instead of by the agent's rewards"
@@ -286,6 +284,8 @@ class SavingSettings(RolloutSettings):
 class LoopSettings(SavingSettings):
     """The settings of backends whose training loop runs in this process."""
 
+    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
+    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     learning_rate: float = option(1e-5, "the learning rate of the optimizer")
     async_steps: int = option(
         0, "start rollouts of up to this many later steps while training runs; 0 waits for each step"

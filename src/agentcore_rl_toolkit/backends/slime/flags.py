@@ -213,8 +213,10 @@ def custom_config(settings: SlimeSettings) -> dict[str, Any]:
             values[name] = str(Path(values[name]).resolve())
     if settings.reward is not None:
         values["reward"] = absolute(settings.reward)
+    values["guards_from"] = [str(Path(path).resolve()) for path in settings.guards_from]
     names = [spec.name for spec in dataclasses.fields(RolloutSettings) if spec.name not in _NOT_FOR_ROLLOUTS]
-    section = {name: values[name] for name in names if values[name] not in (None, {}, ())}
+    names += ["guard", "guards_from"]
+    section = {name: values[name] for name in names if values[name] not in (None, {}, (), [])}
     return {**settings.custom_config, "agentcore": section}
 
 

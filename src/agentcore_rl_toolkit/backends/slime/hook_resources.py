@@ -19,6 +19,7 @@ from ...gateway.gateway import Gateway
 from ...gateway.render.tokenizer import load_tokenizer
 from ...rollout import UNALTERED, Rollout, RolloutRunner
 from ...rollout.run_folder import RunPart, RunWriter
+from ...studio.guards import Guards
 from .backend import SlimeSettings
 from .convert import Replay
 from .router import RouterEngine, router_url
@@ -34,6 +35,7 @@ class HookResources:
         self.settings = read_settings(args)
         self.replay = replay_shape(args)
         self._part: RunPart | None = None
+        self.guards = Guards(self.settings.guard, self.settings.guards_from)
         with ExitStack() as stack:
             self._run = stack.enter_context(RunWriter(self.settings.folder))
             tokenizer = load_tokenizer(args.hf_checkpoint)

@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from ...errors import RolloutsStopped
 from ...rollout import Group, Rollout, step_metrics
+from ...studio.guards import StepFacts, observe
+from ...studio.guards.guards import report, stop_run
 from ...types import Status
 from .convert import payload_of, to_placeholder, to_rows, to_samples
 from .hook_resources import HookResources, open_resources, rollout_options
 from .rewards import restore_batch
 from .router import abort_requests, router_url
+
+logger = logging.getLogger(__name__)
 
 _MOST_ROWS = 3
 """A step draws at most this many times its rows."""
@@ -78,7 +83,12 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
     if not samples:
         reasons = ", ".join(sorted({group.dropped or "no expert routes" for group in groups})) or "no rows"
         raise RolloutsStopped(f"rollout step {rollout_id} has nothing to train on: {reasons}")
-    metrics = {f"agentcore/{name}": value for name, value in step_metrics(groups).items()}
+    figures = step_metrics(groups)
+    found = resources.guards.judge(StepFacts(rollout_id + 1, figures, observe(groups, part.key)))
+    report(found, resources.settings.folder, logger.warning)
+    stop_run(found, resources.settings.folder)
+    figures |= {f"guard/{one.guard}": 1.0 for one in found}
+    metrics = {f"agentcore/{name}": value for name, value in figures.items()}
     metrics["agentcore/samples"] = sum(len(rollout) for group in samples for rollout in group)
     return slime_module("rollout.base_types").RolloutFnTrainOutput(samples=samples, metrics=metrics)
 

@@ -124,8 +124,10 @@ def test_paths_of_a_custom_configuration_are_absolute(
     (tmp_path / "rl_app.py").write_text("")
     monkeypatch.chdir(tmp_path)
     changes = {"agent_runtime_arn": "rl_app.py", "s3_bucket": "./results", "output": "run", "model_dir": "model"}
-    plan = SlimeRunner(**told | changes).plan()
+    guards: dict[str, Any] = {"guard": {"fidelity": "warn"}, "guards_from": ["mine.py"]}
+    plan = SlimeRunner(**told | changes | guards).plan()
     section = yaml.safe_load(next(iter(plan.files.values())))["agentcore"]
+    assert (section["guard"], section["guards_from"]) == ({"fidelity": "warn"}, [str(tmp_path / "mine.py")])
     assert section["agent"] == str(tmp_path / "rl_app.py")
     assert section["store"] == str(tmp_path / "results")
     assert section["output"] == str(tmp_path / "run")
