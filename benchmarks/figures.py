@@ -26,7 +26,8 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    sections = [gateway(), fidelity(), templates(), training(), gpu(), turn_credit(), runtime(), client(), install()]
+    trained = [training(), gpu(), turn_credit(), asynchronous()]
+    sections = [gateway(), fidelity(), templates(), *trained, runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
 
@@ -246,6 +247,48 @@ def training() -> list[str]:
         f"`{found['command']}`: {settings['model'].partition(' ')[0]} learns to use the math\nagent's calculator, "
         f"on one {found['machine']['gpu']}.",
         _table(["", ""], rows),
+    ]
+
+
+def asynchronous() -> list[str]:
+    """Training that never waits."""
+    found = _read("async_training")
+    steps, scale = found["schedule"]["steps"], found["schedule"]["scale"]
+    runs = {ahead: of for ahead, of in found["schedule"].items() if ahead.isdigit()}
+    schedule = [(f"K = {ahead}", f"{of['seconds']:.0f}", f"{of['ratio']:.2f}×") for ahead, of in runs.items()]
+    trained = [
+        (
+            name,
+            str(of["sampled"]),
+            str(of["trained"]),
+            f"{of['mean_ratio']:.2f}",
+            f"{of['distance']:.3f}",
+            f"{of['p']:.2g}",
+        )
+        for name, of in found["distribution"].items()
+    ]
+    late = [(f"K = {ahead}", f"{of['timeouts']:.2f}") for ahead, of in found["straggler"].items()]
+    return [
+        "## Training that never waits",
+        f"`python benchmarks/async_training.py`: {steps} steps of 64 rollouts on 64 slots, each with a tool\n"
+        f"that sleeps (log-normal, mean 2 s, 99th percentile 20 s, all seconds times {scale:g}). Training sleeps as\n"
+        "long as a mean tool; everything but the model and the agent's process is real.",
+        _table(["`--async-steps`", "seconds", "steps per hour ÷ K = 0"], schedule),
+        "How long rollouts took that were trained on, against all that were sampled (Kolmogorov-Smirnov).",
+        _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p"], trained),
+        "Four steps, in each of which one rollout never ends: how many timeouts they cost.",
+        _table(["", "timeouts"], late),
+        *_kills(found),
+    ]
+
+
+def _kills(found: dict[str, Any]) -> list[str]:
+    if "kills" not in found:
+        return []
+    of = found["kills"]
+    return [
+        f"{of['kills']} kills (−9) at random moments in {of['runs']} runs of the math agent at K = 2, each resumed: "
+        f"{of['wrong']}\nsteps whose rows were lost or doubled."
     ]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 pytest.importorskip("tinker")
 
+from agentcore_rl_toolkit.backends.loop.row_order import rows_of_step
 from agentcore_rl_toolkit.backends.loop.training_loop import delay_interrupt
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
 from agentcore_rl_toolkit.cli import main
@@ -178,6 +180,27 @@ def test_going_on_after_a_kill_counts_every_step_once(
     summary = json.loads((cut_off / "summary.json").read_text())
     assert (summary["rollouts"], len(summary["reward"])) == (8 * total, total)
     assert summary["before"] is not None
+
+
+def test_rollouts_of_later_steps_run_ahead_and_none_becomes_too_old(
+    parts: Path, tmp_path: Path, fake: FakeTinker
+) -> None:
+    given = settings(parts, tmp_path / "run", fake, steps=4, async_steps=2, concurrency=12)
+    summary = train(given)
+    assert (summary["steps"], summary["rollouts"], summary["fidelity"]) == (4, 32, 1.0)
+    assert fake.losses == ["cispo"] * len(fake.optimizer)
+    rows = [json.loads(line) for line in (parts / "rows.jsonl").read_text().splitlines()]
+    for step, line in enumerate(lines(tmp_path / "run")):
+        rollouts = list(read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.jsonl"))
+        wanted = Counter(row["prompt"] for row in rows_of_step(rows, step, 2, 0) for _ in range(4))
+        assert Counter(rollout.payload["prompt"] for rollout in rollouts) == wanted
+        ages = {step - int(version) for one in rollouts for row in one.rows for version, _, _ in row.versions}
+        assert ages <= {0, 1, 2}
+        assert ages == {0} or step > 0
+        assert 0 <= line["staleness/mean"] <= line["staleness/max"] <= 2
+        assert 0 <= line["off_policy/truncated"] <= 1
+        if step == 1:
+            assert 1 in ages  # four of its rollouts fit beside those of the first step
 
 
 def test_ctrl_c_ends_with_a_checkpoint(

@@ -122,10 +122,7 @@ class TrainingLoop:
             return self._finish(interrupted=interrupted, decode=tokenizer.decode)
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
-        """Run a step's rows and return one group for each, dropped ones last.
-
-        With `async_steps` its rollouts have started before, and `row_order.py` has chosen their rows.
-        """
+        """Run a step's rows, or with `async_steps` wait for those that run ahead: one group each, dropped ones last."""
         began = time.monotonic()
         groups = self._run_step(rows, step) if not self.settings.async_steps else self._take_step(step)
         self._measure(groups, step, time.monotonic() - began)
@@ -142,9 +139,8 @@ class TrainingLoop:
             return
         self._update_engine(step)
         if self._ahead is None:
-            ahead, steps = self.settings.async_steps, self.settings.steps
-            stream = RolloutStream(self.runner)
-            self._ahead = StepsAhead(stream, self._open_step, ahead=ahead, start=step, steps=steps)
+            steps = {"ahead": self.settings.async_steps, "start": step, "steps": self.settings.steps}
+            self._ahead = StepsAhead(RolloutStream(self.runner), self._open_step, **steps)
         self._ahead.advance(step)
 
     def add_advantages(self, advantages: Mapping[str, float]) -> None:
@@ -264,7 +260,8 @@ class TrainingLoop:
         """What `run.json` says: enough to know the run by, and nothing secret."""
         settings = self.settings
         names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
-        known = {name: getattr(settings, name) for name in (*names, "temperature", "timeout", "lora_rank")}
+        more = ("temperature", "timeout", "lora_rank", "async_steps")
+        known = {name: getattr(settings, name) for name in (*names, *more)}
         return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
 
     # --- a step's rollouts -------------------------------------------------------------------------------------------

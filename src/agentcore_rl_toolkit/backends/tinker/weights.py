@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import math
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,8 @@ class TinkerWeights:
             output, optimizer = passed.result(), stepped.result()
         figures |= {f"loss/{name}": float(value) for name, value in output.metrics.items()}
         figures |= {f"optimizer/{name}": float(value) for name, value in (optimizer.metrics or {}).items()}
+        if self._settings.async_steps:
+            figures |= _off_policy(moving, output.loss_fn_outputs, config.get("clip_high_threshold", math.inf))
         return figures | _sampler_mismatch(moving, output.loss_fn_outputs)
 
     def save(self, place: Path, step: int) -> None:
@@ -137,6 +140,19 @@ def _check_reachable(url: str) -> None:
     except OSError as error:
         hint = "start the service, or set base_url or TINKER_BASE_URL"
         raise ConfigError(f"no Tinker service answers at {url}: {error.strerror or error}", hint=hint) from None
+
+
+def _off_policy(examples: Sequence[Example], outputs: Sequence[Any], most: float) -> dict[str, float]:
+    """The mean ratio of the policy to the sampler, and the share of tokens whose ratio was truncated at `most`."""
+    ratios = []
+    for example, output in zip(examples, outputs, strict=False):
+        inputs = example.datum.loss_fn_inputs
+        ours, theirs = (np.asarray(side["logprobs"].data, np.float64) for side in (output, inputs))
+        ratios.append(np.exp(ours - theirs)[np.asarray(inputs["advantages"].data) != 0])
+    every = np.concatenate(ratios) if ratios else np.zeros(0)
+    if not every.size:
+        return {}
+    return {"off_policy/ratio": float(every.mean()), "off_policy/truncated": float((every > most).mean())}
 
 
 def _sampler_mismatch(examples: Sequence[Example], outputs: Sequence[Any]) -> dict[str, float]:

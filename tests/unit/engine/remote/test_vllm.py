@@ -338,9 +338,19 @@ def test_pause_and_resume_where_there_are_none(loop: LoopThread) -> None:
         engine = VllmEngine(fake.url, pause_mode="keep")
         loop.run(engine.pause())
         loop.run(engine.resume())
-        assert len(loop.collect(engine.sample(wish(stream=False)))[0].token_ids) == 9
+        assert sum(len(item.token_ids) for item in loop.collect(engine.sample(wish(stream=False)))) == 9
         loop.run(engine.close())
     assert [path for path, _ in fake.requests[:2]] == ["/pause?mode=keep", "/resume"]
+
+
+@pytest.mark.parametrize(("mode", "streams"), [("keep", True), ("wait", False)])
+def test_a_reply_that_an_update_may_freeze_is_streamed(loop: LoopThread, mode: str, streams: bool) -> None:
+    """At its end, the server doesn't say which of its tokens are of which weights."""
+    with FakeVllm().serving() as fake:
+        engine = VllmEngine(fake.url, pause_mode=mode)
+        loop.collect(engine.sample(wish(stream=False)))
+        loop.run(engine.close())
+    assert [body["stream"] for path, body in fake.requests if path == "/v1/completions"] == [streams]
 
 
 def test_a_lora_adapter_is_sampled_by_its_name(loop: LoopThread) -> None:
