@@ -189,6 +189,8 @@ def test_rollouts_of_later_steps_run_ahead_and_none_becomes_too_old(
     summary = train(given)
     assert (summary["steps"], summary["rollouts"], summary["fidelity"]) == (4, 32, 1.0)
     assert fake.losses == ["cispo"] * len(fake.optimizer)
+    assert fake.losses
+    assert fake.loss_configs[0] == {"clip_low_threshold": 0.0, "clip_high_threshold": 2.0}
     rows = [json.loads(line) for line in (parts / "rows.jsonl").read_text().splitlines()]
     for step, line in enumerate(lines(tmp_path / "run")):
         rollouts = list(read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.jsonl"))
@@ -197,8 +199,8 @@ def test_rollouts_of_later_steps_run_ahead_and_none_becomes_too_old(
         ages = {step - int(version) for one in rollouts for row in one.rows for version, _, _ in row.versions}
         assert ages <= {0, 1, 2}
         assert ages == {0} or step > 0
-        assert 0 <= line["staleness/mean"] <= line["staleness/max"] <= 2
-        assert 0 <= line["off_policy/truncated"] <= 1
+        assert 0 <= line.get("staleness/mean", 0) <= line.get("staleness/max", 0) <= 2
+        assert ("off_policy/truncated" in line) == bool(line["rows/trained"])
         if step == 1:
             assert 1 in ages  # four of its rollouts fit beside those of the first step
 
