@@ -58,7 +58,7 @@ def test_references_go_with_their_session() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        ([result(errorCode="MODEL_ERROR", errorMessage="it broke")], "MODEL_ERROR: it broke"),
+        ([result(1.0, errorCode="MODEL_ERROR", errorMessage="it broke")], "MODEL_ERROR: it broke"),
         ([result(1.0), result()], "no value"),
         ([], "gave no result"),
         ("ValidationException", "ValidationException"),

@@ -15,6 +15,7 @@ from agentcore_rl_toolkit.rewards import LLMJudge, RelativeJudge
 from agentcore_rl_toolkit.rewards.judges.llm_judge import enclose, shorten
 from support.fake_judge import FakeJudge
 
+VALID = json.dumps({"choices": [{"message": {"content": '{"reason": "", "score": 7}'}}]}).encode()
 GOOD = {"reason": "it cites its source", "score": 7}
 
 
@@ -88,7 +89,7 @@ def test_a_key_is_not_shown() -> None:
         b'{"choices": []}',
         b'{"choices": [{"message": {"content": "ten"}}]}',
         b"[" * 100_000,
-        b" " * ((1 << 20) + 1),
+        VALID + b" " * (1 << 20),  # a verdict, but too large
     ],
 )
 def test_what_is_no_verdict_is_an_error(tmp_path: Path, answer: Any) -> None:
@@ -203,6 +204,7 @@ def test_a_group_is_ranked_whatever_the_order_it_is_shown_in(tmp_path: Path) -> 
     [
         scores((1, 50)),
         scores((1, 50), (1, 60)),
+        scores((1, 50), (1, 60), (2, 70)),
         scores((1, 50), (3, 60)),
         scores((1, 50), (2, 101)),
         scores((1, 50), (2, "60")),
