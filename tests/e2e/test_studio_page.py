@@ -195,9 +195,9 @@ def test_runs_and_their_curves(studio: Studio, runs: Path) -> None:
     assert "ended" in line
     assert "2 / 2" in line
     assert f"{round(summary['before'], 2):g} → {round(summary['after'], 2):g}" in line
-    assert studio.page.locator("[data-chart=Reward] canvas").count() == 1
+    studio.page.wait_for_selector("[data-chart=Reward] canvas")
     studio.page.fill("input[type=search]", "hostile")
-    assert studio.page.locator("table.runs tbody tr").count() == 1
+    eventually(lambda: studio.page.locator("table.runs tbody tr").count() == 1)
 
 
 def test_a_run_at_a_glance(studio: Studio, runs: Path, trained: Run) -> None:
@@ -208,9 +208,9 @@ def test_a_run_at_a_glance(studio: Studio, runs: Path, trained: Run) -> None:
     causes = trained.causes()
     assert [one["cause"] for one in causes] == studio.page.locator(".cause").all_inner_texts()
     for name in ("Reward", "Failures", "Fidelity", "Length", "Tokens per second", "Where the time went"):
-        assert studio.page.locator(f"[data-chart='{name}'] canvas").count() == 1, name
+        studio.page.wait_for_selector(f"[data-chart='{name}'] canvas")
     studio.page.click("summary:has-text('All metrics')")
-    assert studio.page.locator("details .chart").count() > 10
+    eventually(lambda: studio.page.locator("details .chart").count() > 10)
 
 
 def test_clicks_lead_through_a_step_to_a_rollout_and_back(studio: Studio, trained: Run) -> None:
@@ -305,15 +305,16 @@ def test_the_keyboard(studio: Studio) -> None:
     studio.page.keyboard.press("k")
     studio.ready("#/run/trained/rollout/0.0")
     studio.page.keyboard.press("?")
-    assert studio.page.locator("dialog[open]").count() == 1
+    studio.page.wait_for_selector("dialog[open]")
     studio.page.keyboard.press("Escape")
+    studio.page.wait_for_selector("dialog", state="detached")
     studio.page.keyboard.press("t")
-    assert studio.page.evaluate("document.documentElement.dataset.theme") in ("dark", "light")
+    eventually(lambda: studio.page.evaluate("document.documentElement.dataset.theme") in ("dark", "light"))
     studio.page.keyboard.press("3")
     studio.ready("#/run/trained/rollouts")
     studio.page.keyboard.press("/")
     studio.page.keyboard.type("eggs")
-    assert studio.page.input_value("input[type=search]") == "eggs"
+    eventually(lambda: studio.page.input_value("input[type=search]") == "eggs")
 
 
 @pytest.mark.parametrize("tab", ["", "tab=result", "tab=printed", "tab=tokens", "tab=rows"])
@@ -383,7 +384,7 @@ def test_a_report_is_one_file_that_fetches_nothing(browser: Any, runs: Path, tmp
         studio.page.click("td a:has-text('trained')")
         studio.ready("#/run/trained")
         assert f"{len(trained.table)} rollouts" in studio.text
-        assert studio.page.locator("[data-chart=Reward] canvas").count() == 1
+        studio.page.wait_for_selector("[data-chart=Reward] canvas")
         for view in VIEWS[1:]:
             studio.open("run", "trained", view)
         studio.open("run", "trained", "rollout", trained.causes()[0]["example"])
