@@ -433,11 +433,13 @@ def test_a_pause_holds_new_requests_until_it_ends(subject: Subject, loop: LoopTh
 def test_pausing_twice_is_pausing_once(subject: Subject, loop: LoopThread) -> None:
     async def pause() -> tuple[bool, Sampled]:
         await subject.engine.pause()
-        await subject.engine.pause()
-        task = asyncio.create_task(whole(subject.engine, wish()))
-        await asyncio.wait([task], timeout=0.3)
-        held = not task.done()
-        await subject.engine.resume()
+        try:
+            await subject.engine.pause()
+            task = asyncio.create_task(whole(subject.engine, wish()))
+            await asyncio.wait([task], timeout=0.3)
+            held = not task.done()
+        finally:
+            await subject.engine.resume()
         return held, await task
 
     held, got = loop.run(pause())
@@ -454,10 +456,12 @@ def test_resuming_what_is_not_paused_changes_nothing(subject: Subject, loop: Loo
         await subject.engine.resume()
         assert len((await whole(subject.engine, wish())).token_ids) == 8
         await subject.engine.pause()  # one pause is one pause, however often it was resumed before
-        task = asyncio.create_task(whole(subject.engine, wish()))
-        await asyncio.wait([task], timeout=0.3)
-        held = not task.done()
-        await subject.engine.resume()
+        try:
+            task = asyncio.create_task(whole(subject.engine, wish()))
+            await asyncio.wait([task], timeout=0.3)
+            held = not task.done()
+        finally:
+            await subject.engine.resume()
         return held, await task
 
     held, got = loop.run(resume())

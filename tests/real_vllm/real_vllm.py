@@ -93,9 +93,12 @@ def test_new_weights_and_their_version(loop: LoopThread, engine: VllmEngine) -> 
     def update(weights: str, version: str) -> None:
         took = time.perf_counter()
         loop.run(engine.pause())
-        post(loop, engine, "/collective_rpc", method="reload_weights", kwargs={"weights_path": str(FOLDER / weights)})
-        post(loop, engine, "/update_weight_version", new_version=version)
-        loop.run(engine.resume())
+        try:
+            path = {"weights_path": str(FOLDER / weights)}
+            post(loop, engine, "/collective_rpc", method="reload_weights", kwargs=path)
+            post(loop, engine, "/update_weight_version", new_version=version)
+        finally:
+            loop.run(engine.resume())
         print(f"new weights in {time.perf_counter() - took:.3f} s")  # noqa: T201
 
     update("model-b", "b")
@@ -122,8 +125,10 @@ def test_a_sequence_that_spans_an_update_tells_both_versions(loop: LoopThread) -
         async with aclosing(cast(Any, engine.sample(request))) as items:
             got.append(await anext(items))
             await engine.pause()
-            await engine.http.post_command("/update_weight_version", b'{"new_version": "spanned"}')
-            await engine.resume()
+            try:
+                await engine.http.post_command("/update_weight_version", b'{"new_version": "spanned"}')
+            finally:
+                await engine.resume()
             got += [item async for item in items]
         return got
 
@@ -146,8 +151,10 @@ def test_a_pause_that_aborts(loop: LoopThread) -> None:
         async with aclosing(cast(Any, engine.sample(request))) as items:
             got = [await anext(items)]
             await engine.pause()
-            got += [item async for item in items]
-        await engine.resume()
+            try:
+                got += [item async for item in items]
+            finally:
+                await engine.resume()
         return got
 
     got = loop.run(pause())
