@@ -144,7 +144,8 @@ def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, A
     model = make_model(bench.folder, shape)
     script = str(ROOT / "benchmarks" / "gpu_trl.py")
     said = bench.run(case, [sys.executable, script, case, str(model)], seconds=200, trl=True)
-    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    (line,) = [line for line in said.splitlines() if line.startswith('{"')]  # vLLM may warn after it
+    found: dict[str, Any] = json.loads(line)
     return {"shape": shape} | found
 
 
