@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo wheel check check-source check-tests test chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+.PHONY: help demo wheel check check-source check-tests test chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-sagemaker test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,11 @@ TINKER_PYTHON ?= $(or $(shell for python in python3.12 ~/.pyenv/versions/3.12.*/
 
 test-tinker: .venv-tinker/.tinker  ## train against a real server of Tinker's API on this CPU (needs Python 3.12)
 	.venv-tinker/bin/python tests/real_tinker/run.py .venv-tinker
+
+# Without its dependencies: it pins hundreds of megabytes that agents don't need.
+test-sagemaker: $(VENV)/.dev tests/real_sagemaker/requirements.txt  ## run agents of AWS's SDK for multi-turn RL against the gateway
+	@$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps -r tests/real_sagemaker/requirements.txt
+	$(BIN)/python -m pytest -c tests/real_sagemaker/pytest.ini tests/real_sagemaker
 
 test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agent against AppWorld itself
 	$(BIN)/python -m pytest tests/examples/test_appworld_sessions.py

@@ -144,7 +144,14 @@ class TrainSettings:
 
         store = self.store or str((self.folder / "results").resolve())
         queue: dict[str, Any] = {"sqs_url": self.sqs_url} if self.sqs_url else {}
-        return RolloutClient(self.local_agent(), store, self.experiment(), tps_limit=self.tps_limit, **queue)
+        return RolloutClient(
+            self.local_agent(),
+            store,
+            self.experiment(),
+            tps_limit=self.tps_limit,
+            agent_protocol=getattr(self, "agent_protocol", "agentcore"),
+            **queue,
+        )
 
     def experiment(self) -> str:
         """`exp_id`, or a new name from the output folder and the time."""
@@ -155,6 +162,9 @@ class TrainSettings:
 class RolloutSettings(TrainSettings):
     """The settings of backends that run rollouts with this package."""
 
+    agent_protocol: str = option(
+        "agentcore", "how the agent is invoked: agentcore, or sagemaker for one written for SageMaker multi-turn RL"
+    )
     temperature: float = option(1.0, "the sampling temperature of the policy")
     max_tokens: int | None = option(None, "the most tokens in one completion")
     context_limit: int | None = option(None, "the most tokens in one model call, prompt and completion together")

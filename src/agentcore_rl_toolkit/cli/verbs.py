@@ -14,12 +14,14 @@ from .gateway import serve as gateway_serve
 from .rollouts import eval, rescore, results, rollout, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
+from .sagemaker import serve as sagemaker_serve
 from .studio import show, ui
 from .terminal import completion
 
 GROUPS = {
     "runtime": "run agents in sandboxed sessions on this machine",
     "gateway": "serve a model to agents and record every turn",
+    "sagemaker": "rehearse agents for SageMaker's multi-turn RL on this machine",
 }
 EXAMPLES = (
     "agentcore-rl init my_agent                                     write an agent to start from",
@@ -35,6 +37,7 @@ VERBS: dict[str, Any] = {
     "rescore": rescore,
     "runtime": {"serve": runtime_serve, "check": check, "ps": ps, "logs": logs},
     "gateway": {"serve": gateway_serve},
+    "sagemaker": {"serve": sagemaker_serve},
     "results": results,
     "export": export,
     "serve": serve,

@@ -43,8 +43,10 @@ class RolloutClient:
         max_pool_connections: int = 50,
         base_url: str | None = None,
         model_id: str | None = None,
+        agent_protocol: str = "agentcore",
         **extra_config: Any,
     ) -> None:
+        """With `agent_protocol="sagemaker"`, the agent is invoked as a SageMaker multi-turn RL job does it."""
         settings = {"base_url": base_url, "model_id": model_id, **extra_config}
         self._core = ClientCore(
             os.fspath(agent_runtime_arn) if isinstance(agent_runtime_arn, (str, os.PathLike)) else agent_runtime_arn,
@@ -54,6 +56,7 @@ class RolloutClient:
             max_retry_attempts=max_retry_attempts,
             max_pool_connections=max_pool_connections,
             rollout_settings={name: value for name, value in settings.items() if value is not None},
+            agent_protocol=agent_protocol,
         )
         self._loop = PrivateLoop("rollout-client")
 

@@ -21,6 +21,7 @@ from ..agent.result import Result
 from ..agent.safe_values.describe import text_of
 from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
+from ..runtime.job_agent import JobAgentRuntime
 from ..runtime.local.sandbox_hints import refusal_hint
 from ..store import open_store
 from ..store.base import bucket_folder, buckets_folder
@@ -38,6 +39,10 @@ LOCAL_PREFIX = "arn:aws:bedrock-agentcore:local:"
 AWS_TPS = 25
 """AWS's quota of requests a second, for invokes and stops together."""
 _WITHOUT_QUOTA = (LOCAL_PREFIX, "arn:aws:bedrock-agentcore:ray:")
+AGENT_PROTOCOLS = ("agentcore", "sagemaker")
+"""How an agent is invoked: with `_rollout`, or as a SageMaker job does it."""
+_JOB_SECONDS = 28_800.0
+"""An agent of SageMaker's answers when it is done: 8 hours at most, as a session lives."""
 _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _STOP_SECONDS = 30.0
 _LONGEST_TEXT = 1000
@@ -91,11 +96,16 @@ class ClientCore:
         max_retry_attempts: int,
         max_pool_connections: int,
         rollout_settings: dict[str, Any],
+        agent_protocol: str = "agentcore",
     ) -> None:
         RolloutId(exp_id, "check", "check")
         self._target, self.exp_id = target, exp_id
         self._store_name = _absolute(store)
         self._settings = rollout_settings
+        if agent_protocol not in AGENT_PROTOCOLS:
+            raise ConfigError(f"agent_protocol {agent_protocol!r}: it is one of {', '.join(AGENT_PROTOCOLS)}")
+        self._protocol = agent_protocol
+        self._job_agent: JobAgentRuntime | None = None
         self._tps_limit, self._attempts, self._connections = tps_limit, max_retry_attempts, max_pool_connections
         self._opening: asyncio.Task[None] | None = None
         self.runtime: Runtime | None = None
@@ -125,8 +135,10 @@ class ClientCore:
             key = (self.runtime.arn, requests_per_second(self.runtime.arn, self._tps_limit))
             with _pacers_lock:
                 pacer = _pacers[key] = _pacers.get(key) or Pacer(key[1])
-            self._calls = RuntimeCalls(self.runtime, pacer, attempts=self._attempts)
             store = open_store(self._store_name, sqs_url=self._settings.get("sqs_url"), s3_environ=s3_environ)
+            if self._protocol == "sagemaker":
+                self._job_agent = JobAgentRuntime(self.runtime, store, self._store_name)
+            self._calls = RuntimeCalls(self._job_agent or self.runtime, pacer, attempts=self._attempts)
             self.delivery = Delivery(store, self.exp_id)
             await self.delivery.open()
         except BaseException:
@@ -148,7 +160,7 @@ class ClientCore:
             endpoint_url=os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or default,
             max_concurrency=self._connections,
             max_attempts=1,  # retries are ours, so that they are paced
-            read_timeout=_ANSWER_SECONDS,
+            read_timeout=_ANSWER_SECONDS if self._protocol == "agentcore" else _JOB_SECONDS,
         )
         return runtime, None
 
@@ -206,6 +218,8 @@ class ClientCore:
     async def _release(self) -> None:
         """Close the store, and the runtime unless it is the caller's."""
         delivery, self.delivery = self.delivery, None
+        if self._job_agent is not None:
+            await self._job_agent.aclose()
         runtime, self.runtime = self.runtime or self._own, None
         if delivery is not None:
             await delivery.close()

@@ -199,7 +199,8 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     )
     core.gate.recall()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
-    return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers)
+    kind = {"make_app": args.make_app} if getattr(args, "make_app", None) else {}
+    return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers, **kind)
 
 
 def _open_log(args: argparse.Namespace) -> Any:

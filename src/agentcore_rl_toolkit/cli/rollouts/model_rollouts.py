@@ -56,7 +56,12 @@ def run_with_model(
     with (
         Gateway(f"transformers={model}", tokenizer=model) as gateway,
         RolloutClient(
-            sandboxed_agent(args), args.store, exp_id, tps_limit=args.tps_limit, sqs_url=args.sqs_url
+            sandboxed_agent(args),
+            args.store,
+            exp_id,
+            tps_limit=args.tps_limit,
+            sqs_url=args.sqs_url,
+            agent_protocol=args.agent_protocol,
         ) as client,
         progress(args.quiet) as advance,
     ):

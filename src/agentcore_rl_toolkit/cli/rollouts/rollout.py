@@ -77,6 +77,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help=help)
     help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
     parser.add_argument("--context-limit", type=int, help=help)
+    help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
+    parser.add_argument("--agent-protocol", choices=("agentcore", "sagemaker"), default="agentcore", help=help)
     add_sandbox_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 
@@ -89,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
 def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
     """Run the data set with the policy of the command line; returns how many lines and rollouts failed."""
     if not getattr(args, "model", None):
+        if args.agent_protocol != "agentcore":
+            hint = "--model starts one: a folder, a hub id, or tiny"
+            raise ConfigError("--agent-protocol sagemaker needs a gateway to report to", hint=hint)
         return _run_with_url(args, each)
     refuse_other_policies(args)
     rows, failed = read_data(args)

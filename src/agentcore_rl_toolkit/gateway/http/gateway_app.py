@@ -32,6 +32,7 @@ from ..wire.json_body import dump, read_json
 from ..wire.routes import WIRES, error_wire, find_route, find_wire
 from .exports import row_fields, send_list, turn_fields, wants_packed
 from .http_server import Handler, read_body
+from .job_reports import JobReports
 from .model_queries import ModelQueries
 from .openapi import AGENT, OPERATIONS, SESSION, WeightsRequest, openapi
 from .stream_sender import StreamSender
@@ -65,6 +66,7 @@ class App:
         self._admin_key = admin_key.encode()
         self._url = url
         self._queries = ModelQueries(core)
+        self._reports = JobReports(core)
         plain: dict[str, Handler] = {
             "health": self._health,
             "metrics": self._metrics,
@@ -84,6 +86,9 @@ class App:
             "readTrajectories": self._trajectories,
             "putResult": self._put_result,
             "pushResult": self._put_result,
+            "completeRollout": self._reports.complete,
+            "updateReward": self._reports.reward,
+            "readReport": self._reports.read,
             **dict.fromkeys(("models", "googleModels"), self._list_models),
             **dict.fromkeys(("model", "googleModel"), self._describe_model),
             **dict.fromkeys(("countTokens", "googleCountTokens", "bedrockCountTokens"), self._count_tokens),
@@ -178,6 +183,8 @@ class App:
 
     async def _call(self, request: web.BaseRequest, session: Session, wire: Wire, path: str) -> web.StreamResponse:
         """Serve a model call, over any wire."""
+        if session.result is not None:
+            self._reports.check_open(session)
         raw = await read_body(request)
         exchange = wire.read(WireRequest(read_json(raw), session, self.core.renderer.tokenizer.decode, path))
         own_key = request.headers.get("Idempotency-Key", "")

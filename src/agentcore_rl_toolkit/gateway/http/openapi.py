@@ -16,6 +16,7 @@ from msgspec import Struct
 from ... import __version__
 from ...common.eventstream import CONTENT_TYPE
 from ..call.side_calls import RULES
+from ..record.job_report import CompleteRolloutRequest, JobReport, UpdateRewardRequest
 from ..record.reasons import MEANINGS
 from ..record.session import SessionSettings
 from ..record.trajectory import Fidelity
@@ -56,6 +57,7 @@ _ANY = _object()
 _OPENAI_ERROR = _object("error", error=_object("message", "type", "param", "code"))
 _ANTHROPIC_ERROR = _object("type", "error", "request_id", error=_object("type", "message", "details"))
 _BEDROCK_ERROR = _object("message")
+_JOB_ERROR = _object("Message")
 _GOOGLE_ERROR = _object("error", error=_object("code", "message", "status"))
 
 
@@ -127,6 +129,10 @@ def _google(path: str, name: str, summary: str, answer: Schema, body: type | Non
     return Operation(method, f"{AGENT}/v1beta/models{path}", name, summary, answer, body, _GOOGLE_ERROR, **others)
 
 
+def _job(path: str, name: str, summary: str, answer: Schema, body: type, **others: Any) -> Operation:
+    return Operation("POST", f"{AGENT}/{path}", name, f"SageMaker {summary}", answer, body, _JOB_ERROR, **others)
+
+
 _get, _post, _put = (partial(Operation, method) for method in ("GET", "POST", "PUT"))
 
 OPERATIONS = (
@@ -175,6 +181,13 @@ OPERATIONS = (
     _google("/{model}", "googleModel", "Describe a model, in Google's format", _object("name")),
     _get(f"{AGENT}/v1/models", "models", "List the models", _ANY),
     _get(f"{AGENT}/v1/models/{{model}}", "model", "Describe a model", _ANY),
+    _job("sample", "sample", "Sample", _CHOICES, ChatRequest),
+    _job(
+        "sample-with-response-stream", "sampleStream", "SampleWithResponseStream", _TEXT, ChatRequest, media=(_EVENTS,)
+    ),
+    _job("complete-rollout", "completeRollout", "CompleteRollout", _ANY, CompleteRolloutRequest),
+    _job("update-reward", "updateReward", "UpdateReward", _ANY, UpdateRewardRequest),
+    _get(f"{AGENT}/report", "readReport", "What was reported of a SageMaker rollout", _ref(JobReport)),
     _put(f"{AGENT}/result", "pushResult", "Attach the rollout's result", _ANY, dict[str, Any]),
 )
 
@@ -197,7 +210,7 @@ def openapi() -> Schema:
     """The description, in OpenAPI 3.1."""
     bodies = [operation.body for operation in OPERATIONS if operation.body is not None]
     refs, components = msgspec.json.schema_components(
-        [*bodies, SamplingSettings, ResponseItem, Fidelity], ref_template=_REF
+        [*bodies, SamplingSettings, ResponseItem, Fidelity, JobReport], ref_template=_REF
     )
     _complete_settings(components)
     schemas = iter(refs)

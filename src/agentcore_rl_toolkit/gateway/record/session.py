@@ -142,6 +142,7 @@ class Session:
         self.tree = Tree()
         self.made_calls = MadeCalls()
         self.result: Any = None
+        self.result_changed = asyncio.Event()
         self.closed = False
         self.gone = False
         """Deleted or expired: calls still in flight are not recorded."""

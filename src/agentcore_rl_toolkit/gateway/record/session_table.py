@@ -108,6 +108,7 @@ class SessionTable:
         if session.gone:  # while the result was read
             raise self._missing(session.id)
         session.result = result
+        session.result_changed.set()
         session.used = time.monotonic()
         if self._log is not None:
             self._log.write(session.id, "result", result=result)

@@ -12,7 +12,7 @@ from .bedrock import converse
 from .bedrock import invoke_model as invoke
 from .google import generate_content as google
 from .openai import chat_completions as openai
-from .openai import completions, responses
+from .openai import completions, job_sample, responses
 
 _BEDROCK = re.compile(r"(?:v1/)?model/.+/([^/]+)")  # slashes in a name are encoded, unless a proxy has decoded them
 _GOOGLE = re.compile(
@@ -33,7 +33,10 @@ WIRES: dict[str, Wire] = {
     "model/{model}/invoke-with-response-stream": invoke.STREAM,
     "v1beta/models/{model}:generateContent": google.GENERATE,
     "v1beta/models/{model}:streamGenerateContent": google.ARRAY,
+    "sample": job_sample.SAMPLE,
+    "sample-with-response-stream": job_sample.STREAM,
 }
+_REPORTS = ("complete-rollout", "update-reward", "report")
 
 
 def find_route(path: str) -> str:
@@ -61,6 +64,8 @@ def error_wire(path: str, headers: Mapping[str, str]) -> Wire:
     """The wire in whose format to refuse a request to `path`, whatever is wrong with it."""
     route = find_route(path)
     wire = WIRES.get(route)
+    if path in _REPORTS:
+        return job_sample.SAMPLE
     if wire is None and path.startswith(("model/", "v1/model/")):
         return converse.CONVERSE
     if wire is None and (path.startswith("v1/messages/") or is_anthropic_client(headers)):

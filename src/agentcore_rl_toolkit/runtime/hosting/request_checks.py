@@ -41,7 +41,7 @@ def check_command(command: str, timeout: int) -> None:
 
 
 def rollout_request(payload: bytes) -> dict[str, Any]:
-    """The parsed payload if it has a `_rollout`, else nothing: all that a runtime reads of a request.
+    """The parsed payload if it has a `_rollout`, else the endpoints of a SageMaker job: all that a runtime reads.
 
     >>> rollout_request(b'{"prompt": "hi"}')
     {}
@@ -51,7 +51,7 @@ def rollout_request(payload: bytes) -> dict[str, Any]:
     agentcore_rl_toolkit.errors.RuntimeFault: _rollout.s3_bucket must be a string, not list
     """
     # The name may be escaped ("\u005frollout") or in UTF-16; the app would read those too.
-    if b"_rollout" not in payload and b"\\u" not in payload and b"\0" not in payload:
+    if not any(part in payload for part in (b"_rollout", b'"metadata"', b"\\u", b"\0")):
         return {}
     try:
         value = json.loads(payload)
@@ -61,11 +61,20 @@ def rollout_request(payload: bytes) -> dict[str, Any]:
         return {}  # the app refuses it
     settings = value.get("_rollout") if isinstance(value, dict) else None
     if settings is None:
-        return {}
+        return _job_endpoints(value)
     if not isinstance(settings, dict):
         raise _invalid(f"_rollout must be an object, not {type(settings).__name__}")
     _check_settings(settings)
     return dict(value)
+
+
+def _job_endpoints(value: Any) -> dict[str, Any]:
+    """Where a SageMaker job's rollout samples and reports."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict):
+        return {}
+    named = [metadata.get("endpoint"), value.get("model_endpoint"), value.get("modelEndpoint")]
+    return {"endpoints": [url for url in named if isinstance(url, str) and "//" in url]}
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

@@ -199,6 +199,7 @@ class LocalSession:
         wanted = [*self.source.policy.allow, f"127.0.0.1:{self._context.store_proxy.port}"]
         wanted += [value for name, value in self.source.env.items() if name.startswith("AWS_ENDPOINT_URL")]
         settings = payload.get("_rollout")
+        wanted += payload.get("endpoints", ()) if settings is None else ()
         if isinstance(settings, dict):
             wanted += [settings[name] for name in ("base_url", "sqs_url") if "//" in str(settings.get(name))]
             wanted += self._aws_hosts(str(settings.get("s3_bucket")))

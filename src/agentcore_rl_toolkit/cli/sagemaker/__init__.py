@@ -1,0 +1,1 @@
+"""The verbs of `agentcore-rl sagemaker`."""
