@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.rollout import RolloutOptions, RolloutRunner
 from agentcore_rl_toolkit.types import Status
 from support.gateway import gateway, ids, text_of
 
-STRANDS = '''
+STRANDS = """
 from bedrock_agentcore.runtime import BedrockAgentCoreApp
 from sagemaker.train.rft import sagemaker_rft_handler
 from sagemaker.train.rft.adapters.strands import wrap_model
@@ -40,9 +40,9 @@ async def invoke_agent(payload):
 
 if __name__ == "__main__":
     app.run()
-'''
+"""
 
-LANGCHAIN = '''
+LANGCHAIN = """
 from bedrock_agentcore.runtime import BedrockAgentCoreApp
 from langchain_openai import ChatOpenAI
 from sagemaker.train.rft import sagemaker_rft_handler
@@ -65,7 +65,7 @@ def invoke_agent(payload):
 
 if __name__ == "__main__":
     app.run()
-'''
+"""
 
 
 def say(request: SampleRequest) -> list[int]:

@@ -36,6 +36,8 @@ _REFUSAL_SECONDS = 1.0
 _REWARD_SECONDS = 10.0
 """How long a completed rollout may take to report its reward."""
 _ANSWER_SECONDS = 2.0
+"""How long the answer is waited for after the reward, or after a failure, whose message it has."""
+_FAILURE_SECONDS = 30.0
 _REPORT_SECONDS = 2.0
 _WAIT = 25
 _STORE_SECONDS = 60.0
@@ -178,7 +180,8 @@ class _JobRollout:
         if report["job_status"] == "ready" and report["rewards"] is None:
             report = await self._reported("ready", None, _REWARD_SECONDS)
         with contextlib.suppress(asyncio.TimeoutError, AgentCoreRLError):
-            await asyncio.wait_for(asyncio.shield(self._call), _ANSWER_SECONDS)
+            seconds = _FAILURE_SECONDS if report["job_status"] == "failed" else _ANSWER_SECONDS
+            await asyncio.wait_for(asyncio.shield(self._call), seconds)
         answer = self._answer()
         if report["job_status"] == "ready":
             rewards = report["rewards"]

@@ -1,4 +1,4 @@
-"""SageMaker's Job Runtime on the gateway: boto3's client, AWS's headers, states and errors; under a session's URL and at the root."""
+"""SageMaker's Job Runtime on the gateway, by boto3 as it is: under a session's URL, and at the root."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ def test_at_the_root_headers_name_the_job_and_the_trajectory() -> None:
     with job_runtime(engine) as server, job_client(server.url) as client:
         assert sample(client)["choices"][0]["message"]["content"] == "four"
         headers = {"X-Amzn-SageMaker-Job-Arn": ARN, "X-Amzn-SageMaker-Trajectory-Id": "t-1"}
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="EMPTY", default_headers=headers, max_retries=0) as chat:
+        with openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="EMPTY", default_headers=headers, max_retries=0
+        ) as chat:
             assert chat.chat.completions.create(**BODY).choices[0].message.content == "five"
         assert sample(client, "t-2")["choices"][0]["message"]["content"] == "six"
         client.complete_rollout(JobArn=ARN, TrajectoryId="t-1")
