@@ -153,7 +153,7 @@ def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, A
 def vllm_server(bench: Bench, model: Path, *options: str) -> Iterator[tuple[str, Path]]:
     """A vLLM server in a process of its own: its URL and its log."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from support.process import free_port, server  # type: ignore[import-not-found]
+    from support.process import free_port, server
 
     port, log = free_port(), bench.folder / "server.log"
     command = [

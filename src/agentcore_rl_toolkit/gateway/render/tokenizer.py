@@ -74,7 +74,8 @@ class Tokenizer:
     def fill_placeholders(self, render: Callable[[], list[int]]) -> array[int]:
         """The ids that `render` returns, which meanwhile sees a single negative id for each long text it encodes.
 
-        `renderers` takes several steps of Python for each id: 10,000 ids take 0.2 instead of 3 ms, 600 take 13 instead of 60 us.
+        `renderers` takes several steps of Python for each id: 10,000 ids take 0.2 instead of 3 ms, 600 take 13 instead
+        of 60 us.
         """
         texts: list[array[int]] = []
         self._placeholders.texts = texts
