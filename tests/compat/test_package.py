@@ -126,7 +126,15 @@ TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/tr
 TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glob("*.py")}
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
-GATEWAY_HTTP = ("exports", "gateway_app", "http_server", "production_app", "stream_sender")
+GATEWAY_HTTP = (
+    "exports",
+    "gateway_app",
+    "http_server",
+    "job_reports",
+    "job_runtime_app",
+    "production_app",
+    "stream_sender",
+)
 JUDGES = {f"rewards/judges/{name}.py" for name in ("agentcore_evaluation", "judge_model")}
 EXPORT = "deploy/model_export.py"
 JOBS = "agent/sagemaker/job_feedback.py"
@@ -137,7 +145,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "aiohttp": {f"runtime/local/server/{name}.py" for name in ("access", "aws_wire", "local_s3", "status_pages")}
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
-        | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py"}
+        | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py", "runtime/job_agent.py"}
         | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
         "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS}
         | JUDGES,

@@ -10,11 +10,11 @@ import argparse
 from typing import Any
 
 from .deploy import build, deploy, destroy, doctor, export, init, serve
+from .gateway import job_runtime
 from .gateway import serve as gateway_serve
 from .rollouts import eval, rescore, results, rollout, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
-from .sagemaker import serve as sagemaker_serve
 from .studio import show, ui
 from .terminal import completion
 
@@ -37,7 +37,7 @@ VERBS: dict[str, Any] = {
     "rescore": rescore,
     "runtime": {"serve": runtime_serve, "check": check, "ps": ps, "logs": logs},
     "gateway": {"serve": gateway_serve},
-    "sagemaker": {"serve": sagemaker_serve},
+    "sagemaker": {"serve": job_runtime},
     "results": results,
     "export": export,
     "serve": serve,

@@ -78,7 +78,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
     parser.add_argument("--context-limit", type=int, help=help)
     help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
-    parser.add_argument("--agent-protocol", choices=("agentcore", "sagemaker"), default="agentcore", help=help)
+    parser.add_argument("--agent-protocol", default="agentcore", metavar="PROTOCOL", help=help)
     add_sandbox_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 METAVARS = {
     "--agent-name": "NAME",
+    "--agent-protocol": "PROTOCOL",
     "--aws-timeout": "SECONDS",
     "--base-url": "URL",
     "--bucket": "NAME",
@@ -31,6 +32,7 @@ METAVARS = {
     "--outage-seconds": "SECONDS",
     "--output": "PATH",
     "--public-url": "URL",
+    "--reward": "FILE:NAME",
     "--role-arn": "ARN",
     "--runtime-url": "URL",
     "--service-url": "URL",

@@ -15,17 +15,17 @@ from aiohttp import web
 
 from ...errors import GatewayFault
 from ..call.core import Core
-from ..record.job_report import (
+from ..record.session import Session
+from ..wire.fields import parse
+from ..wire.json_body import dump, read_json
+from .http_server import read_body
+from .job_rules import (
     CompleteRolloutRequest,
     JobReport,
     UpdateRewardRequest,
     check_job,
     is_complete,
 )
-from ..record.session import Session
-from ..wire.fields import parse
-from ..wire.json_body import dump, read_json
-from .http_server import read_body
 
 JOB_HEADER = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_HEADER = "X-Amzn-SageMaker-Trajectory-Id"

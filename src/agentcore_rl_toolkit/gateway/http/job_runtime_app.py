@@ -16,12 +16,12 @@ from typing import Any
 from aiohttp import web
 
 from ...errors import GatewayFault
-from ..record.job_report import check_job
 from ..record.session import Session, SessionSettings
 from ..wire.json_body import read_json
 from .gateway_app import App, no_route
 from .http_server import read_body
 from .job_reports import JOB_HEADER, TRAJECTORY_HEADER
+from .job_rules import check_job
 
 _CALLS = ("v1/chat/completions", "sample", "sample-with-response-stream")
 _REPORTS = ("complete-rollout", "update-reward")

@@ -16,7 +16,6 @@ from msgspec import Struct
 from ... import __version__
 from ...common.eventstream import CONTENT_TYPE
 from ..call.side_calls import RULES
-from ..record.job_report import CompleteRolloutRequest, JobReport, UpdateRewardRequest
 from ..record.reasons import MEANINGS
 from ..record.session import SessionSettings
 from ..record.trajectory import Fidelity
@@ -29,6 +28,7 @@ from ..wire.openai.completions import TextRequest
 from ..wire.openai.response_items import ResponseItem
 from ..wire.openai.responses import ResponseRequest
 from ..wire.openai.sampling import SamplingSettings
+from .job_rules import CompleteRolloutRequest, JobReport, UpdateRewardRequest
 
 Schema = dict[str, Any]
 

@@ -20,7 +20,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     ("words", "some", "none"),
     [
         (["agentcore-rl", "ro"], {"rollout"}, {"runtime"}),
-        (["agentcore-rl", "gateway", ""], {"serve", "show"}, {"train"}),
+        (["agentcore-rl", "runtime", ""], {"serve", "ps"}, {"train"}),
         (["agentcore-rl", "eval", "my_agent", "--mo"], {"--model", "--model-id"}, {"--data"}),
         (["agentcore-rl", "train", "my_agent", "--learn"], {"--learning-rate"}, {"--model"}),
         (["agentcore-rl", "gateway", "serve", "--eng"], {"--engine"}, {"--model"}),

@@ -13,7 +13,7 @@ import argparse
 from typing import Any
 
 from ...errors import ConfigError
-from ..gateway import serve
+from . import serve
 
 HELP = "serve a SageMaker Job Runtime on this machine"
 EXAMPLES = (

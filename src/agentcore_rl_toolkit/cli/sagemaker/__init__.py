@@ -1,1 +1,0 @@
-"""The verbs of `agentcore-rl sagemaker`."""
