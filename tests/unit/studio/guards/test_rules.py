@@ -163,3 +163,22 @@ def test_a_gap_between_training_and_held_out_rewards(after: float, said: bool) -
     run = make_run(changed(reward=0.95), lambda step: {"reward": 0.1 if step == 1 else 0.95})
     run.held_out = {0: (0.1, 0.02), 3: (after, 0.02)}
     assert ("held_out_gap" in named(run)) is said
+
+
+def test_surprise_within_six_standard_errors_may_be_chance() -> None:
+    large = {"sampler/surprise": -0.2, "sampler/surprise_z": -3.0}
+    assert "sampling_temperature" not in named(make_run(metrics=lambda step: large))
+
+
+def test_five_rows_are_too_few_for_a_leak_and_two_steps_for_groups_without_variance() -> None:
+    told = Leak(found=True, before="answer is ", outside=True, chance=0.0)
+    assert "answer_in_prompt" not in named(make_run(changed(leak=told), steps=1, groups=5))
+    assert "answer_in_prompt" in named(make_run(changed(leak=told), steps=1, groups=6))
+    assert "no_variance" not in named(make_run(*FLAWS["no_variance"], steps=2, groups=10))
+
+
+def test_one_of_two_outcomes_may_decide_the_reward() -> None:
+    def change(step: int, one: RolloutFacts) -> RolloutFacts:
+        return replace(one, components={"correct": one.reward or 0.0, "tests": one.components["short"]})
+
+    assert "dominating_component" not in named(make_run(change))
