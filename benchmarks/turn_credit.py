@@ -20,10 +20,10 @@ from array import array
 from typing import Any
 
 import numpy as np
-from agentcore_rl_toolkit.cli.terminal.table import format_table
 from report import ROOT, write_to
 
 from agentcore_rl_toolkit.backends.tinker.convert import to_examples
+from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.record.trajectory import Fidelity, Row, TurnSpan
 from agentcore_rl_toolkit.rollout import Action, Group, Rollout
