@@ -8,6 +8,8 @@ from typing import Any
 from .fake_server import FakeServer, Handler, logprob
 
 MODEL = "fake/model"
+IMAGE = 7
+"""The id of its placeholder tokens."""
 
 
 class FakeVllm(FakeServer):
@@ -30,10 +32,9 @@ class FakeVllm(FakeServer):
             self._sample(handler, body, body["prompt"], body, _completion)
         elif path == "/v1/chat/completions/render":
             encoded = body["messages"][0]["content"][0]["image_url"]["url"].partition(",")[2]
-            placeholder = {"offset": 2, "length": self.image_tokens}
-            handler.json(
-                {"features": {"mm_placeholders": {"image": [placeholder]}, "kwargs_data": {"image": [encoded]}}}
-            )
+            placeholder = {"offset": 2, "length": self.image_tokens + 2}  # with the tokens around the image
+            features = {"mm_placeholders": {"image": [placeholder]}, "kwargs_data": {"image": [encoded]}}
+            handler.json({"token_ids": [1, 2, 3, *[IMAGE] * self.image_tokens, 4, 5], "features": features})
         elif path == "/inference/v1/generate" and not self._take_images(body.get("features")):
             handler.json({"error": {"message": "EngineCore encountered an issue", "code": 500}}, 500)
         elif path == "/inference/v1/generate":

@@ -68,6 +68,8 @@ class PromptImage:
     """The number of its placeholder tokens."""
     sha256: str
     """Of the image's file: its name in the engine's caches."""
+    token: int
+    """The id of its placeholder tokens."""
     png: Callable[[], bytes] = field(repr=False, compare=False)
     """Makes a PNG of the pixels that the model's processor gets: RGB, turned the right way."""
 

@@ -25,16 +25,12 @@ RENDER = "/v1/chat/completions/render"
 HINT = "images need vLLM 0.20 or newer; newer ones need --enable-scale-out, and the chat template of the model"
 
 
-class Placeholder(msgspec.Struct):
-    length: int
-
-
 class RenderedFeatures(msgspec.Struct):
-    mm_placeholders: dict[str, list[Placeholder]]
     kwargs_data: dict[str, list[str | None]] | None = None
 
 
 class RenderedPrompt(msgspec.Struct):
+    token_ids: list[int] = []
     features: RenderedFeatures | None = None
 
 
@@ -109,14 +105,15 @@ class VllmImages:
         return self._check(rendered, image)
 
     def _check(self, rendered: RenderedPrompt, image: PromptImage) -> str:
-        features = rendered.features or RenderedFeatures({})
+        features = rendered.features or RenderedFeatures()
         (encoded, *_) = (features.kwargs_data or {}).get("image") or [None]
-        (placeholder, *_) = features.mm_placeholders.get("image") or [Placeholder(0)]
+        # The server's own placeholder may span the tokens around an image, such as Gemma 4's begin and end.
+        length = rendered.token_ids.count(image.token)
         if encoded is None:
             raise self._http.error(f"rendered a message with an image without one\nhint: {HINT}")
-        if placeholder.length != image.length:
+        if length != image.length:
             raise self._http.error(
-                f"gives an image {placeholder.length} tokens, and the gateway's tokenizer folder {image.length}"
+                f"gives an image {length} tokens, and the gateway's tokenizer folder {image.length}"
                 "\nhint: both need the same preprocessor_config.json"
             )
         return encoded

@@ -76,8 +76,7 @@ class Core:
         sessions without their own. Without `images`, the model reads placeholders, whatever it could see."""
         self.engine = engine
         self.renderer = renderer
-        if images and getattr(engine, "images", False):
-            renderer.open_eyes()
+        renderer.open_eyes(_find_obstacle(engine, images))
         self.log = log
         self.limits = limits or GatewayLimits()
         self.gate = WeightGate(engine, log)
@@ -313,3 +312,10 @@ class Core:
         reply = choice.parse()
         turn = self.recorder.record(session, answer, choice, reply, finish)
         return ChoiceOutcome(turn, reply, choice.draft.tops, choice.take_rest(reply))
+
+
+def _find_obstacle(engine: Engine, images: bool) -> str:
+    """Why no image can be shown, whatever the model."""
+    if not images:
+        return "the trainer trains on text (images=False)"
+    return "" if getattr(engine, "images", False) else "only vLLM takes images beside token ids"

@@ -6,7 +6,6 @@ it for that. The pixels go to the engine, which has a processor of its own.
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from array import array
@@ -23,20 +22,33 @@ from ..call.chat import Message
 from ..record.turn import PlacedImage
 from .image_file import SessionImage
 
-logger = logging.getLogger(__name__)
-
-FAMILIES = ("qwen3-vl", "qwen3.5", "qwen3.6", "qwen3.8")
-"""Renderers whose placeholder tokens are those of the engine: one run of equal tokens for each image."""
+SIZES = {
+    **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen3.6", "qwen3.8"), "image_grid_thw"),
+    "gemma4": "num_soft_tokens_per_image",
+}
+"""Renderers whose placeholder tokens are those of the engine, one run of equal tokens for each image; and what of the
+image processor's answer says how many."""
+TRIMMED = ("qwen3.5", "qwen3.6", "qwen3.8")
+"""Those whose templates trim the content of a message, where the renderer leaves content with images as it is."""
+OBSTACLES = {
+    "kimi-k2.5": "its renderer writes one token for each image, where Transformers and vLLM want one for each patch",
+    "nemotron-3.5": "its image processor is code of the checkpoint, which the gateway does not run, "
+    "and its renderer bridges no images",
+    "inkling": "vLLM's preprocessing of its images has not been compared with Transformers'",
+    "default": "no renderer knows how many tokens its images have",
+}
+"""Why the other renderers with images show none."""
 MOST_SIZES = 10_000
 
 
 class Eyes:
     """The image processor of one model. Renderers call it as they call Transformers' image processors."""
 
-    def __init__(self, processor: Any, tokenizer: Any) -> None:
+    def __init__(self, processor: Any, tokenizer: Any, family: str) -> None:
         self._processor, self._tokenizer = processor, tokenizer
-        self._grids: OrderedDict[str, Any] = OrderedDict()
-        """Of the last images: their patches, which say how many tokens they have."""
+        self._size, self._trims = SIZES[family], family in TRIMMED
+        self._sizes: OrderedDict[str, Any] = OrderedDict()
+        """Of the last images."""
         self._lock = threading.Lock()
         self._token = -1
         self._marks = re.compile("")
@@ -47,18 +59,18 @@ class Eyes:
         return int(self._processor.merge_size)
 
     def __call__(self, images: Sequence[Any], **_: Any) -> Mapping[str, Any]:
-        """The patches of one image. The renderer needs no more."""
+        """The size of one image. The renderer needs no more; it passes on the pixels, which nobody reads."""
         (pixels,) = images
         known = pixels.info["sha256"]
         with self._lock:
-            grid = self._grids.get(known)
-        if grid is None:
-            grid = np.asarray(self._processor(images=[pixels], return_tensors="np")["image_grid_thw"])
+            size = self._sizes.get(known)
+        if size is None:
+            size = np.asarray(self._processor(images=[pixels], return_tensors="np")[self._size])
             with self._lock:
-                self._grids[known] = grid
-                if len(self._grids) > MOST_SIZES:
-                    self._grids.popitem(last=False)
-        return {"image_grid_thw": grid, "pixel_values": None}
+                self._sizes[known] = size
+                if len(self._sizes) > MOST_SIZES:
+                    self._sizes.popitem(last=False)
+        return {self._size: size, "pixel_values": None, "image_position_ids": None}
 
     def equip(self, renderer: Any) -> Any:
         """The same renderer, with this processor."""
@@ -77,13 +89,15 @@ class Eyes:
         if "images" not in message:
             return message | {"content": self._break_marks(content)} if self._marks.search(content) else message
         parts: list[dict[str, Any]] = []
-        done = 0
+        done, end = 0, len(content)
+        if self._trims:
+            done, end = end - len(content.lstrip()), len(content.rstrip())
         for place, known in message["images"]:
             image = images[known]
             parts += [{"type": "text", "text": self._break_marks(content[done:place])}] if place > done else []
             parts.append({"type": "image", "image": image.decode()})
             done = place + len(image.marker)
-        parts += [{"type": "text", "text": self._break_marks(content[done:])}] if done < len(content) else []
+        parts += [{"type": "text", "text": self._break_marks(content[done:end])}] if done < end else []
         return message | {"content": parts}
 
     def _break_marks(self, text: str) -> str:
@@ -100,17 +114,19 @@ class Eyes:
 
     def prepare(self, placed: Sequence[PlacedImage], images: Mapping[str, SessionImage]) -> tuple[PromptImage, ...]:
         """Images as an engine takes them."""
-        return tuple(PromptImage(*image, images[image.sha256].to_png) for image in placed)
+        return tuple(PromptImage(*image, self._token, images[image.sha256].to_png) for image in placed)
 
 
-def load_eyes(tokenizer: Any, family: str) -> Eyes | None:
-    """The eyes of the model that a tokenizer was loaded with; None if it has none that an engine could be given."""
-    if family not in FAMILIES:
-        return None
-    try:
-        from transformers import AutoImageProcessor
+def find_eyes(tokenizer: Any, family: str, renderer: Any, obstacle: str = "") -> tuple[Eyes | None, str]:
+    """The eyes of the model that a tokenizer was loaded with; or none, and why a vision model is shown no images."""
+    if not obstacle and family in SIZES:
+        try:
+            from transformers import AutoImageProcessor
 
-        return Eyes(AutoImageProcessor.from_pretrained(tokenizer.name_or_path), tokenizer)
-    except (ImportError, OSError, ValueError) as error:
-        logger.warning("the model reads placeholders for images: its image processor can't be loaded: %s", error)
-        return None
+            return Eyes(AutoImageProcessor.from_pretrained(tokenizer.name_or_path), tokenizer, family), ""
+        except (ImportError, OSError, ValueError) as error:
+            obstacle = f"its image processor can't be loaded: {error}"
+    template = tokenizer.chat_template
+    # The vocabularies of Qwen's text models have tokens for images too, but their templates have no place for them.
+    sees = "image" in str(template) if template else 1 in getattr(renderer, "mm_token_type_id_map", {}).values()
+    return None, (obstacle or OBSTACLES.get(family, OBSTACLES["default"])) if sees else ""

@@ -38,12 +38,16 @@ class Abilities:
     """Names the renderer and what it bridges."""
     problems: dict[str, str]
     """What does not work exactly (`text`, `tools`, `reasoning`, `system prompts`, …), and why."""
+    blind: str = ""
+    """Why a vision model reads placeholders for images."""
 
     def log(self) -> None:
-        """Log the line, and one warning for each problem."""
+        """Log the line, one warning for each problem, and one if a vision model is not shown images."""
         logger.info("%s", self.line)
         for subject, why in self.problems.items():
             logger.warning("this chat template does not allow exact tokens for %s: %s", subject, why)
+        if self.blind:
+            logger.warning("this vision model reads placeholders for images, which are counted: %s", self.blind)
 
 
 def probe_abilities(renderer: ChatRenderer) -> Abilities:
@@ -59,7 +63,8 @@ def probe_abilities(renderer: ChatRenderer) -> Abilities:
         problems["the template's own history"] = str(renderer.family.later)
     bridged = [name for name, _, _ in tried if name not in problems]
     images = "; shows images" if renderer.eyes is not None else ""
-    return Abilities(f"{_describe_renderer(renderer)}; bridges {', '.join(bridged) or 'nothing'}{images}", problems)
+    line = f"{_describe_renderer(renderer)}; bridges {', '.join(bridged) or 'nothing'}{images}"
+    return Abilities(line, problems, renderer.blind)
 
 
 def warn_of_rows(session_id: str, fidelity: Fidelity) -> bool:

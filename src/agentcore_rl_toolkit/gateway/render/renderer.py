@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from ...engine.base import IDS
 from ...errors import ConfigError, RenderFault
 from ..call.chat import ChatCall, Message, Reply, has_assistant
-from ..images.eyes import Eyes, load_eyes
+from ..images.eyes import Eyes, find_eyes
 from ..images.session_images import SessionImages, drop_media, take_media
 from ..record import reasons
 from ..record.turn import Turn
@@ -70,6 +70,8 @@ class ChatRenderer:
         self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
         self.eyes: Eyes | None = None
         """What the model sees images with; None if it reads placeholders."""
+        self.blind = ""
+        """Why a vision model reads placeholders all the same."""
         try:
             self._plain = self._get_renderer({})
         except RenderFault as error:
@@ -310,11 +312,10 @@ class ChatRenderer:
 
     # Images
 
-    def open_eyes(self) -> None:
-        """Show images to the model from now on, if it has eyes."""
-        eyes = load_eyes(self.tokenizer, self.family.name)
-        if eyes is not None:
-            self.eyes = eyes
+    def open_eyes(self, obstacle: str = "") -> None:
+        """Show images to the model from now on, if it has eyes and there is no `obstacle`."""
+        self.eyes, self.blind = find_eyes(self.tokenizer, self.family.name, self._plain, obstacle)
+        if self.eyes is not None:
             self._renderers.clear()
             self._plain = self._get_renderer({})
 

@@ -12,7 +12,7 @@ import pytest
 from agentcore_rl_toolkit.engine.base import IDS, PromptImage, SampleRequest, Sampling
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.errors import EngineError
-from support.fake_vllm import FakeVllm
+from support.fake_vllm import IMAGE, FakeVllm
 from support.loop import LoopThread, loop_thread
 
 GENERATE, RENDER = "/inference/v1/generate", "/v1/chat/completions/render"
@@ -38,7 +38,7 @@ def engine(loop: LoopThread, server: FakeVllm) -> Iterator[VllmEngine]:
 
 
 def image(name: str, offset: int = 3) -> PromptImage:
-    return PromptImage(offset, 4, name, lambda: b"png of " + name.encode())
+    return PromptImage(offset, 4, name, IMAGE, lambda: b"png of " + name.encode())
 
 
 def sample(loop: LoopThread, engine: VllmEngine, *images: PromptImage, stream: bool = False) -> list[int]:
