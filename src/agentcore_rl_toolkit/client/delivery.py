@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from ..agent.result import Result, read_result
@@ -183,8 +184,10 @@ class Delivery:
         if not self._may_list or len(keys) <= 1 + self._listed // _LISTED_AT_ONCE:  # a listing takes more requests
             await asyncio.gather(*(self._fetch(key) for key in keys))
             return
+        # Results of earlier rollouts must not cost anything: a listing longer than this costs more than the reads.
+        most = _LISTED_AT_ONCE * (1 + len(keys) // 4)
         try:
-            found = await self.call(lambda: list(self.store.keys(f"{self._exp_id}/")))
+            found = await self.call(lambda: list(islice(self.store.keys(f"{self._exp_id}/"), most + 1)))
         except StoreForbidden as error:
             self._stop_listing(error)
         except StoreUnavailable as error:
@@ -195,6 +198,8 @@ class Delivery:
             self._listed = len(found)
             self.requests += len(found) // _LISTED_AT_ONCE
             there = set(found) & self._expected.keys()
+            if len(found) > most:  # cut short, so it says nothing of the others
+                self._listed, there = _LISTED_AT_ONCE * len(keys), set(keys)
             self._answered(key for key in keys if key not in there)
             await asyncio.gather(*(self._fetch(key) for key in there))
 

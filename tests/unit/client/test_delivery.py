@@ -215,6 +215,41 @@ def test_an_announced_result_that_may_not_be_read_is_an_error(store: OddStore, m
         threads.run(inbox.delivery.close())
 
 
+class LongStore(OddStore):
+    """An experiment with many old results; counts the keys that it hands out."""
+
+    handed_out = 0
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        for key in super().keys(prefix):
+            self.handed_out += 1
+            yield key
+
+    def close(self) -> None: ...
+
+
+def test_old_results_cost_a_look_no_more_than_reading_what_is_missing() -> None:
+    store = LongStore()
+    store.documents = {f"exp/old-{i:05}/s.json": b"{}" for i in range(30_000)}
+    keys = [f"exp/row-{i}/s.json" for i in range(20)]
+    found: list[Any] = []
+    with loop_thread() as loop:
+
+        async def look() -> None:
+            waiting = Delivery(store, "exp")
+            for key in keys:
+                waiting.expect(key, lambda document, error: found.append(document))
+            await waiting.look()
+            store.documents |= dict.fromkeys(keys, b'{"rewards": 1.0}')
+            await waiting.look()
+            await waiting.close()
+
+        loop.run(look())
+    assert [document["rewards"] for document in found] == [1.0] * 20
+    assert store.handed_out < 7_000  # of 30,000, in the first look
+    assert store.calls.count("keys") == 1
+
+
 @pytest.mark.parametrize("error", [StoreMisconfigured("no such bucket"), StoreError("refused"), RuntimeError("defect")])
 def test_opening_finds_out_what_is_wrong(store: OddStore, inbox: Inbox, error: Exception) -> None:
     store.raises["keys"] = error
