@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import Gemma4ImageProcessorPil, Gemma4Processor
+from transformers import Gemma4ImageProcessorPil, Gemma4Processor, InklingProcessor
+from transformers.image_processing_base import ImageProcessingMixin
 
 from .vlm import ImageTextProcessor, image_processor
 
@@ -25,6 +26,33 @@ class GemmaImageTextProcessor(Gemma4Processor):
 
     def validate_inputs(self, images: Any = None, text: Any = None, **more: Any) -> None:
         """Transformers refuses text without images when there is no audio token."""
+
+
+class InklingPatches(ImageProcessingMixin):
+    """Counts patches as Inkling's image processor does, which needs torchvision."""
+
+    model_input_names = ("pixel_values",)
+
+    def __call__(self, images: Any, **_: Any) -> dict[str, Any]:
+        (rows,) = images if isinstance(images[0], list) else [images]
+        return {"num_patches": [-(-image.height // 40) * (image.width // 40 + 1) for image in rows]}
+
+
+class InklingTextProcessor(InklingProcessor):
+    """Transformers' own processor, with these patches."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """Transformers takes its own parts only."""
+
+
+INKLING = [
+    f"<|{name}|>"
+    for name in (
+        *("audio_end", "content_audio_input", "content_image", "content_invoke_tool_json", "content_invoke_tool_text"),
+        *("content_model_end_sampling", "content_text", "content_thinking", "content_xml", "end_message"),
+        *("message_model", "message_system", "message_tool", "message_user", "unused_200053", "unused_200054"),
+    )
+]
 
 
 @dataclass(frozen=True)

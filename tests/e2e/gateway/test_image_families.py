@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
+from transformers import AutoImageProcessor
 
 from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
@@ -18,7 +20,14 @@ from agentcore_rl_toolkit.gateway.call.chat import ChatCall
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.template_reply import encode_template_reply
-from support.image_families import IMAGE_FAMILIES, template_folders, write_family
+from support.image_families import (
+    IMAGE_FAMILIES,
+    INKLING,
+    InklingPatches,
+    InklingTextProcessor,
+    template_folders,
+    write_family,
+)
 from support.tokenizers import make_tokenizer
 from support.vlm import data_url, picture
 
@@ -192,6 +201,28 @@ def test_the_start_says_why_a_vision_model_sees_nothing(name: str, caplog: pytes
         messages = [{"role": "user", "content": sent(["hi", RED])}]
         httpx.post(f"{session['base_url']}/chat/completions", json={"messages": messages}).raise_for_status()
         assert gateway.trajectories(session["session_id"]).fidelity.omitted == {"image": 1}
+
+
+def test_inkling_has_the_tokens_of_its_processor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(AutoImageProcessor, "from_pretrained", lambda _: InklingPatches())
+    tokenizer = by_name("qwen3", "thinkingmachines/Inkling", *INKLING)
+    pad, said = tokenizer.convert_tokens_to_ids("<|unused_200054|>"), "<|content_text|>It is red.<|end_message|>"
+    reply = tokenizer.encode(f"{said}<|content_model_end_sampling|>", add_special_tokens=False)
+    engine = SeeingEngine([reply, reply])
+    with Gateway(engine, tokenizer=tokenizer) as gateway:
+        assert gateway.abilities.line.endswith("; shows images")
+        session = gateway.open_session()
+        asked: list[Any] = [{"role": "user", "content": sent([" what is ", RED, " beside ", BLUE, "? "])}]
+        asked += [ask(session, asked), {"role": "user", "content": sent(["and ", BLUE])}]
+        ask(session, asked)
+        (row,) = gateway.trajectories(session["session_id"]).rows
+    prompt = engine.requests[1].prompt.tolist()
+    text = re.sub(r"(<\|unused_200054\|>)+", "<|unused_200054|>", tokenizer.decode(prompt))
+    images = [part["image"] for part in shown([RED, BLUE, BLUE])]
+    made = InklingTextProcessor(None, InklingPatches(), tokenizer)(text=[text], images=images)
+    assert prompt == made["input_ids"][0]
+    assert [image.length for image in row.images] == [6, 8, 8]
+    assert all(set(prompt[image.start : image.start + image.length]) == {pad} for image in row.images)
 
 
 @pytest.mark.parametrize("settings", [RolloutSettings(), LoopSettings()])

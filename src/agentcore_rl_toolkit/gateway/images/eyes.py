@@ -25,6 +25,7 @@ from .image_file import SessionImage
 SIZES = {
     **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen3.6", "qwen3.8"), "image_grid_thw"),
     "gemma4": "num_soft_tokens_per_image",
+    "inkling": "num_patches",
 }
 """Renderers whose placeholder tokens are those of the engine, one run of equal tokens for each image; and what of the
 image processor's answer says how many."""
@@ -34,7 +35,6 @@ OBSTACLES = {
     "kimi-k2.5": "its renderer writes one token for each image, where Transformers and vLLM want one for each patch",
     "nemotron-3.5": "its image processor is code of the checkpoint, which the gateway does not run, "
     "and its renderer bridges no images",
-    "inkling": "vLLM's preprocessing of its images has not been compared with Transformers'",
     "default": "no renderer knows how many tokens its images have",
 }
 """Why the other renderers with images show none."""
@@ -71,6 +71,9 @@ class Eyes:
                 if len(self._sizes) > MOST_SIZES:
                     self._sizes.popitem(last=False)
         return {self._size: size, "pixel_values": None, "image_position_ids": None}
+
+    preprocess = __call__
+    """Inkling's renderer calls it by this name."""
 
     def equip(self, renderer: Any) -> Any:
         """The same renderer, with this processor."""
