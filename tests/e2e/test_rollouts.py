@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import ConfigError, EngineError, RolloutsStopped, RuntimeFault, StoreMisconfigured
@@ -35,6 +36,7 @@ from agentcore_rl_toolkit.rollout import (
     run_rollouts,
     step_metrics,
 )
+from agentcore_rl_toolkit.rollout.run_folder import RunWriter, open_run
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from agentcore_rl_toolkit.types import Status
 from support.agent import PROLOGUE
@@ -59,6 +61,10 @@ def invoke_agent(payload):
             return reply.choices[0].message.content
 
         said = ask(payload["prompt"])
+        print(f"{payload['prompt']} is told {said}")
+        if said == "loud":
+            os.write(1, b"x" * 300_000 + b"\\xff\\x00 \\x1b[31mthe end\\n")
+            said = "1"
         if said == "raise":
             raise ValueError("broken on purpose")
         if said == "sleep":
@@ -430,6 +436,65 @@ def test_the_table_can_stop_the_run(client: RolloutClient) -> None:
             list(run_rollouts([row("a")], 2, client=client, gateway=running, judge=judge))
         whole(running)
     eventually(lambda: not sessions(client))
+
+
+# What a session printed
+
+
+def test_a_rollout_keeps_what_its_session_printed(
+    client: RolloutClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[Rollout] = []
+    lines = ["sleep", "raise", "vanish", "0.5"]
+    with gateway(told(row_a=lines)) as running, RunWriter(tmp_path) as run, run.part("train", 0) as part:
+        options = {"timeout": 5.0, "keep_dropped": True, "on_rollout": ended.append, "max_refills": 0}
+        list(run_rollouts([row("a")], 4, client=client, gateway=running, **options))
+        for rollout in ended:
+            part.write(rollout)
+    assert {r.status.value for r in ended} == {"timeout", "agent_error", "session_lost", "completed"}
+    folder = open_run(tmp_path)
+    kept = [folder.rollout(place).printed or "" for place in range(len(folder.table))]
+    timed_out = folder.entry(int(folder.select(status="timeout")[0])).key
+    assert main(["show", str(tmp_path), "--rollout", timed_out]) == 0
+    assert "row-a is told sleep" in capsys.readouterr().out
+    assert sorted(re.findall("row-a is told .*", "".join(kept))) == [f"row-a is told {said}" for said in sorted(lines)]
+
+
+def test_a_rollout_that_is_no_longer_needed_keeps_what_its_session_printed(client: RolloutClient) -> None:
+    def asleep() -> bool:
+        return any("row-a is told sleep" in (client.printed(id) or "") for id in sessions(client))
+
+    with gateway(told(row_a=["sleep", "0"], row_b=["0"])) as running:
+        options = {"max_concurrent_sessions": 2, "on_rollout": lambda _: eventually(asleep)}
+        (group,) = run_rollouts([row("a")], 1, client=client, gateway=running, oversample=1, **options)
+    assert "row-a is told sleep\n" in (group.others[0].printed or "")
+
+
+def test_only_the_end_of_what_a_session_printed_is_kept(client: RolloutClient) -> None:
+    with gateway(told(row_a=["loud"])) as running:
+        (group,) = run_rollouts([row("a")], 1, client=client, gateway=running)
+    printed = group.rollouts[0].printed or ""
+    assert "xx\ufffd\0 \x1b[31mthe end\n" in printed
+    assert 60_000 < len(printed.encode()) <= 65536
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        (lambda id: b"\xff" * 99_999, "\ufffd" * (65536 // 3)),
+        (lambda id: None, None),
+        (lambda id: 1 // 0, None),
+        (lambda id: "no bytes", None),
+        (None, None),
+    ],
+)
+def test_a_runtime_may_not_know_what_its_sessions_print(tmp_path: Path, printed: Any, kept: str | None) -> None:
+    runtime = OwnRuntime()
+    if printed is not None:
+        runtime.printed = printed  # type: ignore[attr-defined]
+    with RolloutClient(runtime, tmp_path, "exp") as client, gateway(told()) as running:
+        (group,) = run_rollouts([row("a")], 1, client=client, gateway=running, keep_dropped=True)
+    assert (group.rollouts[0].status, group.rollouts[0].printed) == (Status.COMPLETED, kept)
 
 
 # More than asked for, and less

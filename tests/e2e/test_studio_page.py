@@ -40,6 +40,7 @@ TOOL = {"type": "function", "function": {"name": "calculator", "description": "E
 @app.rollout_entrypoint
 def invoke_agent(payload):
     settings = payload["_rollout"]
+    print("solving", payload["prompt"])
     messages = [{"role": "system", "content": "Solve the math problem step by step."},
                 {"role": "user", "content": payload["prompt"]}]
     for turn in range(2):
@@ -262,6 +263,7 @@ def test_every_tab_of_a_rollout(studio: Studio, trained: Run) -> None:
     assert rollout.payload["prompt"] in studio.text
     studio.page.click("[role=tab]:has-text('Output')")
     studio.page.wait_for_selector("[aria-selected=true]:has-text('Output')")
+    assert f"solving {rollout.payload['prompt']}" in studio.text
     studio.page.click("[role=tab]:has-text('Rows')")
     studio.page.wait_for_selector(".fold")
     assert studio.page.locator(".fold").count() == len(rollout.rows)

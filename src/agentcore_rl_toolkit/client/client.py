@@ -91,6 +91,14 @@ class RolloutClient:
         """The same, awaited."""
         return await self._loop.run_async(self._invoke(payload, session_id, input_id, overrides))
 
+    def printed(self, session_id: str) -> str | None:
+        """The end of what a session printed, at most 64 KiB; None where the runtime doesn't say."""
+        return self._loop.run(self._core.printed(session_id))
+
+    async def printed_async(self, session_id: str) -> str | None:
+        """The same, awaited."""
+        return await self._loop.run_async(self._core.printed(session_id))
+
     def run_batch(
         self,
         payloads: Iterable[dict[str, Any]],

@@ -257,6 +257,10 @@ class ClientCore:
         flight.deliver(None, error)
         self._stop(flight)
 
+    async def printed(self, session_id: str) -> str | None:
+        """The end of what a session printed; None where the runtime doesn't say."""
+        return None if self._calls is None else await self._calls.printed(session_id)
+
     def _body(self, payload: dict[str, Any], input_id: str, overrides: dict[str, Any]) -> bytes:
         if not isinstance(payload, dict):
             raise ConfigError(f"a payload must be a dict, not a {type(payload).__name__}")

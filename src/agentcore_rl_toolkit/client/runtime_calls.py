@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from ..errors import AgentCoreRLError, RuntimeFault
 from ..runtime import Runtime
+from ..runtime.base import LONGEST_PRINTED, KeepsOutput
 from .pacing import Admission, Pacer
 
 logger = logging.getLogger(__name__)
@@ -186,6 +187,24 @@ class RuntimeCalls:
         finally:
             self._sent.discard(session_id)
             self._queue.ended(session_id)
+
+    async def printed(self, session_id: str) -> str | None:
+        """The end of what a session printed, of bounded size. None where the runtime doesn't say, or fails to."""
+        try:
+            data = await _contained(lambda: self._read_output(session_id))
+        except AgentCoreRLError as error:
+            logger.warning("what session %s printed could not be read: %s", session_id, error)
+            return None
+        if data is None:
+            return None
+        text = data[-LONGEST_PRINTED:].decode(errors="replace")
+        return text.encode()[-LONGEST_PRINTED:].decode(errors="ignore")  # a replaced byte takes three
+
+    async def _read_output(self, session_id: str) -> bytes | None:
+        data = self._runtime.printed(session_id) if isinstance(self._runtime, KeepsOutput) else None
+        if data is not None and not isinstance(data, bytes):
+            raise RuntimeFault(f"the runtime answered with {type(data).__name__}, not with bytes")
+        return data
 
     async def _stop(self, session_id: str) -> None:
         retries = _Retries(self._pacer, self._attempts)

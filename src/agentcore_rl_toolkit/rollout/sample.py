@@ -44,10 +44,16 @@ class Sample:
         self._since: float | None = None
         self._folded: Trajectories | None = None
         """The turns of a sample that was cancelled."""
+        self._printed: str | None = None
+        """What a sample that was cancelled had printed."""
 
     async def run(self) -> Rollout:
         """Run the sample; returns a rollout that the judge has not seen yet."""
         self._since = time.monotonic()
+        rollout = await self._run_contained()
+        return replace(rollout, printed=await self._client.printed_async(self._id))
+
+    async def _run_contained(self) -> Rollout:
         try:
             return await self._run()
         except GatewayFault as fault:
@@ -72,7 +78,8 @@ class Sample:
     def given_up(self) -> Rollout:
         """The rollout of a sample that was cancelled because its group was complete without it."""
         ended = self._rollout(Status.CANCELLED, error=NOT_NEEDED)
-        ended = replace(ended, session_id=None if self._since is None else self._id, why=NOT_NEEDED)
+        session_id = None if self._since is None else self._id
+        ended = replace(ended, session_id=session_id, why=NOT_NEEDED, printed=self._printed)
         return ended if self._folded is None else self._with_turns(ended, self._folded)
 
     def _with_turns(self, rollout: Rollout, folded: Trajectories) -> Rollout:
@@ -113,6 +120,7 @@ class Sample:
                 await future.cancel_async()
             with contextlib.suppress(GatewayFault):
                 self._folded = await self._gateway.trajectories_async(self._id)
+            self._printed = await self._client.printed_async(self._id)
             raise
         except Exception as error:
             status, text = failure_of(error, self._input_id)

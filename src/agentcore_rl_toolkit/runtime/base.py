@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 REASON_HEADER = "X-AgentCore-RL-Reason"
 """Carries a fault's `reason` from the local runtime; AWS's wire has no field for it."""
 SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
+LONGEST_PRINTED = 1 << 16
+"""Bytes of a session's output that a rollout keeps."""
 TOKEN_VARIABLE = "AGENTCORE_RL_RUNTIME_TOKEN"
 """The environment variable with a local runtime's token; servers and clients read it."""
 PLACEHOLDER_AWS = {
@@ -68,3 +70,11 @@ class Runtime(Protocol):
 
     async def aclose(self) -> None:
         """Release all resources; a local runtime ends all its sessions."""
+
+
+@runtime_checkable
+class KeepsOutput(Protocol):
+    """A runtime that keeps what its sessions print. Not every runtime can."""
+
+    def printed(self, session_id: str) -> bytes | None:
+        """The end of what a session printed, also after it has ended; None if there was no such session."""

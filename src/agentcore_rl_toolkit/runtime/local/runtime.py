@@ -135,6 +135,10 @@ class LocalRuntime:
         """The log of the latest session whose id is this or starts so; None if there was none."""
         return None if self._table is None else self._table.log_of(session_id)
 
+    def printed(self, session_id: str) -> bytes | None:
+        """The end of what a session printed, also after it has ended; None if there was no such session."""
+        return None if self._table is None else self._table.printed(session_id)
+
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
         """Invoke the only agent."""
         return await self._only_agent().invoke(session_id, payload, content_type=content_type)

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 from ....errors import RuntimeFault
+from ...base import LONGEST_PRINTED
 from ..agent_source import AgentSource
+from ..template.output_log import read_end
 from .local_session import LocalSession, SessionContext
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,16 @@ class LiveSessions:
         """The log of the latest session whose id starts with the given text, or None."""
         matches = [path for id, path in self._logs.items() if id.startswith(session_id) and path.exists()]
         return matches[-1] if matches else None
+
+    def printed(self, session_id: str) -> bytes | None:
+        """The end of a session's log, with what its pipe still holds; None if there was no such session."""
+        for session in self._all:
+            if session.id == session_id:
+                session.drain_output()
+        path = self._logs.get(session_id)
+        with contextlib.suppress(OSError):
+            return None if path is None else read_end(path, LONGEST_PRINTED)
+        return None
 
     async def watch(self) -> None:
         """Once a second: end sessions that are due, and remove old logs."""

@@ -269,6 +269,11 @@ class LocalSession:
         finally:
             self.app.done(response)
 
+    def drain_output(self) -> None:
+        """Move what the process has printed so far into the log."""
+        if self._output is not None:
+            self._output.drain()
+
     async def _end_fault(self) -> RuntimeFault:
         """The fault for a request that broke off: why the session ended, and its last output."""
         with contextlib.suppress(asyncio.TimeoutError):

@@ -18,6 +18,13 @@ _LARGEST_ENDED = 1 << 18
 _DROPPED = b"... earlier output was dropped ...\n"
 
 
+def read_end(path: Path, length: int) -> bytes:
+    """The last bytes of a log."""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - length))
+        return file.read(length)
+
+
 class OutputLog:
     """One process's standard output and error, in a file."""
 
@@ -38,17 +45,16 @@ class OutputLog:
 
     def tail(self, length: int) -> str:
         """The end of the output so far."""
-        self._drain()
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - length))
-            return file.read().decode(errors="replace").strip()
+        self.drain()
+        with contextlib.suppress(OSError):
+            return read_end(self.path, length).decode(errors="replace").strip()
         return ""
 
     def close(self) -> None:
         """Read the rest of the output, and keep the end of the log."""
         self.close_write_end()
         if self._read >= 0:
-            self._drain()
+            self.drain()
             self._loop.remove_reader(self._read)
             os.close(self._read)
             self._read = -1
@@ -63,7 +69,7 @@ class OutputLog:
         if self._read >= 0:
             self._loop.add_reader(self._read, self._readable)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Read what the pipe holds now, at most 16 chunks."""
         for _ in range(16):
             if self._read < 0 or not self._copy_chunk():
