@@ -178,7 +178,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "fastokens": {"gateway/render/tokenizer.py"},
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
         | {"gateway/http/exports.py", "gateway/images/eyes.py", "engine/remote/payload.py"}
-        | {f"rollout/run_folder/{name}.py" for name in ("rollout_files", "run_reader")}
+        | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {"backends/loop/mismatch.py", "backends/trl/convert.py", "rollout/signal/credit.py"}
         | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}

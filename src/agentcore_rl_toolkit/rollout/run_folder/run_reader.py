@@ -6,7 +6,6 @@ index lacks are read from the files themselves, so runs from before there was an
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,30 +17,26 @@ import numpy.typing as npt
 
 from ...errors import ConfigError
 from ..rollout import Rollout
+from .growing_files import RECORD, IndexFile, ScannedFile, Table
 from .rollout_files import read_line
 from .run_index import (
     ACTIONS,
     FIELDS,
     FILE,
-    MARK,
     PHASES,
-    RECORD_BYTES,
     ROLLOUT,
     STATUSES,
     TEXTS,
     Entry,
-    rollout_values,
 )
 from .run_text import contains, may_contain, read_metrics, read_object
 from .run_writer import UNFINISHED
 
-_DTYPE = np.dtype([(name, kind) for name, _, kind in FIELDS])
 _TABLE = np.dtype([*((name, kind) for name, _, kind in FIELDS), ("writer", "<u2")])
 _COLUMNS = tuple(_TABLE.names or ())
 _SCANNED = 65535
 """The writer of rollouts that no index has."""
 _FOLDERS = ("rollouts", "evaluations")
-Table = npt.NDArray[Any]
 Positions = npt.NDArray[np.intp]
 
 
@@ -68,8 +63,8 @@ class Run:
         self.path = path
         self.table: Table = np.zeros(0, _TABLE)
         """One element for each rollout. Its columns are those of the index; texts are numbers for `text`."""
-        self._indexes: dict[int, _IndexFile] = {}
-        self._scanned: dict[str, _ScannedFile] = {}
+        self._indexes: dict[int, IndexFile] = {}
+        self._scanned: dict[str, ScannedFile] = {}
         self._scanned_texts: list[str | None] = [None]
         self._scanned_numbers: dict[str, int] = {}
         self._files: dict[str, tuple[Path, int]] = {}
@@ -229,10 +224,10 @@ class Run:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _find_indexes(self) -> list[_IndexFile]:
+    def _find_indexes(self) -> list[IndexFile]:
         for path in sorted((self.path / "index").glob("*.records")):
             if path.stem.isdecimal() and int(path.stem) not in self._indexes and int(path.stem) < _SCANNED:
-                self._indexes[int(path.stem)] = _IndexFile(path)
+                self._indexes[int(path.stem)] = IndexFile(path)
         return list(self._indexes.values())
 
     def _list_files(self) -> Iterator[tuple[str, tuple[Path, int]]]:
@@ -250,7 +245,7 @@ class Run:
                     name = f"{folder}/{entry.name.removeprefix(UNFINISHED)}"
                     yield name, (Path(entry.path), entry.stat().st_size)
 
-    def _keep_existing(self, index: _IndexFile) -> Table:
+    def _keep_existing(self, index: IndexFile) -> Table:
         """The latest record of each rollout whose line is there."""
         records = index.records
         ends = np.zeros(len(index.texts), np.uint64)
@@ -282,7 +277,7 @@ class Run:
             if size > start:
                 known = self._scanned.get(name)
                 if known is None or known.start != start or known.end > size:
-                    known = self._scanned[name] = _ScannedFile(name, start)
+                    known = self._scanned[name] = ScannedFile(name, start)
                 known.read(path)
                 found += known.found
             else:
@@ -330,86 +325,12 @@ class Run:
         return np.asarray(positions[order])
 
 
-class _IndexFile:
-    """One writer's index, as far as it has been read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.records: Table = np.zeros(0, _DTYPE)
-        self.texts: list[str | None] = [None]
-        self._records_read = self._texts_read = 0
-
-    def read(self) -> bool:
-        """Read what has been appended; True if there was anything. Records come first: their texts are older."""
-        data = _read_from(self.path, self._records_read)
-        data = data[: len(data) - len(data) % RECORD_BYTES]
-        lines = _read_from(self.path.with_suffix(".texts"), self._texts_read)
-        lines = lines[: lines.rfind(b"\n") + 1]
-        self._texts_read += len(lines)
-        self.texts += [_parse_text(line) for line in lines.splitlines()]
-        new = np.frombuffer(data, _DTYPE)
-        self._records_read += len(data)
-        known = np.all([new[name] < len(self.texts) for name in TEXTS], axis=0)
-        self.records = np.concatenate([self.records, new[(new["mark"] == MARK) & known]])
-        return bool(data)
-
-
-class _ScannedFile:
-    """The part of a file that no index has."""
-
-    def __init__(self, name: str, start: int) -> None:
-        self.name, self.start, self.end = name, start, start
-        self.found: list[dict[str, Any]] = []
-
-    def read(self, path: Path) -> None:
-        """Read the lines that were added; a last one that is incomplete comes later, a broken one is left out."""
-        phase, step = _describe_file(self.name)
-        with path.open("rb") as file:
-            file.seek(self.end)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    values = rollout_values(read_line(line, self.name), phase, step)
-                except ConfigError:
-                    values = {}
-                if values:
-                    self.found.append(values | {"file": self.name, "offset": self.end, "length": len(line), "at": 0.0})
-                self.end += len(line)
-
-
-def _describe_file(name: str) -> tuple[str, int]:
-    """The phase and the step of a file, from its name."""
-    found = re.search(r"step-(\d{1,9})", name)
-    step = int(found[1]) if found else 0
-    if not name.startswith("evaluations/"):
-        return "train", step
-    return ("at_step", step) if step else ("before", 0)
-
-
 def _with_writer(records: Table, writer: int) -> Table:
     table = np.zeros(len(records), _TABLE)
-    for name in _DTYPE.names or ():
+    for name in RECORD.names or ():
         table[name] = records[name]
     table["writer"] = writer
     return table
-
-
-def _read_from(path: Path, start: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read()
-    except OSError:
-        return b""
-
-
-def _parse_text(line: bytes) -> str | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, str) else None
 
 
 def _place(names: tuple[str, ...], name: str, kind: str) -> int:
