@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,12 @@ from support.process import clean_env
 from support.rollouts import failed, make_rollout
 from support.runtime import eventually, local_runtime, needs_sandbox
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Transformers' and TRL's, a different one each release
+    pytest.mark.timeout(300),
+]
+LONGEST_WAIT = 60_000
+"""Milliseconds until a condition must hold, on a machine however busy."""
 
 AGENT = (
     PROLOGUE
@@ -61,6 +67,7 @@ def invoke_agent(payload):
 )
 ATTACK = "<script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
 HOSTILE = f"{ATTACK} \x1b[31mred\x1b[0m \u202eevil\u202c " + "a" * 1_000_000
+SIZE = {"width": 1280, "height": 900}
 VIEWS = ("", "step", "rollouts", "rows")
 
 
@@ -79,7 +86,27 @@ class Studio:
         self.ready(address)
 
     def ready(self, address: str) -> None:
-        self.page.wait_for_selector(f"main[data-ready={json.dumps(address)}]", timeout=30_000)
+        self.page.wait_for_selector(f"main[data-ready={json.dumps(address)}]")
+
+    def settle(self) -> None:
+        """Wait until the view of the current address is whole: a slow one is shown in parts."""
+        whole = "document.querySelector('main').dataset.ready === location.hash"
+        eventually(lambda: self.page.evaluate(whole), LONGEST_WAIT / 1000)
+
+    def click(self, selector: str) -> None:
+        """Click on what leads to another view, and wait until that is shown."""
+        self.page.click(selector)
+        self.settle()
+
+    def press(self, key: str) -> None:
+        """Press a key that leads to another view, and wait until that is shown."""
+        self.page.keyboard.press(key)
+        self.settle()
+
+    def check(self) -> None:
+        """Nothing may have gone wrong, been fetched from elsewhere, or run."""
+        assert self.page.evaluate("window.attacked") is None
+        assert self.problems == []
 
     @property
     def text(self) -> str:
@@ -161,8 +188,9 @@ def address(runs: Path) -> Iterator[str]:
 
 @contextmanager
 def looking(browser: Any, address: str, **options: Any) -> Iterator[Studio]:
-    """A new window on the page. Nothing may go wrong there, be fetched from elsewhere, or run."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
+    """A new window on the page, in which nothing may go wrong."""
+    context = browser.new_context(**{"viewport": SIZE} | options)
+    context.set_default_timeout(LONGEST_WAIT)
     page = context.new_page()
     url = address.partition("?")[0]
     studio = Studio(page, url)
@@ -171,16 +199,30 @@ def looking(browser: Any, address: str, **options: Any) -> Iterator[Studio]:
     page.on("request", lambda one: one.url.startswith((url, "data:")) or studio.problems.append(one.url))
     page.on("dialog", lambda dialog: studio.problems.append("dialog"))
     page.goto(address)
-    yield studio
-    assert page.evaluate("window.attacked") is None
-    assert studio.problems == []
-    context.close()
+    studio.settle()
+    try:
+        yield studio
+        studio.check()
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser: Any, address: str) -> Iterator[Studio]:
+    """One window for all tests: a new one for each takes longer than what most of them do."""
+    with looking(browser, address) as found:
+        yield found
 
 
 @pytest.fixture
-def studio(browser: Any, address: str) -> Iterator[Studio]:
-    with looking(browser, address) as found:
-        yield found
+def studio(window: Studio) -> Iterator[Studio]:
+    """The window, loaded anew. Only the cookie with the key is kept."""
+    window.problems.clear()
+    window.page.evaluate("localStorage.clear()")
+    window.page.goto(window.url)
+    window.settle()
+    yield window
+    window.check()
 
 
 @pytest.fixture(scope="module")
@@ -223,19 +265,19 @@ def test_clicks_lead_through_a_step_to_a_rollout_and_back(studio: Studio, traine
     studio.ready("#/run/trained/step/train/0")
     chosen = trained.select(phase="train", step=0)
     assert studio.page.locator(".group .chips .reward").count() == len(chosen)
-    studio.page.click(".group a.prompt >> nth=0")
+    studio.click(".group a.prompt >> nth=0")
     studio.page.wait_for_selector(".samples .sample")
     entries = [trained.entry(int(at)) for at in chosen if trained.entry(int(at)).group == 0]
     assert studio.page.locator(".sample").count() == len(entries)
-    studio.page.click(".sample a.open >> nth=0")
+    studio.click(".sample a.open >> nth=0")
     studio.page.wait_for_selector(".conversation")
     key = studio.page.url.rpartition("/")[2]
     rollout = trained.rollout(trained.find(key))
     for message in rollout.transcript.conversation(rollout.transcript.turns[-1].turn):
         assert " ".join(str(message["content"]).split())[:80] in " ".join(studio.page.text_content("main").split())
-    studio.page.keyboard.press("u")
+    studio.press("u")
     studio.page.wait_for_selector(".samples .sample")
-    studio.page.keyboard.press("u")
+    studio.press("u")
     studio.page.wait_for_selector(".groups .group")
 
 
@@ -246,25 +288,26 @@ def test_every_tab_of_a_rollout(studio: Studio, trained: Run) -> None:
     studio.open("run", "trained", "rollout", entry.key)
     assert studio.page.locator(".slot.model").count() == len(rollout.transcript.turns)
     assert entry.session_id in studio.page.inner_text("aside")
-    studio.page.click("[role=tab]:has-text('Tokens')")
-    studio.page.wait_for_selector(".tokens", timeout=30_000)
+    studio.click("[role=tab]:has-text('Tokens')")
+    studio.page.wait_for_selector(".tokens")
     row = rollout.rows[0]
     assert studio.page.locator(".tokens .token").count() == len(row.token_ids)
     trained_on = studio.page.locator(".tokens .t-0, .tokens .t-1, .tokens .t-2, .tokens .t-3").count()
     assert trained_on == int(row.loss_mask.sum())
     first = int(row.loss_mask.argmax())
     studio.page.hover(f".token[data-at='{first}']")
+    studio.page.wait_for_selector(f".detail:has-text('id {row.token_ids[first]} ')")
     detail = studio.page.inner_text(".detail")
     assert f"id {row.token_ids[first]} " in detail
     assert f"logprob {float(f'{row.logprobs[first]:.4f}'):g}".replace("-0", "-0")[:14] in detail
     assert f"weights {row.versions[0][0]}" in detail
-    studio.page.click("[role=tab]:has-text('Result')")
+    studio.click("[role=tab]:has-text('Result')")
     studio.page.wait_for_selector("h3:has-text('Data row')")
     assert rollout.payload["prompt"] in studio.text
-    studio.page.click("[role=tab]:has-text('Output')")
+    studio.click("[role=tab]:has-text('Output')")
     studio.page.wait_for_selector("[aria-selected=true]:has-text('Output')")
     assert f"solving {rollout.payload['prompt']}" in studio.text
-    studio.page.click("[role=tab]:has-text('Rows')")
+    studio.click("[role=tab]:has-text('Rows')")
     studio.page.wait_for_selector(".fold")
     assert studio.page.locator(".fold").count() == len(rollout.rows)
 
@@ -279,6 +322,7 @@ def test_filters_and_the_search(studio: Studio, trained: Run) -> None:
     studio.page.fill("input[type=search]", "broken on purpose")
     studio.page.keyboard.press("Enter")
     eventually(lambda: "text=" in studio.page.url)
+    studio.settle()
     found = len(trained.select(text="broken on purpose", phase="train"))
     assert found
     eventually(lambda: studio.page.locator("table.rollouts tbody tr").count() == found)
@@ -287,16 +331,16 @@ def test_filters_and_the_search(studio: Studio, trained: Run) -> None:
 def test_rows_and_before_and_after(studio: Studio, trained: Run) -> None:
     studio.open("run", "trained", "rows", query="phases=held-out")
     assert studio.page.locator("article.row").count() == 3
-    studio.page.click("a.compare >> nth=0")
+    studio.click("a.compare >> nth=0")
     studio.page.wait_for_selector("header.side")
     assert [one.split()[1] for one in studio.page.locator("header.side strong").all_inner_texts()] == ["0", "2"]
-    studio.page.keyboard.press("u")
+    studio.press("u")
     studio.page.wait_for_selector(".conversation")
-    studio.page.click("aside a[href*='/row/']")
+    studio.click("aside a[href*='/row/']")
     studio.page.wait_for_selector("table.rollouts")
     studio.page.click("table.rollouts input >> nth=0")
     studio.page.click("table.rollouts input >> nth=1")
-    studio.page.click("a:has-text('compare 0.')")
+    studio.click("a:has-text('compare 0.')")
     studio.page.wait_for_selector("header.side")
 
 
@@ -315,6 +359,7 @@ def test_the_keyboard(studio: Studio) -> None:
     studio.page.keyboard.press("3")
     studio.ready("#/run/trained/rollouts")
     studio.page.keyboard.press("/")
+    studio.page.wait_for_selector("input[type=search]:focus")
     studio.page.keyboard.type("eggs")
     eventually(lambda: studio.page.input_value("input[type=search]") == "eggs")
 
@@ -345,35 +390,38 @@ def test_hostile_text_stays_text_in_lists(studio: Studio, place: str) -> None:
     assert "\u202e" not in studio.page.text_content("main")
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_every_view_fits_its_window(browser: Any, address: str, tmp_path: Path, width: int, scheme: str) -> None:
-    with looking(browser, address, viewport={"width": width, "height": 844}, color_scheme=scheme) as studio:
-        for number, parts in enumerate([[], *(["run", "trained", *filter(None, [view])] for view in VIEWS)]):
+def test_every_view_fits_its_window(studio: Studio, tmp_path: Path) -> None:
+    views = [(), *(("run", "trained", *filter(None, [view])) for view in VIEWS), ("run", "trained", "rollout", "0.0")]
+    picture = tmp_path / "view.png"
+    for width, scheme in product((390, 1280), ("dark", "light")):
+        studio.page.set_viewport_size({"width": width, "height": 844})
+        studio.page.emulate_media(color_scheme=scheme)
+        studio.page.reload()
+        for parts in views:
             studio.open(*parts)
-            assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), parts
-            studio.page.screenshot(path=tmp_path / f"{number}.png")
-            assert (tmp_path / f"{number}.png").stat().st_size > 5_000
-        studio.open("run", "trained", "rollout", "0.0")
-        assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (parts, width, scheme)
+            studio.page.screenshot(path=picture)
+            assert picture.stat().st_size > 5_000, (parts, width, scheme)
         back = studio.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert (back == "rgb(13, 17, 23)") == (scheme == "dark")
+    studio.page.set_viewport_size(SIZE)
+    studio.page.emulate_media(color_scheme="light")
 
 
 def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
     with RunWriter(runs / "growing") as run:
         with run.part("train", 0) as part:
             part.write(make_rollout(0.25, session_id="first", group=0))
-        studio.page.wait_for_selector("td a:has-text('growing')", timeout=15_000)
+        studio.page.wait_for_selector("td a:has-text('growing')")
         studio.open("run", "growing")
         studio.page.wait_for_selector("text=1 rollouts")
         with run.part("train", 1) as part:
             part.write(make_rollout(0.75, session_id="second", group=0))
-            studio.page.wait_for_selector("text=2 rollouts", timeout=15_000)
+            studio.page.wait_for_selector("text=2 rollouts")
             (runs / "growing" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.25, "tokens_per_second": 77}\n')
             finding = {"guard": "copied", "step": 1, "action": "warn", "problem": f"bad {ATTACK}", "example": "0.0"}
             (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")
-            studio.page.wait_for_selector(".tile:has-text('77')", timeout=15_000)
+            studio.page.wait_for_selector(".tile:has-text('77')")
             assert f"bad {ATTACK}" in studio.page.inner_text(".finding")
 
 
@@ -413,4 +461,4 @@ def test_live_sessions_are_listed_read_and_stopped(browser: Any, runs: Path, tmp
             studio.page.click("a:has-text('session-000')")
             studio.page.wait_for_selector(".log:has-text('printed <b>here</b>')")
             studio.page.click("tr:has-text('session-000') button")
-            studio.page.wait_for_selector("text=No session runs.", timeout=15_000)
+            studio.page.wait_for_selector("text=No session runs.")
