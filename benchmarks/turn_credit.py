@@ -5,9 +5,9 @@ sampled rollouts in groups of 4 estimate, against the enumerated one, in standar
 
 `task`: six turns, each with an observation and one right action of four; a right one is rewarded at once. The policy is
 a table of logits, sampled here: no gateway, agent or model. From there on it is the package's own path: `Rollout`s and
-`Group`s, advantages and Datums as for Tinker (`backends/tinker/convert.py`), its importance-sampling loss by hand, and
-Adam. `rollout` gets the sum of the six rewards in one number, in GRPO's standard deviations, as a trainer does by
-default; `rollout, unscaled` without the division; `outcome only` gets a list, of which the last reward counts.
+`Group`s, advantages and examples as for Tinker (`backends/loop/service_examples.py`), its importance-sampling loss by
+hand, and Adam. `rollout` gets the sum of the six rewards in one number, in GRPO's standard deviations, as a trainer
+does by default; `rollout, unscaled` without the division; `outcome only` gets a list, of which the last reward counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from report import ROOT, write_to
 
-from agentcore_rl_toolkit.backends.tinker.convert import to_examples
+from agentcore_rl_toolkit.backends.loop.service_examples import to_examples
 from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.record.trajectory import Fidelity, Row, TurnSpan
@@ -119,9 +119,8 @@ class Learner:
         """The loss of importance sampling at the weights that sampled, whose ratio is 1; then Adam."""
         chances, gradient = self.chances(), np.zeros_like(self.logits)
         for example in examples:
-            inputs = example.datum.loss_fn_inputs
-            places = zip(example.datum.model_input.to_ints(), inputs["target_tokens"].data, strict=True)
-            for (before, target), advantage in zip(places, inputs["advantages"].data, strict=True):
+            places = zip(example.tokens.tolist(), example.targets.tolist(), strict=True)
+            for (before, target), advantage in zip(places, example.advantages.tolist(), strict=True):
                 if advantage:
                     turn, seen = divmod(before, CHOICES)
                     gradient[turn, seen] -= advantage * chances[turn, seen]

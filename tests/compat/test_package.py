@@ -180,8 +180,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {"gateway/http/exports.py", "gateway/images/eyes.py", "engine/remote/payload.py"}
         | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
-        | {"backends/loop/mismatch.py", "backends/trl/convert.py", "rollout/signal/credit.py"}
-        | {f"backends/tinker/{name}.py" for name in ("convert", "weights")}
+        | {f"backends/loop/{name}.py" for name in ("mismatch", "service_examples")}
+        | {"backends/trl/convert.py", "backends/tinker/weights.py", "rollout/signal/credit.py"}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tinker
 
-from agentcore_rl_toolkit.backends.tinker.convert import to_examples
+from agentcore_rl_toolkit.backends.tinker.convert import to_datum, to_examples
 from agentcore_rl_toolkit.engine.tinker import close_service
 from agentcore_rl_toolkit.rollout import Group
 from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
@@ -24,7 +24,7 @@ def seen(groups: Sequence[Group], n: int, credit: TurnCredit | None = None) -> l
     with FakeTinker().serving() as fake:
         service = tinker.ServiceClient(base_url=fake.url, api_key="tml-test")
         training = service.create_lora_training_client(base_model=MODEL, rank=8)
-        training.forward_backward([example.datum for example in examples], "importance_sampling").result()
+        training.forward_backward([to_datum(example) for example in examples], "importance_sampling").result()
         close_service(service)
     return [
         _seen(datum, None if credit else example.advantage)

@@ -1,7 +1,7 @@
 """Tinker: GRPO on agents' rollouts, sampled and trained on a Tinker service. Needs the extra `tinker`.
 
 In: `TinkerSettings`, and groups of rollouts. Out: Datums for the service's loss, optimizer steps, checkpoints that name
-what the service keeps, a summary. The engine is `engine/tinker.py`.
+what the service keeps, a summary. The engine is `engine/tinker.py`, the loop is `backends/loop/service_run.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from ..base import lazy_attributes
 
 if TYPE_CHECKING:
     from .backend import TinkerSettings
-    from .convert import Example, to_examples
-    from .training import train
+    from .convert import Example, to_datum, to_examples
+    from .weights import train
 
-__all__ = ["Example", "TinkerSettings", "to_examples", "train"]
+__all__ = ["Example", "TinkerSettings", "to_datum", "to_examples", "train"]
 
-_HOMES = {"Example": ".convert", "TinkerSettings": ".backend", "to_examples": ".convert", "train": ".training"}
+_HOMES = {
+    "Example": ".convert",
+    "TinkerSettings": ".backend",
+    "to_datum": ".convert",
+    "to_examples": ".convert",
+    "train": ".weights",
+}
 __getattr__ = lazy_attributes(__name__, _HOMES, "tinker")

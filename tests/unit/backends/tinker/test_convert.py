@@ -1,72 +1,28 @@
-"""Rollouts as Tinker's Datums: shifted by one, zero where nothing is trained, each rollout once in its group."""
+"""Examples as Tinker's Datums."""
 
 from __future__ import annotations
 
-import math
-import statistics
-
-import numpy as np
 import pytest
 
 pytest.importorskip("tinker")
 
-from agentcore_rl_toolkit.backends.tinker.convert import advantages, to_datum, to_examples
-from support.rollouts import failed, make_group, make_rollout, make_row, weighted
+from agentcore_rl_toolkit.backends.tinker.convert import to_datum, to_examples
+from support.rollouts import make_group, make_rollout, make_row
 
 
-def values(datum: object, name: str) -> list[float]:
-    return [float(value) for value in datum.loss_fn_inputs[name].data]  # type: ignore[attr-defined]
-
-
-def test_each_token_predicts_the_next() -> None:
-    row = make_row([1, 2], [3, 4, 5, 6], [1, 0, 1, 1], [-0.5, math.nan, -1.0, -2.0])
-    datum = to_datum(row, np.full(6, 0.25))
-    assert datum.model_input.to_ints() == [1, 2, 3, 4, 5]
-    assert values(datum, "target_tokens") == [2, 3, 4, 5, 6]
-    assert values(datum, "logprobs") == [0.0, -0.5, 0.0, -1.0, -2.0]  # NaN never leaves
-    assert values(datum, "advantages") == [0.0, 0.25, 0.0, 0.25, 0.25]
+def test_a_datum_has_what_tinkers_losses_take() -> None:
+    row = make_row([1, 2], [3, 4], logprobs=[-0.5, -1.0])
+    example, _ = to_examples([make_group(make_rollout(1.0, row), make_rollout(0.0))], scale=False)
+    datum = to_datum(example)
+    assert datum.model_input.to_ints() == [1, 2, 3]
+    values = {name: [float(value) for value in tensor.data] for name, tensor in datum.loss_fn_inputs.items()}
+    assert values == {
+        "target_tokens": [2.0, 3.0, 4.0],
+        "logprobs": [0.0, -0.5, -1.0],
+        "advantages": [0.0, 0.5, 0.5],
+    }
     assert {name: tensor.dtype for name, tensor in datum.loss_fn_inputs.items()} == {
         "target_tokens": "int64",
         "logprobs": "float32",
         "advantages": "float32",
     }
-
-
-def test_advantages_are_the_distance_from_the_mean_in_spreads() -> None:
-    rewards = [1.0, 0.0, 0.5, 0.0]
-    spread = statistics.stdev(rewards) + 1e-4
-    assert advantages(rewards) == pytest.approx([(reward - 0.375) / spread for reward in rewards])
-    assert advantages(rewards, scale=False) == [0.625, -0.375, 0.125, -0.375]
-
-
-@pytest.mark.parametrize("rewards", [[0.1, 0.1, 0.1], [1.0], []])
-def test_nothing_to_compare_is_no_advantage(rewards: list[float]) -> None:
-    assert advantages(rewards) == [0.0] * len(rewards)
-
-
-def test_rows_of_one_rollout_share_its_advantage_and_count_it_once() -> None:
-    rows = weighted(make_row([1], [2, 3, 4]), make_row([5], [6]))
-    group = make_group(make_rollout(1.0, *rows), make_rollout(0.0), failed())
-    examples = to_examples([group], scale=False)
-    assert [example.advantage for example in examples] == [0.5, 0.5, -0.5]
-    assert [example.rollout for example in examples] == [group.rollouts[0], group.rollouts[0], group.rollouts[1]]
-    assert [max(values(example.datum, "advantages"), key=abs) for example in examples] == [0.5, 0.5, -0.5]
-
-
-def test_with_per_rollout_the_tokens_of_all_rows_add_up_to_the_advantage() -> None:
-    rows = weighted(make_row([1], [2, 3, 4]), make_row([5], [6]))
-    examples = to_examples([make_group(make_rollout(1.0, *rows), make_rollout(0.0))], scale=False, per="rollout")
-    sums = [sum(values(example.datum, "advantages")) for example in examples]
-    assert sums == pytest.approx([0.5 * 3 / 4, 0.5 * 1 / 4, -0.5])
-
-
-def test_dropped_groups_and_failed_rollouts_are_left_out() -> None:
-    kept = make_group(make_rollout(1.0), make_rollout(0.0), failed(), index=3)
-    dropped = make_group(make_rollout(1.0), make_rollout(0.0), index=4, dropped="incomplete")
-    assert [example.group for example in to_examples([dropped, kept])] == [3, 3]
-
-
-def test_large_ids_stay_as_they_are() -> None:
-    datum = to_datum(make_row([200_000, 151_645], [2**31 - 1]), np.ones(3))
-    assert datum.model_input.to_ints() == [200_000, 151_645]
-    assert np.asarray(datum.loss_fn_inputs["target_tokens"].data).tolist() == [151_645, 2**31 - 1]

@@ -1,0 +1,125 @@
+"""Groups of rollouts → examples for a training service's importance-sampling loss, and how well sampler and trainer
+agree on them. Pure.
+
+That loss is the sum, over tokens, of ratio × advantage. Every trained token therefore counts once, in whichever row of
+its rollout it is, and a long rollout counts more than a short one. `per="rollout"` divides the advantage by the trained
+tokens of all rows of the rollout, so each rollout counts once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gateway.record.trajectory import Row
+from ...rollout import Group, Rollout
+from ...rollout.signal.credit import TurnCredit, mean_advantage
+from .mismatch import Mismatch
+
+_LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
+
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One row as a service trains on it: token i of the input predicts target i, the next token of the row.
+
+    Untrained targets have mask, logprob and advantage 0.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    mask: Floats
+    """1 for targets that are trained on."""
+    logprobs: Floats
+    """The sampler's, of the targets."""
+    advantages: Floats
+    advantage: float
+    """The rollout's advantage, or the mean of those of its tokens; `advantages` has them, weighted."""
+    group: int
+    rollout: Rollout
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes the weights."""
+        return bool(self.advantages.any())
+
+
+def to_examples(
+    groups: Iterable[Group], *, scale: bool = True, per: str = "token", credit: TurnCredit | None = None
+) -> list[Example]:
+    """One example per row of each trained rollout. `scale` divides advantages by the group's standard deviation; with
+    `credit` each turn has its own, which are not divided."""
+    examples = []
+    for group in groups:
+        if group.dropped is None:
+            for rollout, advantage, by_row in _credited(group, scale, credit):
+                size = sum(row.trained for row in rollout.rows) if per == "rollout" else 1
+                for row, values in zip(rollout.rows, by_row, strict=True):
+                    examples.append(_example(row, values / size, advantage, group.index, rollout))
+    return examples
+
+
+def _credited(
+    group: Group, scale: bool, credit: TurnCredit | None
+) -> Iterator[tuple[Rollout, float, list[npt.NDArray[np.float64]]]]:
+    """Each trained rollout with its advantage, and those of each row's tokens."""
+    if credit is not None:
+        for rollout, by_row in zip(group.trained, credit.token_advantages(group), strict=True):
+            yield rollout, mean_advantage(rollout.rows, by_row), by_row
+        return
+    for rollout, advantage in zip(group.trained, advantages(group.rewards, scale=scale), strict=True):
+        yield rollout, advantage, [np.full(len(row.token_ids), advantage) for row in rollout.rows]
+
+
+def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
+    """Each reward's distance from the mean of its group.
+
+    >>> advantages([1.0, 0.0], scale=False)
+    [0.5, -0.5]
+    """
+    if len(set(rewards)) < 2:  # rounding may put the mean of equal floats beside them
+        return [0.0] * len(rewards)
+    mean = statistics.fmean(rewards)
+    spread = statistics.stdev(rewards) + _LEAST_SPREAD if scale else 1.0
+    return [(reward - mean) / spread for reward in rewards]
+
+
+def measure_example_logprobs(
+    examples: Sequence[Example], trainer: Sequence[npt.NDArray[np.float64]], most: float | None
+) -> dict[str, float]:
+    """How far the trainer's logprobs of the examples' targets are from the sampler's.
+
+    With `most`, where the ratio is truncated, also the mean ratio and the share of truncated tokens.
+    """
+    mismatch, ratios = Mismatch(), [np.zeros(0)]
+    for example, ours in zip(examples, trainer, strict=True):
+        trained = example.advantages != 0
+        mismatch.add(example.logprobs[trained], ours[trained])
+        ratios.append(np.exp(ours[trained] - example.logprobs[trained]))
+    every = np.concatenate(ratios)
+    if most is None or not every.size:
+        return mismatch.metrics()
+    off_policy = {"off_policy/ratio": float(every.mean()), "off_policy/truncated": float((every > most).mean())}
+    return off_policy | mismatch.metrics()
+
+
+def _example(row: Row, values: npt.NDArray[np.float64], advantage: float, group: int, rollout: Rollout) -> Example:
+    ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
+    mask = row.loss_mask[1:].astype(bool)
+    return Example(
+        tokens=ids[:-1],
+        targets=ids[1:],
+        mask=mask.astype(np.float32),
+        logprobs=np.where(mask, row.logprobs[1:], 0.0).astype(np.float32),
+        advantages=np.where(mask, values[1:], 0.0).astype(np.float32),
+        advantage=advantage,
+        group=group,
+        rollout=rollout,
+    )

@@ -1,0 +1,156 @@
+"""A run whose weights a service keeps: rows → rollouts → examples → an optimizer step there → the next weights.
+
+    step k:  loop.groups            sessions → gateway → engine → the service's sampler     (weights after k updates)
+             to_examples            groups → examples
+             weights.update         a pass and an optimizer step on the service              → k + 1
+
+With `async_steps`, step k's groups were sampled with the weights of earlier updates too, and `updated` takes the
+running sessions to the new ones: a model call ends with the weights it began with.
+
+An update is several requests. Ctrl-C waits for all of them: otherwise the step that the run counts and the step that
+the weights have taken would differ.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...engine import Engine
+from ...gateway.render.tokenizer import load_tokenizer
+from .checkpoint_folder import CheckpointFolder
+from .report import Report
+from .row_order import rows_of_step
+from .service_examples import Example, to_examples
+from .service_settings import ServiceSettings
+from .training_loop import TrainingLoop, delay_interrupt
+
+
+class SampledEngine(Engine, Protocol):
+    """An engine that samples with the weights it was given last."""
+
+    weight_version: str
+
+    def update(self, weights: Any, version: str) -> None:
+        """Sample with these weights from now on, from any thread."""
+
+
+class ServiceWeights(Protocol):
+    """The weights of one run, as a service trains, samples and saves them: the seam between loop and service."""
+
+    def engine(self, version: str) -> Any:
+        """An engine that samples with the current weights."""
+
+    def sampler(self) -> Any:
+        """The current weights, for `update` of the engine."""
+
+    def update(self, examples: Sequence[Example]) -> dict[str, float]:
+        """Take one optimizer step and return its metrics. Examples that move nothing are left out."""
+
+    def save(self, step: int) -> dict[str, str]:
+        """Save the weights with the optimizer, and the weights to sample from; their names there."""
+
+    def delete(self, names: Mapping[str, str]) -> None:
+        """Delete what was saved under these names, if the service allows it."""
+
+
+Names = dict[str, Any]
+"""What a checkpoint holds: the names of what the service keeps, and the step."""
+
+
+class ServiceRun:
+    """One run on `service`. `open_weights` makes new weights, or restores those of a checkpoint."""
+
+    weights: ServiceWeights
+    engine: SampledEngine
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        service: str,
+        open_weights: Callable[[Names | None], AbstractContextManager[ServiceWeights]],
+        report: Report | None = None,
+    ) -> None:
+        self.settings, self._open, report = settings, open_weights, report or Report(settings)
+        self.step = 0
+        """Updates so far: the version of the weights."""
+        self._file = f"{service}.json"
+        self.folder = CheckpointFolder(settings, self._is_complete)
+        self.loop = TrainingLoop(
+            settings, report, self.folder, version=lambda: self.step, update_engine=self._update_engine
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Train and return the summary, which is also written to `summary.json`."""
+        settings = self.settings
+        tokenizer = load_tokenizer(settings.tokenizer or settings.model, settings.chat_template)
+        start = self.folder.prepare()
+        self.step = start or 0
+        with self._open(None if start is None else self._read(start)) as self.weights:
+            self.engine = self.weights.engine(str(self.step))
+            summary = self.loop.run(
+                self.engine, tokenizer, start, train=self._train, save=self._save, model=settings.model
+            )
+        latest = self.folder.latest()
+        summary |= {} if latest is None else {"saved": self._read(latest)}
+        (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        return summary
+
+    def _update_engine(self, step: int) -> None:
+        if self.engine.weight_version != str(step):
+            self.engine.update(self.weights.sampler(), str(step))
+
+    def _train(self) -> None:
+        while self.step < self.settings.steps:
+            self._step()
+            if self.step % self.settings.save_every == 0:
+                with delay_interrupt():
+                    self._save()
+            self.loop.evaluate_if_due(self.step)
+
+    def _step(self) -> None:
+        settings, began = self.settings, time.monotonic()
+        rows = rows_of_step(self.loop.rows, self.step, settings.rows_per_step, settings.seed)
+        groups = self.loop.groups(rows, self.step)
+        examples = to_examples(groups, scale=settings.scale_advantages, per=settings.per, credit=settings.turn_credit)
+        self.loop.add_advantages({one.rollout.session_id or "": one.advantage for one in examples})
+        rolled = time.monotonic()
+        with delay_interrupt():
+            figures = self.weights.update(examples)
+            self.step += 1
+        now = time.monotonic()
+        figures |= {"seconds/update": now - rolled, "step_time": now - began}
+        metrics = self.loop.metrics | figures
+        self.loop.end_step(self.step, metrics | self.loop.judge(self.step, metrics))
+        self.loop.updated(self.step)
+
+    # --- checkpoints: a small file with the names of what the service keeps ------------------------------------------
+
+    def _save(self) -> None:
+        place = self.folder.checkpoint(self.step)
+        if not self.step or self._is_complete(place):
+            return
+        names = {"step": self.step, **self.weights.save(self.step), "model": self.settings.model}
+        place.mkdir(parents=True, exist_ok=True)
+        unfinished = place / f"{self._file}.unfinished"
+        unfinished.write_text(json.dumps(names, indent=2) + "\n")
+        unfinished.rename(place / self._file)  # a kill leaves a whole checkpoint or none
+        for old in self.folder.checkpoints()[: -self.settings.keep]:
+            self._delete(old)
+
+    def _delete(self, place: Path) -> None:
+        names = json.loads((place / self._file).read_text())
+        (place / self._file).unlink()
+        place.rmdir()
+        self.weights.delete(names)
+
+    def _read(self, step: int) -> Names:
+        names: Names = json.loads((self.folder.checkpoint(step) / self._file).read_text())
+        return names
+
+    def _is_complete(self, place: Path) -> bool:
+        return (place / self._file).is_file()
