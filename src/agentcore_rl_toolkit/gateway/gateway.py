@@ -27,6 +27,7 @@ from ..common.private_loop import PrivateLoop
 from ..engine import open_engine
 from ..engine.base import Engine
 from ..errors import ConfigError, EngineError, GatewayFault
+from .base import ADMIN_KEY as ADMIN_KEY
 from .call.core import Core, GatewayLimits
 from .http.gateway_app import App, error_response
 from .http.http_server import http_server
@@ -40,8 +41,6 @@ from .render.tokenizer import Tokenizer, load_tokenizer
 from .workers import WorkerRouter
 
 logger = logging.getLogger(__name__)
-
-ADMIN_KEY = "AGENTCORE_RL_ADMIN_KEY"
 
 
 class Server:
@@ -245,6 +244,10 @@ class Gateway:
             self.core.gate.name_weights(weight_version)
         self._loop.run(self.core.gate.resume())
 
+    def metrics(self) -> dict[str, int]:
+        """The counters of `GET /metrics`, by name."""
+        return self._loop.run(self._count())
+
     def __enter__(self) -> Gateway:
         try:
             self._loop.run(self._start())
@@ -286,6 +289,9 @@ class Gateway:
 
     async def _delete(self, session_id: str) -> None:
         self.core.sessions.delete(session_id)
+
+    async def _count(self) -> dict[str, int]:
+        return self.core.metrics()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -31,6 +31,7 @@ from ..errors import GatewayFault
 from .http.gateway_app import error_response
 from .http.http_server import read_body
 from .record.log import WeightState
+from .remote.frames import MEDIA, MOST_SESSIONS, BatchAnswer, PackedFault, pack
 from .wire.json_body import dump, read_json
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class WorkerRouter:
             failed = await self._forward_to_others(request, await self._read_admitted(request))
             own = await self._handle_own(request)
             return own if failed is None else failed
+        elif path.startswith("/batch/") and request.method == "POST":
+            return await self._split(request)
         elif path in ("/metrics", "/health", "/sessions") and request.method == "GET":
             return await self._sum(request, path)
         return await self._handle_own(request)
@@ -158,6 +161,44 @@ class WorkerRouter:
         if owner == self._index and body is raw:
             return await self._handle_own(request)
         return await self._proxy(request, owner, body)
+
+    async def _split(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Send each worker its sessions of a batch, and relay their frames as they arrive."""
+        parts = self._parts(read_json(await self._read_admitted(request)))
+        if set(parts) <= {self._index}:  # also a body that can't be read
+            return await self._handle_own(request)
+        response = web.StreamResponse(headers={"Content-Type": MEDIA})
+        await response.prepare(request)
+        for owner, part in parts.items():
+            relayed = 0
+            try:
+                async with self._send(request, owner, dump(part)) as answer:
+                    answer.raise_for_status()
+                    async for piece in answer.content.iter_any():
+                        relayed += len(piece)
+                        await response.write(piece)
+            except aiohttp.ClientError:
+                if relayed and request.transport is not None:
+                    request.transport.abort()  # a frame may be cut in half
+                    return response
+                fault = PackedFault.of(_unavailable(owner))
+                for name in _names(part):
+                    await response.write(pack(BatchAnswer(name, fault)))
+        await response.write_eof()
+        return response
+
+    def _parts(self, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """A batch's body for each worker that owns some of its sessions; empty for a body that will be refused."""
+        parts: dict[int, dict[str, Any]] = {}
+        key, items = next(((key, body[key]) for key in ("sessions", "session_ids") if key in body), ("", None))
+        if not isinstance(items, list) or len(items) > MOST_SESSIONS:
+            return {}
+        for item in items:
+            name = item.get("session_id") if isinstance(item, dict) else item
+            if not isinstance(name, str):
+                return {}
+            parts.setdefault(self.owner(name), {key: []})[key].append(item)
+        return parts
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
         """Pause all workers, or none."""
@@ -280,6 +321,10 @@ class WorkerRouter:
         bad = [one["status"] for one in read if one["status"] != "ok"]
         summed["status"] = "degraded" if len(read) < len(self._urls) else (bad or ["ok"])[0]
         return web.Response(body=orjson.dumps(summed | {"workers": len(read)}), content_type="application/json")
+
+
+def _names(part: dict[str, Any]) -> list[str]:
+    return [one if isinstance(one, str) else one["session_id"] for items in part.values() for one in items]
 
 
 def _unavailable(worker: int) -> GatewayFault:

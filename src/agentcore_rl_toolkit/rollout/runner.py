@@ -21,7 +21,7 @@ from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
 from ..common.private_loop import PrivateLoop
 from ..common.seeds import mix_seed
 from ..errors import RolloutCancelled, RolloutsStopped
-from ..gateway.gateway import Gateway
+from ..gateway.base import RolloutGateway
 from ..types import Status
 from .failure_causes import Causes
 from .options import RolloutOptions
@@ -44,7 +44,7 @@ def run_rollouts(
     n: int = 8,
     *,
     client: RolloutClient,
-    gateway: Gateway,
+    gateway: RolloutGateway,
     groups: int | None = None,
     on_rollout: OnRollout | None = None,
     **options: Any,
@@ -76,7 +76,7 @@ class RolloutRunner:
     def __init__(
         self,
         client: RolloutClient,
-        gateway: Gateway,
+        gateway: RolloutGateway,
         options: RolloutOptions | None = None,
         *,
         on_rollout: OnRollout | None = None,

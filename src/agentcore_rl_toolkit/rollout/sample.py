@@ -16,7 +16,7 @@ from ..agent.result import Result
 from ..client import RolloutClient, RolloutFuture
 from ..client.attempt import failure_of
 from ..errors import GatewayFault, RewardInvalid
-from ..gateway.gateway import Gateway
+from ..gateway.base import RolloutGateway
 from ..gateway.record.trajectory import Trajectories
 from ..types import Status
 from .options import RolloutOptions
@@ -29,7 +29,7 @@ class Sample:
     def __init__(
         self,
         client: RolloutClient,
-        gateway: Gateway,
+        gateway: RolloutGateway,
         options: RolloutOptions,
         payload: dict[str, Any],
         input_id: str,

@@ -21,6 +21,7 @@ from typing import Any
 from ...client.evaluation import Outcome, Summary, summarize
 from ...engine import Engine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
+from ...gateway.base import RolloutGateway
 from ...gateway.gateway import Gateway
 from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutStream, merge_metrics, step_metrics
 from ...rollout.run_folder import RunPart, RunWriter
@@ -48,7 +49,7 @@ class TrainingLoop:
     """One run, apart from its trainer."""
 
     runner: RolloutRunner
-    gateway: Gateway
+    gateway: RolloutGateway
     writer: RunWriter
 
     def __init__(

@@ -88,7 +88,7 @@ class Core:
         self.totals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.recorder = TurnRecorder(log, self.totals)
-        self._routes = routes
+        self.routes = routes
         self._side_calls = read_rules(side_calls or {})
         self._warned_of_rows = False
         self._well, self._asked = True, -math.inf
@@ -134,6 +134,17 @@ class Core:
             "log_failures": log.failures if log is not None else 0,
             "log_damaged": log_damaged,
         }
+
+    def metrics(self) -> dict[str, int]:
+        """The counters that `/metrics` gives, by name."""
+        counts = {"in_flight": self.in_flight, "sessions_open": len(self.sessions)}
+        counts["sessions_total"] = self.sessions.opened
+        counts |= {f"{name}_total": value for name, value in sorted(self.totals.items())}
+        counts |= {f'faults_total{{code="{code}"}}': value for code, value in sorted(self.faults.items())}
+        if self.log is not None:
+            log = self.log
+            counts |= {"log_bytes": log.size, "log_failures_total": log.failures, "log_damaged": log.damaged}
+        return counts
 
     async def _count_replicas(self) -> tuple[int, int]:
         """How many of the engine's replicas are well, of how many. A single one is asked, every few seconds."""
@@ -278,7 +289,7 @@ class Core:
         if seed is not None:
             plan.sampling = replace(plan.sampling, seed=seed)
         requests = [
-            ChoiceRequest(plan, session.id, model, f"{answer.uid}{n or ''}", n, stream, piece, self._routes)
+            ChoiceRequest(plan, session.id, model, f"{answer.uid}{n or ''}", n, stream, piece, self.routes)
             for n in range(plan.call.n)
         ]
         if len(requests) == 1:

@@ -22,10 +22,12 @@ from xxhash import xxh3_128
 
 from ...common.socket_owner import is_own_process
 from ...errors import EngineError, GatewayFault
+from ..base import METRIC
 from ..call.choice import engine_fault
 from ..call.core import Core
 from ..record.session import Session, read_settings
 from ..record.trajectory import Trajectories
+from ..remote.batch_operations import BatchOperations
 from ..wire.base import Wire, WireRequest
 from ..wire.fields import parse
 from ..wire.json_body import dump, read_json
@@ -77,6 +79,8 @@ class App:
             "resume": self._resume,
             "drain": self._drain,
             "setWeightVersion": self._set_weights,
+            "readAbilities": self._read_abilities,
+            **BatchOperations(core, self.urls).handlers(),
         }
         of_session: dict[str, SessionHandler] = {
             "describeSession": self._describe,
@@ -303,21 +307,14 @@ class App:
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         return _json(dump(await self.core.health()))
 
-    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _read_abilities(self, request: web.BaseRequest) -> web.StreamResponse:
         core = self.core
-        lines = [
-            f"agentcore_rl_gateway_in_flight {core.in_flight}",
-            f"agentcore_rl_gateway_sessions_open {len(core.sessions)}",
-            f"agentcore_rl_gateway_sessions_total {core.sessions.opened}",
-        ]
-        lines += [f"agentcore_rl_gateway_{name}_total {value}" for name, value in sorted(core.totals.items())]
-        lines += [
-            f'agentcore_rl_gateway_faults_total{{code="{c}"}} {value}' for c, value in sorted(core.faults.items())
-        ]
-        if core.log is not None:
-            lines.append(f"agentcore_rl_gateway_log_bytes {core.log.size}")
-            lines.append(f"agentcore_rl_gateway_log_failures_total {core.log.failures}")
-            lines.append(f"agentcore_rl_gateway_log_damaged {core.log.damaged}")
+        abilities = msgspec.to_builtins(core.abilities)
+        shown = {"images": core.renderer.eyes is not None, "routes": core.routes, "models": core.info.models}
+        return _json(dump(abilities | shown))
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        lines = [f"{METRIC}{name} {value}" for name, value in self.core.metrics().items()]
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -19,6 +19,8 @@ from ..call.side_calls import RULES
 from ..record.reasons import MEANINGS
 from ..record.session import SessionSettings
 from ..record.trajectory import Fidelity
+from ..remote.batch_operations import BatchRequest, OpenBatchRequest
+from ..remote.frames import MEDIA as FRAMED
 from ..wire.anthropic.messages_request import CountTokensRequest, MessagesRequest
 from ..wire.bedrock.converse_request import ConverseRequest
 from ..wire.bedrock.invoke_model import BedrockCountRequest
@@ -108,6 +110,11 @@ _MESSAGE = _object("id", "type", "role", "model", "content", "stop_reason", "sto
 _CONVERSE = _object("output", "stopReason", "usage", "metrics")
 _GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
 _PACKED = (_JSON, "application/msgpack")
+_ABILITIES = _object(
+    *("line", "problems", "blind", "images", "routes", "models"),
+    images={"type": "boolean", "description": "whether the model is shown images"},
+    routes={"type": "boolean", "description": "whether the engine is asked for expert routes"},
+)
 _STREAMED = (_JSON, _EVENTS)
 _FRAMES = (CONTENT_TYPE,)
 _TOTAL_TOKENS = _object("totalTokens")
@@ -133,6 +140,11 @@ def _job(path: str, name: str, summary: str, answer: Schema, body: type, **other
     return Operation("POST", f"{AGENT}/{path}", name, f"SageMaker {summary}", answer, body, _JOB_ERROR, **others)
 
 
+def _batch(path: str, name: str, summary: str, body: type) -> Operation:
+    answer: Schema = {"type": "string", "description": "one frame for each session: its length, then MessagePack"}
+    return Operation("POST", f"/batch/{path}", name, summary, answer, body, media=(FRAMED,))
+
+
 _get, _post, _put = (partial(Operation, method) for method in ("GET", "POST", "PUT"))
 
 OPERATIONS = (
@@ -151,6 +163,10 @@ OPERATIONS = (
     _post("/resume", "resume", "Let calls sample again", _HEALTH),
     _post("/drain", "drain", "Wait until nothing is being sampled", _HEALTH),
     _put("/weights", "setWeightVersion", "Name the weights that are sampled from now on", _HEALTH, WeightsRequest),
+    _get("/abilities", "readAbilities", "The renderer, and what it can bridge and show", _ABILITIES),
+    _batch("open", "openSessions", "Open up to 256 sessions; repeating it opens none twice", OpenBatchRequest),
+    _batch("fold", "foldSessions", "Training rows of up to 256 sessions, in packed arrays", BatchRequest),
+    _batch("delete", "deleteSessions", "Close up to 256 sessions and forget their turns", BatchRequest),
     _post(f"{AGENT}/v1/chat/completions", "chat", "OpenAI chat completions", _CHOICES, ChatRequest, media=_STREAMED),
     _post(f"{AGENT}/v1/completions", "complete", "OpenAI completions", _CHOICES, TextRequest, media=_STREAMED),
     _post(f"{AGENT}/v1/responses", "respond", "OpenAI responses", _RESPONSE, ResponseRequest, media=_STREAMED),
@@ -187,7 +203,9 @@ OPERATIONS = (
     ),
     _job("complete-rollout", "completeRollout", "CompleteRollout", _ANY, CompleteRolloutRequest),
     _job("update-reward", "updateReward", "UpdateReward", _ANY, UpdateRewardRequest),
-    _get(f"{AGENT}/report", "readReport", "What was reported of a SageMaker rollout", _ref(JobReport)),
+    _get(
+        f"{AGENT}/report", "readReport", "What was reported of a SageMaker rollout", _ref(JobReport), error=_JOB_ERROR
+    ),
     _put(f"{AGENT}/result", "pushResult", "Attach the rollout's result", _ANY, dict[str, Any]),
 )
 
@@ -251,7 +269,7 @@ def _parameter(name: str) -> Schema:
 
 def _describe(operation: Operation, body: Schema | None) -> Schema:
     event = _object("data", data=_TEXT)
-    answers = {_EVENTS: event, "application/msgpack": {}}
+    answers = {_EVENTS: event, "application/msgpack": {}, FRAMED: {}}
     content = {kind: {"schema": answers.get(kind, operation.answer)} for kind in operation.media}
     failed = {"description": "Error", "content": {_JSON: {"schema": operation.error or _OPENAI_ERROR}}}
     described: Schema = {

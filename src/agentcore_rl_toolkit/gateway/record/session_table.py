@@ -67,6 +67,16 @@ class SessionTable:
         self.opened += 1
         return session
 
+    def open_once(self, settings: SessionSettings) -> Session:
+        """Open a session, or give the open one of the same id and settings: the request may be one that is repeated."""
+        try:
+            return self.open(settings)
+        except GatewayFault as fault:
+            known = self.get(settings.session_id) if fault.code == "session_exists" else None
+            if known is None or known.closed or known.settings != settings:
+                raise
+            return known
+
     def get(self, session_id: str) -> Session:
         """A session by its id, closed ones included; from the log, if another process opened it."""
         session = self._sessions.get(session_id)

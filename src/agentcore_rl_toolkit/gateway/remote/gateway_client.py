@@ -1,0 +1,271 @@
+"""A gateway that runs elsewhere, as a `RolloutGateway`: over HTTP, in batches, through restarts.
+
+    with GatewayClient("https://gateway.example.com") as gateway:      # AGENTCORE_RL_ADMIN_KEY
+        session = gateway.open_session(input_id="row-1")
+
+Opens, folds and deletes that are asked for at the same time share requests. A gateway that is away is waited for; with
+a log, it comes back with its sessions, and every request may be repeated: nothing is lost, opened or deleted twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import orjson
+
+from ...common.private_loop import PrivateLoop
+from ...errors import ConfigError, GatewayFault
+from ..base import ADMIN_KEY, METRIC
+from ..record.trajectory import Trajectories
+from ..render.capabilities import Abilities
+from .call_batches import BatchedCall, CallBatches, Patience, unreachable
+from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
+
+_LARGEST_ANSWER = 64 << 20
+"""Bytes of an answer that has no frames."""
+_SILENT_SECONDS, _SILENT = 60.0, "gateway_silent"
+"""A request without a byte of its answer for this long is sent again."""
+
+
+class GatewayClient:
+    """Reaches a gateway by its address. Use it in `with` or `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        admin_key: str | None = None,
+        patience: float = 300.0,
+        images: bool = True,
+        routes: bool = False,
+    ) -> None:
+        """`patience` is how many seconds a gateway that is away is waited for, each time.
+
+        Without `images`, a gateway that shows images is refused: for trainers that can't train on them. With `routes`,
+        so is one that records no expert routes.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not a gateway's URL", hint="write it like https://gateway.example.com")
+        key = admin_key or os.environ.get(ADMIN_KEY)
+        if not key:
+            raise ConfigError(f"the gateway at {url} needs its admin key", hint=f"set {ADMIN_KEY}")
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._images, self._routes = images, routes
+        self._loop = PrivateLoop("gateway client")
+        self._patience = Patience(self._url, patience)
+        self._http: aiohttp.ClientSession | None = None
+        self._abilities: Abilities | None = None
+        self._model: str | None = None
+        self._opens = CallBatches(self._sender("open"), MOST_SESSIONS)
+        self._folds = CallBatches(self._sender("fold"), MOST_SESSIONS)
+        self._deletes = CallBatches(self._sender("delete"), MOST_SESSIONS)
+
+    @property
+    def url(self) -> str:
+        """The gateway's address."""
+        return self._url
+
+    @property
+    def model(self) -> str | None:
+        """The engine's first model; None if it had not said which it has."""
+        return self._model
+
+    @property
+    def abilities(self) -> Abilities:
+        """Which renderer the gateway chose for its tokenizer, and what it can bridge."""
+        if self._abilities is None:
+            raise RuntimeError("the gateway was not asked yet; use the client in a `with` block")
+        return self._abilities
+
+    def open_session(self, **settings: Any) -> dict[str, Any]:
+        """Open a session; gives its id and URLs, as `POST /sessions` does."""
+        return self._loop.run(self._open(settings))
+
+    async def open_session_async(self, **settings: Any) -> dict[str, Any]:
+        return await self._loop.run_async(self._open(settings))
+
+    def trajectories(self, session_id: str) -> Trajectories:
+        """A session's turns so far, folded into training rows."""
+        return self._loop.run(self._fold(session_id))
+
+    async def trajectories_async(self, session_id: str) -> Trajectories:
+        return await self._loop.run_async(self._fold(session_id))
+
+    def delete_session(self, session_id: str) -> None:
+        """Close a session and forget its turns."""
+        self._loop.run(self._delete(session_id))
+
+    async def delete_session_async(self, session_id: str) -> None:
+        await self._loop.run_async(self._delete(session_id))
+
+    def pause(self) -> None:
+        """Hold back new calls; agents wait."""
+        self._loop.run(self.ask("POST", "/pause"))
+
+    def drain(self) -> None:
+        """Wait until nothing is being sampled; `pause` first."""
+        self._loop.run(self.ask("POST", "/drain", waits=True))
+
+    def resume(self, weight_version: str | None = None) -> None:
+        """Let calls sample again, under a new weight version if one is given."""
+        if weight_version is not None:
+            self._loop.run(self.ask("PUT", "/weights", {"version": weight_version}))
+        self._loop.run(self.ask("POST", "/resume"))
+
+    def metrics(self) -> dict[str, int]:
+        """The counters of `GET /metrics`, by name; those of all workers together."""
+        lines = self._loop.run(self.ask("GET", "/metrics")).decode().splitlines()
+        pairs = (line.removeprefix(METRIC).rpartition(" ") for line in lines)
+        return {name: int(value) for name, _, value in pairs}
+
+    def __enter__(self) -> GatewayClient:
+        try:
+            self._loop.run(self._connect())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._loop.run(self._disconnect())
+        finally:
+            self._loop.close()
+
+    async def __aenter__(self) -> GatewayClient:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    # --- on the client's own loop ------------------------------------------------------------------------------------
+
+    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, waits: bool = False) -> bytes:
+        """The answer to a request that may be repeated; one that `waits` may be silent for as long as it takes."""
+
+        async def once() -> bytes:
+            while True:
+                try:
+                    async with self._request(method, path, body) as answer:
+                        return await _read(answer)
+                except GatewayFault as fault:
+                    if not (waits and fault.code == _SILENT):
+                        raise
+
+        return bytes(await self._patience.retry(once))
+
+    async def _connect(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS)
+        self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+        try:
+            told = orjson.loads(await self.ask("GET", "/abilities"))
+        except GatewayFault as fault:
+            hint = f"set {ADMIN_KEY} to the key that the gateway was started with" if fault.status == 401 else None
+            raise ConfigError(f"the gateway at {self._url} can't be used: {fault.message}", hint=hint) from fault
+        if told["images"] and not self._images:
+            raise ConfigError(
+                f"the gateway at {self._url} shows the model images, and this trainer trains on text",
+                hint="start it with --no-images",
+            )
+        if self._routes and not told["routes"]:
+            raise ConfigError(
+                f"the gateway at {self._url} does not record expert routes", hint="start it with --routes"
+            )
+        self._abilities = Abilities(told["line"], told["problems"], told["blind"])
+        self._model = next(iter(told["models"]), None)
+
+    async def _disconnect(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Under an id of its own, so that it can be repeated."""
+        named = {"session_id": secrets.token_hex(12)} | settings
+        try:
+            item = orjson.Fragment(orjson.dumps(named))
+        except TypeError as error:
+            raise GatewayFault.invalid(f"the settings of a session must be JSON: {error}") from None
+        answer = await self._patience.retry(lambda: self._opens.call(item, str(named["session_id"])))
+        session: dict[str, Any] = answer.session
+        return session
+
+    async def _fold(self, session_id: str) -> Trajectories:
+        answer = await self._patience.retry(lambda: self._folds.call(session_id, session_id))
+        try:
+            folded: Trajectories = answer.trajectories.trajectories()
+        except (AttributeError, ValueError) as error:
+            raise GatewayFault(
+                f"the gateway at {self._url} sent rows that can't be read: {error}", status=502
+            ) from None
+        return folded
+
+    async def _delete(self, session_id: str) -> None:
+        await self._patience.retry(lambda: self._deletes.call(session_id, session_id), gone_is_done=True)
+
+    def _sender(self, name: str) -> Any:
+        async def send(calls: list[BatchedCall]) -> None:
+            body = {"sessions" if name == "open" else "session_ids": [call.item for call in calls]}
+            waiting = {call.session_id: call for call in calls}
+            async with self._request("POST", f"/batch/{name}", body) as answer:
+                reader = FrameReader()
+                async for piece in answer.content.iter_any():
+                    for said in reader.feed(piece):
+                        _settle(waiting.pop(said.session_id, None), said)
+
+        return send
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is a success; else a `GatewayFault`, `gateway_unreachable` if it did not arrive whole."""
+        assert self._http is not None
+        try:
+            data = None if body is None else orjson.dumps(body)
+            async with self._http.request(method, self._url + path, data=data, allow_redirects=False) as answer:
+                if answer.status >= 300:
+                    raise _read_fault(answer.status, await _read(answer), answer.headers.get("Retry-After", ""))
+                yield answer
+        except TimeoutError as error:
+            raise unreachable("it is silent", self._url, code=_SILENT) from error
+        except (aiohttp.ClientError, OSError, ValueError, msgspec.DecodeError) as error:
+            raise unreachable(f"{type(error).__name__}: {error}", self._url) from error
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    whole = bytearray()
+    async for piece in answer.content.iter_any():
+        whole += piece
+        if len(whole) > _LARGEST_ANSWER:
+            raise ValueError(f"an answer of more than {_LARGEST_ANSWER} bytes")
+    return bytes(whole)
+
+
+def _read_fault(status: int, body: bytes, retry_after: str) -> GatewayFault:
+    """The fault that an answer tells of; a proxy's may be any text."""
+    code, text = "gateway_refused", body[:200].decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        error = orjson.loads(body)["error"]
+        code, text = str(error["code"]), str(error["message"])
+    seconds = float(retry_after) if retry_after.isdigit() else None
+    return GatewayFault(text or f"status {status}", status=status, code=code, retry_after=seconds)
+
+
+def _settle(call: BatchedCall | None, said: BatchAnswer) -> None:
+    """Give one caller its answer, or its fault."""
+    if call is None or call.answer.done():
+        return
+    if said.fault is not None:
+        call.answer.set_exception(said.fault.fault())
+    else:
+        call.answer.set_result(said)
