@@ -249,7 +249,18 @@ def test_aws_by_trying(
         }
     )
     arn = iam.create_role(RoleName="doctored", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-    given = ["--only", "aws", "--bucket", "doctored", "--sqs-url", "doctored", "--role-arn", arn]
+    given = [
+        "--only",
+        "aws",
+        "--bucket",
+        "doctored",
+        "--prefix",
+        "doctored",
+        "--sqs-url",
+        "doctored",
+        "--role-arn",
+        arn,
+    ]
     code, checks = doctor(capsys, str(folder), *given)
     assert (code, checks["region"]["text"]) == (1, "us-west-2")
     assert "account 123456789012" in checks["credentials"]["text"]

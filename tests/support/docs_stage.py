@@ -143,6 +143,14 @@ def agent(made: Stage) -> Iterator[None]:
 
 
 @contextmanager
+def math_agent(made: Stage) -> Iterator[None]:
+    """The agent that a page calls `rl_app.py`, and that calls its model."""
+    for name in ("rl_app", "calculator", "question", "reward"):
+        shutil.copy(ROOT / f"examples/strands_math_agent/{name}.py", made.folder)
+    yield
+
+
+@contextmanager
 def no_torch(made: Stage) -> Iterator[None]:
     """The page installs no PyTorch, and without it every command that loads a tokenizer starts sooner."""
     made.env["PYTHONPATH"] += f":{without_torch()['PYTHONPATH']}"
@@ -177,7 +185,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "docs/guides/client.md": (agent,),
     "docs/guides/deploy.md": (aws, docker, no_torch),
     "docs/guides/prepare-your-agent.md": (port_8080,),
-    "docs/guides/tinker.md": (agent, rows),
+    "docs/guides/tinker.md": (math_agent, rows),
     "docs/guides/train.md": (rollouts,),
     "docs/guides/verl.md": (rows,),
     "docs/quick-start.md": (aws, docker, model),
