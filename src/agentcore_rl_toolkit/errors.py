@@ -207,6 +207,10 @@ class RenderFault(AgentCoreRLError):
     """The chat template can't render the messages of a request."""
 
 
+class PromptTooLong(RenderFault):
+    """A prompt is so much longer than the model's context that it was not tokenized to its end."""
+
+
 class EngineError(AgentCoreRLError):
     """An engine refused a request or failed, before or between tokens.
 

@@ -1,12 +1,17 @@
-"""Bodies that cost their sender little: the gateway reads none before it knows who asks, and never more than it may."""
+"""Bodies that cost their sender little: the gateway reads none before it knows who asks, and never more than it may.
+
+What it reads takes a small multiple of its size in memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import socket
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -136,3 +141,34 @@ def test_a_refused_request_leaves_its_connection_to_the_next():
         sent = [client.post(url, content=HELLO).extensions["network_stream"].get_extra_info("client_addr")]
         sent.append(client.post(f"{running.url}/pause", content=b"{}").extensions["network_stream"])
         assert sent[1].get_extra_info("client_addr") == sent[0]
+
+
+# Memory
+
+
+def resident(what: str) -> int:
+    """Bytes of this process's memory."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "messages", "messages/count_tokens"])
+def test_a_prompt_far_beyond_the_context_takes_little_memory(path: str):
+    text = "a" * (16 * MEGABYTE)  # a tokenizer takes up to 30 bytes for each of these
+    body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": text}], "prompt": text}
+    with gateway(ScriptedEngine([], context_length=64)) as running:
+        url, raw = f"{running.open_session()['base_url']}/{path}", json.dumps(body).encode()
+        del body, text
+        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
+        before = resident("VmRSS")
+        response = httpx.post(url, content=raw, timeout=60)
+        assert resident("VmHWM") - before < 10 * len(raw)
+        assert (response.status_code, "262144 tokens or more" in response.text) == (400, True)
+
+
+def test_messages_are_bounded_together():
+    body = {"messages": [{"role": "user", "content": "a" * 2000}] * 500}
+    with gateway(ScriptedEngine([], context_length=64)) as running:
+        response = httpx.post(f"{running.open_session()['base_url']}/chat/completions", json=body, timeout=60)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "262144 tokens or more" in response.text

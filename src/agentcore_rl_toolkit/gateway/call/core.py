@@ -241,8 +241,8 @@ class Core:
         """The length of the call's prompt, without sampling or recording."""
         await self.resolve_model(call.model, session)
         if self._is_heavy(session, call, size):
-            return await asyncio.to_thread(self.planner.count, session, call)
-        return self.planner.count(session, call)
+            return await asyncio.to_thread(self.planner.count, session, call, self.info.context_length)
+        return self.planner.count(session, call, self.info.context_length)
 
     async def _find_recorded(self, session: Session, request: bytes, retried: bool) -> CallAnswer | None:
         """The answer to a request that is sent again, once it is complete."""

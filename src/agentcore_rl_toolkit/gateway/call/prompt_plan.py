@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ...engine.base import IDS, PromptImage, Sampling
 from ...engine.reply_form import THINK, THOUGHT, Form
-from ...errors import GatewayFault, RenderFault
+from ...errors import GatewayFault, PromptTooLong, RenderFault
 from ..images.eyes import Eyes
 from ..images.session_images import list_hashes
 from ..record.reasons import CHANGED
@@ -28,6 +28,8 @@ from .chat import ChatCall, Message, TextCall
 from .fingerprint import Fingerprints, hash_prompt, hash_text
 
 _END = 4  # ids of the prompt's end that tell whether it opens or closes a thought
+_TIMES, _FREE = 8, 1 << 18
+"""A plan may encode so many times the context limit, and so many tokens anyway: it may encode a text repeatedly."""
 
 
 @dataclass(slots=True)
@@ -103,28 +105,33 @@ class PromptPlanner:
 
     def plan(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> PromptPlan:
         """The call's prompt, checked against the context limit."""
-        plan = self._plan_unbounded(session, call)
+        limit = _find_limit(session, context_length)
+        plan = self._plan_bounded(session, call, limit)
         sampling = plan.sampling
-        limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
-        if limits:
-            left = min(limits) - len(plan.prompt)
+        if limit is not None:
+            left = limit - len(plan.prompt)
             if left < 1:
-                raise GatewayFault(
-                    f"This model's maximum context length is {min(limits)} tokens. However, your messages resulted in "
-                    f"{len(plan.prompt)} tokens: {1 - left} too many to sample one more.",
-                    status=400,
-                    code="context_length_exceeded",
-                    param="messages",
-                )
+                raise _too_long(limit, f"{len(plan.prompt)} tokens: {1 - left} too many to sample one more")
             if sampling.max_tokens is None or sampling.max_tokens > left:
                 sampling = dataclasses.replace(sampling, max_tokens=left)
         stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *self._renderer.stop_ids)))
         plan.sampling = dataclasses.replace(sampling, stop_token_ids=stop_ids)
         return plan
 
-    def count(self, session: Session, call: ChatCall | TextCall) -> int:
-        """The length of the call's prompt, whatever the limit."""
-        return len(self._plan_unbounded(session, call).prompt)
+    def count(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> int:
+        """The length of the call's prompt, also beyond the context limit."""
+        return len(self._plan_bounded(session, call, _find_limit(session, context_length)).prompt)
+
+    def _plan_bounded(self, session: Session, call: ChatCall | TextCall, limit: int | None) -> PromptPlan:
+        """The call's prompt, whose length may be a few times the limit."""
+        if limit is None:
+            return self._plan_unbounded(session, call)
+        most = max(_TIMES * limit, _FREE)
+        try:
+            with self._renderer.tokenizer.bound(most):
+                return self._plan_unbounded(session, call)
+        except PromptTooLong:
+            raise _too_long(limit, f"{most} tokens or more") from None
 
     def _plan_unbounded(self, session: Session, call: ChatCall | TextCall) -> PromptPlan:
         sampling = session.sampling(call.sampling)
@@ -132,6 +139,8 @@ class PromptPlanner:
             if isinstance(call, TextCall):
                 return self._plan_text(session, call, sampling)
             return self._plan_chat(session, call, sampling)
+        except PromptTooLong:
+            raise
         except RenderFault as error:
             raise GatewayFault.invalid(str(error), param="messages", code="cannot_render") from error
 
@@ -214,6 +223,20 @@ class PromptPlanner:
             return turn.length, rest[len(text) - shown :]
         kept = bisect_right(range(len(sampled) + 1), shown, key=lambda count: len(decode(sampled[:count]))) - 1
         return turn.prompt_length + kept, text[len(decode(sampled[:kept])) : shown] + rest
+
+
+def _find_limit(session: Session, context_length: int | None) -> int | None:
+    limits = [limit for limit in (session.settings.context_limit, context_length) if limit is not None]
+    return min(limits, default=None)
+
+
+def _too_long(limit: int, length: str) -> GatewayFault:
+    return GatewayFault(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {length}.",
+        status=400,
+        code="context_length_exceeded",
+        param="messages",
+    )
 
 
 def _place(eyes: Eyes | None, messages: list[Message], ids: array[int], start: int = 0) -> tuple[PlacedImage, ...]:

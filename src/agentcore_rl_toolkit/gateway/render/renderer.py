@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...engine.base import IDS
-from ...errors import ConfigError, RenderFault
+from ...errors import ConfigError, PromptTooLong, RenderFault
 from ..call.chat import ChatCall, Message, Reply, has_assistant
 from ..images.eyes import Eyes, find_eyes
 from ..images.session_images import SessionImages, drop_media, take_media
@@ -122,6 +122,8 @@ class ChatRenderer:
         renderer = self._get_renderer(call.template)
         try:
             prompt = self._render_whole(renderer, call, placeholders=self._takes_placeholders)
+        except PromptTooLong:
+            raise
         except Exception as error:  # a Jinja template may raise any exception
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if key is not None:
@@ -171,6 +173,8 @@ class ChatRenderer:
                 return added if isinstance(added, str) else (turn.length, array(IDS, added))
             bridged = renderer.bridge_to_next_turn(known, sampled, new, tools=call.tools or None)
             unended = self._bridge_open_thought(renderer, known, sampled, call, new) if bridged is None else None
+        except PromptTooLong:
+            raise
         except Exception as error:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if bridged is not None:

@@ -18,10 +18,11 @@ from typing import Any
 
 from ...engine.base import IDS
 from ...engine.checkpoints import resolve_tokenizer
-from ...errors import ConfigError
+from ...errors import ConfigError, PromptTooLong
 
 _TRIED = 200
 _LONG = 32  # ids of a text that a placeholder may stand for
+_PIECE = 1 << 16  # characters
 _HARD = [
     "  two  spaces\n\n\ttabs and\r\nlines   ",
     "don't I'LL we'Ve 1234567 3.14e-10 x=y+z;",
@@ -31,6 +32,15 @@ _HARD = [
     "<|im_start|>user\nhi<|im_end|><think></think>\u2028\u0085\u00a0\ufeff\x00",
     "",
 ]
+
+
+class _Encoding(threading.local):
+    """What a thread is encoding for."""
+
+    texts: list[array[int]] | None = None
+    """The ids of each long text that has a placeholder."""
+    left: int | None = None
+    """How many more ids it may encode."""
 
 
 class Tokenizer:
@@ -61,11 +71,11 @@ class Tokenizer:
         self.size: int = backend.get_vocab_size(with_added_tokens=True)
         self._fast = FastEncoder.create(backend)
         self._bytes = ByteTable.create(backend)
-        self._placeholders = threading.local()
+        self._encoding = _Encoding()
 
     def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
         ids = self.encode_packed(text, add_special_tokens)
-        texts: list[array[int]] | None = getattr(self._placeholders, "texts", None)
+        texts = self._encoding.texts
         if texts is None or len(ids) < _LONG:
             return ids.tolist()
         texts.append(ids)
@@ -78,11 +88,11 @@ class Tokenizer:
         of 60 us.
         """
         texts: list[array[int]] = []
-        self._placeholders.texts = texts
+        self._encoding.texts = texts
         try:
             ids = render()
         finally:
-            self._placeholders.texts = None
+            self._encoding.texts = None
         filled, start = array(IDS), 0
         for place, token in enumerate(ids):
             if token < 0:
@@ -92,8 +102,39 @@ class Tokenizer:
         filled.extend(array(IDS, ids[start:]))
         return filled
 
+    @contextlib.contextmanager
+    def bound(self, most: int) -> Iterator[None]:
+        """In this block, encoding more than `most` ids in all raises `PromptTooLong`, with little memory.
+
+        Encoding takes up to 30 bytes of memory for each byte of a text.
+        """
+        self._encoding.left = most
+        try:
+            yield
+        finally:
+            self._encoding.left = None
+
     def encode_packed(self, text: str, add_special_tokens: bool = False) -> array[int]:
         """Like `encode`, but returns an array without building a list."""
+        left = self._encoding.left
+        if left is None:
+            return self._encode(text, add_special_tokens)
+        if len(text) > left:  # about to take memory: count in pieces first
+            count = 0
+            for start in range(0, len(text), _PIECE):
+                count += len(self._encode(text[start : start + _PIECE]))
+                self._check_left(left - count)
+        ids = self._encode(text, add_special_tokens)
+        self._encoding.left = self._check_left(left - len(ids))
+        return ids
+
+    def _check_left(self, left: int) -> int:
+        if left < 0:
+            self._encoding.left = 0
+            raise PromptTooLong("the prompt has more tokens than may be encoded")
+        return left
+
+    def _encode(self, text: str, add_special_tokens: bool = False) -> array[int]:
         try:
             text.encode()
         except UnicodeEncodeError:  # lone surrogates can't be encoded

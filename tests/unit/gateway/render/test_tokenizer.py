@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from agentcore_rl_toolkit.errors import PromptTooLong
 from agentcore_rl_toolkit.gateway.render.tokenizer import ByteTable, FastEncoder, Tokenizer, load_tokenizer
 from support.tokenizers import make_tokenizer
 
@@ -186,6 +187,28 @@ def test_what_it_gives_up_on_the_tokenizer_does() -> None:
 
 def test_lone_surrogates_are_replaced() -> None:
     assert Tokenizer(make_tokenizer()).encode("a\ud800b") == own(OWN, "a\ufffdb")
+
+
+def test_a_bound_holds_for_all_texts_together() -> None:
+    one = len(WHOLE.encode("the weather"))
+    with WHOLE.bound(2 * one):
+        assert WHOLE.encode("the weather") == WHOLE.encode("the weather")
+        with pytest.raises(PromptTooLong):
+            WHOLE.encode("the weather")
+        with pytest.raises(PromptTooLong):  # also after someone caught the first one
+            WHOLE.encode("the")
+    assert len(WHOLE.encode("the weather")) == one
+
+
+@given(st.lists(PARTS, max_size=40).map(lambda parts: "".join(parts) * 50), st.integers(0, 3000))
+def test_a_bound_changes_no_id(text: str, most: int) -> None:
+    ids = WHOLE.encode(text)
+    with WHOLE.bound(most):
+        if len(ids) <= most:
+            assert WHOLE.encode(text) == ids
+        else:
+            with pytest.raises(PromptTooLong):
+                WHOLE.encode(text)
 
 
 def test_a_folder_with_a_tokenizer_and_no_model_is_loaded(tmp_path: Path) -> None:
