@@ -363,7 +363,6 @@ def test_a_runs_newest_checkpoint_makes_rollouts(
     assert "--resume can't be combined with --model" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(300)
 def tokens_of(output: Path) -> list[list[int]]:
     """Everything that a run sampled, in training and on held-out rows."""
     files = [*sorted((output / "rollouts").glob("*.jsonl")), *sorted((output / "evaluations").glob("*.jsonl"))]
@@ -371,6 +370,43 @@ def tokens_of(output: Path) -> list[list[int]]:
     return sorted(row.token_ids.tolist() for file in files for rollout in read_rollouts(file) for row in rollout.rows)
 
 
+def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, warm, agent = tmp_path / "stored", tmp_path / "warm", str(parts / "agent")
+    data = ["--data", str(parts / "count.jsonl"), "--store", str(tmp_path / "results"), "--n", "2", "--quiet"]
+    asked = ["rollout", agent, *data, "--context-limit", "100", "--rollouts", str(stored)]
+    assert main([*asked, "--model", str(parts / "model")]) == 1  # the data has a bad line
+    assert "--rollouts needs --model" in (main(asked), capsys.readouterr().err)[1]
+    rollouts = list(read_rollouts(stored / "rollouts" / "step-000000.jsonl"))
+    assert len(rollouts) == 8
+    assert {len(rollout.rows) > 1 for rollout in rollouts} == {True}
+    assert main([*asked, "--model", str(parts / "model")]) == 1
+    assert "the folder has something in it" in capsys.readouterr().err
+
+    tune = ["sft", str(stored), "--model", str(parts / "model"), "--output", str(warm), "--device", "cpu"]
+    tune += ["--min-reward", "0", "--epochs", "2", "--rows-per-step", "4", "--learning-rate", "0.05"]
+    assert main([*tune, "--dry-run"]) == 0
+    chosen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert not warm.exists()
+    assert main(tune) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rollouts"], summary["demonstrations"]) == (8, len(chosen))
+    by_row: dict[str, float] = {}
+    for rollout in rollouts:
+        row = rollout.input_id.partition("-")[2]
+        by_row[row] = max(by_row.get(row, 0.0), rollout.reward or 0.0)
+    assert {one["row"]: one["reward"] for one in chosen} == by_row
+    assert summary["trained_tokens"] == sum(one["trained"] for one in chosen)
+    assert summary["loss_after"] < summary["loss_before"]
+    assert main(["show", str(warm)]) == 0
+    assert "token accuracy" in capsys.readouterr().out
+
+    given = dataclasses.replace(settings(parts, tmp_path / "run", steps=1), model=str(warm))
+    assert train(given, report=Report(given, quiet=True))["trained"] == 4
+
+
+@pytest.mark.timeout(300)
 def test_runs_with_one_seed_sample_the_same_tokens(parts: Path, tmp_path: Path) -> None:
     changes: dict[str, dict[str, Any]] = {"one": {}, "slower": {"concurrency": 1}, "other": {"seed": 1}}
     sampled = {}

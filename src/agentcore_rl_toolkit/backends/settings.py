@@ -1,9 +1,10 @@
 """The settings that backends share, given on the command line, in a file, or from Python. Contacts nothing.
 
-    TrainSettings       every backend
-      RolloutSettings   backends that run rollouts with this package
-        SavingSettings  backends that save checkpoints and resume from them
-          LoopSettings  backends whose training loop runs in this process
+    CheckedSettings       types, ranges and names
+      TrainSettings       every backend
+        RolloutSettings   backends that run rollouts with this package
+          SavingSettings  backends that save checkpoints and resume from them
+            LoopSettings  backends whose training loop runs in this process
 
 A backend uses one of these classes, or a subclass with more fields. So it refuses, by name, any setting that it would
 ignore.
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ..rollout.signal.credit import TurnCredit
     from ..runtime.local import AgentSource
 
-Settings = TypeVar("Settings", bound="TrainSettings")
+Settings = TypeVar("Settings", bound="CheckedSettings")
 
 MOST_RATIO = 2.0
 """With `async_steps`, where the ratio of the policy to the sampler is truncated."""
@@ -48,39 +49,12 @@ def option(default: Any, help: str, *, alias: str | None = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """The settings of every backend."""
+class CheckedSettings:
+    """Settings that refuse values of the wrong type or out of range, and unknown names."""
 
-    agent: str = option("", "an ARN, or the path of an agent (rl_app.py)", alias="agent_runtime_arn")
-    data: str = option(
-        "",
-        "one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk",
-        alias="data_path",
-    )
-    model: str = option("tiny", "a folder, a hub id, or `tiny`, the built-in policy", alias="model_dir")
-    output: str = option("runs/train", "the folder for checkpoints, rollouts and metrics")
-    store: str | None = option(
-        None,
-        "the store of results: a bucket, s3://bucket/prefix or a folder (default: in output)",
-        alias="s3_bucket",
-    )
-    exp_id: str | None = option(None, "the experiment to store results under (default: output's name and the time)")
-    eval_data: str | None = option(None, "held-out rows, in any format of data")
-    steps: int = option(50, "weight updates", alias="num_rollout")
-    rows_per_step: int = option(8, "data rows per step")
-    n: int = option(8, "rollouts per row: the size of a group")
-    seed: int = option(0, "seeds sampling, shuffling and initialization")
-    sqs_url: str | None = option(None, "the SQS queue (name or URL) that announces stored results")
-    timeout: float = option(300.0, "the most seconds a rollout may take", alias="session_timeout")
-    tps_limit: float = option(25.0, "the most runtime calls per second; AWS's quota is 25")
-    env: Mapping[str, str] = option({}, "an environment variable for sessions on this machine; overrides .env")
-    allow: tuple[str, ...] = option((), "an address that sessions on this machine may reach; may be repeated")
-    memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
-    options: Mapping[str, Any] = option({}, "the trainer's own settings, passed on unchanged")
-
-    at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step", "memory_mb")
+    at_least_one: ClassVar[tuple[str, ...]] = ()
     at_least_zero: ClassVar[tuple[str, ...]] = ()
-    more_than_zero: ClassVar[tuple[str, ...]] = ("timeout", "tps_limit")
+    more_than_zero: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The allowed values of a setting."""
 
@@ -92,8 +66,6 @@ class TrainSettings:
         for name, allowed in self.choices.items():
             if getattr(self, name) not in (None, *allowed):
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        if self.n < 2:
-            raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
 
     def _check_ranges(self) -> None:
         """Refuse numbers that can't work; NaN is in no range."""
@@ -129,6 +101,46 @@ class TrainSettings:
                 value = float(value)  # YAML 1.1 reads 1e-6 as text, because it has no dot
             given[ours] = value
         return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(CheckedSettings):
+    """The settings of every backend."""
+
+    agent: str = option("", "an ARN, or the path of an agent (rl_app.py)", alias="agent_runtime_arn")
+    data: str = option(
+        "",
+        "one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk",
+        alias="data_path",
+    )
+    model: str = option("tiny", "a folder, a hub id, or `tiny`, the built-in policy", alias="model_dir")
+    output: str = option("runs/train", "the folder for checkpoints, rollouts and metrics")
+    store: str | None = option(
+        None,
+        "the store of results: a bucket, s3://bucket/prefix or a folder (default: in output)",
+        alias="s3_bucket",
+    )
+    exp_id: str | None = option(None, "the experiment to store results under (default: output's name and the time)")
+    eval_data: str | None = option(None, "held-out rows, in any format of data")
+    steps: int = option(50, "weight updates", alias="num_rollout")
+    rows_per_step: int = option(8, "data rows per step")
+    n: int = option(8, "rollouts per row: the size of a group")
+    seed: int = option(0, "seeds sampling, shuffling and initialization")
+    sqs_url: str | None = option(None, "the SQS queue (name or URL) that announces stored results")
+    timeout: float = option(300.0, "the most seconds a rollout may take", alias="session_timeout")
+    tps_limit: float = option(25.0, "the most runtime calls per second; AWS's quota is 25")
+    env: Mapping[str, str] = option({}, "an environment variable for sessions on this machine; overrides .env")
+    allow: tuple[str, ...] = option((), "an address that sessions on this machine may reach; may be repeated")
+    memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
+    options: Mapping[str, Any] = option({}, "the trainer's own settings, passed on unchanged")
+
+    at_least_one: ClassVar[tuple[str, ...]] = ("steps", "rows_per_step", "memory_mb")
+    more_than_zero: ClassVar[tuple[str, ...]] = ("timeout", "tps_limit")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n < 2:
+            raise ConfigError(f"n must be at least 2, not {self.n}", hint="GRPO compares the rollouts of a row")
 
     @property
     def folder(self) -> Path:

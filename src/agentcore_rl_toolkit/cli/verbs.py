@@ -12,7 +12,7 @@ from typing import Any
 from .deploy import build, deploy, destroy, doctor, export, init, serve
 from .gateway import job_runtime
 from .gateway import serve as gateway_serve
-from .rollouts import eval, rescore, results, rollout, train
+from .rollouts import eval, rescore, results, rollout, sft, train
 from .runtime import check, logs, ps
 from .runtime import serve as runtime_serve
 from .studio import show, ui
@@ -32,6 +32,7 @@ EXAMPLES = (
 VERBS: dict[str, Any] = {
     "init": init,
     "train": train,
+    "sft": sft,
     "rollout": rollout,
     "eval": eval,
     "rescore": rescore,

@@ -13,15 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import ConfigError
-from ..settings import LoopSettings
 
 
 class CheckpointFolder:
     """The checkpoints in the folder of one run."""
 
-    def __init__(self, settings: LoopSettings, is_complete: Callable[[Path], bool]) -> None:
+    def __init__(self, path: Path, is_complete: Callable[[Path], bool], *, resume: bool) -> None:
         """`is_complete` says whether a checkpoint was written to its end."""
-        self.path, self._resume = settings.folder, settings.resume
+        self.path, self._resume = path, resume
         self._is_complete = is_complete
 
     def prepare(self) -> int | None:

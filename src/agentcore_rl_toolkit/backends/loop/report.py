@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...client.evaluation import Summary
@@ -41,11 +42,7 @@ class Report:
 
     def resume(self, step: int) -> None:
         """Read the metrics up to a step, and drop those of later steps, which run again."""
-        path = self._settings.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may cut off the last line
-        self.steps = [line for line in complete if line["step"] <= step]
-        path.write_text("".join(json.dumps(line) + "\n" for line in self.steps))
+        self.steps = keep_steps(self._settings.folder / "metrics.jsonl", step)
 
     def __enter__(self) -> Report:
         self._step_ended = time.monotonic()
@@ -173,6 +170,15 @@ class Report:
         for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)
+
+
+def keep_steps(path: Path, step: int) -> list[Metrics]:
+    """The metrics in a file up to a step; those of later steps are removed from it."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may cut off the last line
+    kept = [line for line in complete if line["step"] <= step]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return kept
 
 
 def run_totals(steps: Sequence[Metrics], evaluations: Mapping[int, Summary], last: int) -> dict[str, Any]:

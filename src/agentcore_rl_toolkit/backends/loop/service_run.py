@@ -79,7 +79,7 @@ class ServiceRun:
         self.step = 0
         """Updates so far: the version of the weights."""
         self._file = f"{service}.json"
-        self.folder = CheckpointFolder(settings, self._is_complete)
+        self.folder = CheckpointFolder(settings.folder, self._is_complete, resume=settings.resume)
         self.loop = TrainingLoop(
             settings, report, self.folder, version=lambda: self.step, update_engine=self._update_engine
         )

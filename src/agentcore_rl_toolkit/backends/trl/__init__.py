@@ -1,4 +1,4 @@
-"""TRL: GRPO on agents' rollouts. Needs the extra `trl`.
+"""TRL: GRPO on agents' rollouts, and fine-tuning on stored ones. Needs the extra `trl`.
 
 In: `TrlSettings`, and groups of rollouts. Out: the batches of TRL's own `GRPOTrainer`, checkpoints, a summary. It
 changes TRL in one place only, the batch that `trainer.py` completes.
@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING
 from ..base import lazy_attributes
 
 if TYPE_CHECKING:
-    from .backend import TrlSettings
+    from .backend import SftSettings, TrlSettings
+    from .sft import fine_tune
     from .trainer import AgentGRPOTrainer
     from .training import train
 
-__all__ = ["AgentGRPOTrainer", "TrlSettings", "train"]
+__all__ = ["AgentGRPOTrainer", "SftSettings", "TrlSettings", "fine_tune", "train"]
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` may change; a test pins what we need of it
 
-_HOMES = {"AgentGRPOTrainer": ".trainer", "TrlSettings": ".backend", "train": ".training"}
+_HOMES = {
+    "AgentGRPOTrainer": ".trainer",
+    "SftSettings": ".backend",
+    "TrlSettings": ".backend",
+    "fine_tune": ".sft",
+    "train": ".training",
+}
 __getattr__ = lazy_attributes(__name__, _HOMES, "trl")

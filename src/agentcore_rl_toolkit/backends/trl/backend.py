@@ -1,15 +1,18 @@
-"""TRL as a backend: its settings, and the checks before a run."""
+"""TRL as a backend: its settings, those of fine-tuning on stored rollouts, and the checks before a run."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ...errors import ConfigError
 from ..base import TrainingPlan, check_settings, require
-from ..settings import LoopSettings, option
+from ..settings import CheckedSettings, LoopSettings, option
+
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class TrlSettings(LoopSettings):
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "batch_size")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": ("float32", "bfloat16", "float16"),
+        "dtype": _DTYPES,
         "loss": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
     }
 
@@ -39,6 +42,45 @@ class TrlSettings(LoopSettings):
         super().__post_init__()
         if self.vllm not in (None, "colocate") and not self.vllm.startswith(("http://", "https://")):
             raise ConfigError(f"vllm must be `colocate` or the URL of a server, not {self.vllm!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftSettings(CheckedSettings):
+    """Fine-tuning on stored rollouts with TRL. `options` are fields of its `SFTConfig`."""
+
+    sources: tuple[str, ...] = option((), "the output folder of a run, or a file of rollouts; may be repeated")
+    model: str = option("tiny", "start from this model: a folder, a hub id, the output folder of a run, or `tiny`")
+    output: str = option("runs/sft", "the folder for checkpoints and metrics")
+    best: int = option(1, "train on at most so many rollouts of each data row, those with the highest rewards")
+    min_reward: float | None = option(
+        None, "train only on rollouts with at least this reward (default: the mean of all)"
+    )
+    max_rollout_tokens: int | None = option(None, "leave out rollouts with more tokens")
+    epochs: int = option(3, "how often to train on each rollout")
+    rows_per_step: int = option(16, "training rows per weight update; most rollouts are one row")
+    batch_size: int = option(16, "rows in one forward and backward pass")
+    learning_rate: float = option(1e-5, "the learning rate at the start; it falls to 0")
+    lora_rank: int = option(0, "train a LoRA adapter of this rank; 0 trains all weights")
+    chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
+    dtype: str = option("float32", "the type to train in: float32, bfloat16")
+    gradient_checkpointing: bool = option(False, "save memory by recomputing activations")
+    device: str | None = option(None, "cpu or cuda (default: a GPU if there is one)")
+    seed: int = option(0, "seeds the choice among equal rewards, shuffling and initialization")
+    save_every: int = option(100, "save a checkpoint every N updates, and at the end")
+    keep: int = option(2, "the number of checkpoints to keep")
+    resume: bool = option(False, "resume from the latest checkpoint in output")
+    options: Mapping[str, Any] = option({}, "a field of TRL's SFTConfig")
+
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        *("best", "max_rollout_tokens", "epochs", "rows_per_step", "batch_size", "save_every", "keep"),
+    )
+    at_least_zero: ClassVar[tuple[str, ...]] = ("lora_rank",)
+    more_than_zero: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": _DTYPES[:2]}
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output)
 
 
 class TrlBackend:

@@ -11,10 +11,11 @@ import transformers
 from trl import GRPOConfig
 
 from ...engine.checkpoints import resolve_model
+from ...engine.transformers.model_runner import load
 from ...errors import ConfigError
 from ...rollout.signal.credit import TurnCredit
 from ..settings import MOST_RATIO
-from .backend import TrlSettings
+from .backend import SftSettings, TrlSettings
 
 _DEFAULTS = {
     "lr_scheduler_type": "constant",
@@ -143,15 +144,14 @@ def _check_credit(config: GRPOConfig) -> None:
         raise ConfigError("Liger's loss takes one advantage per row, and credit=turn has one per turn")
 
 
-def load_policy(settings: TrlSettings) -> tuple[Any, Any]:
-    """Load the model and its tokenizer."""
+def load_policy(settings: TrlSettings | SftSettings) -> tuple[Any, Any]:
+    """Load the model and its tokenizer; an adapter is merged into its base model, whose weights would not train."""
     path = resolve_model(settings.model)
-    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(device)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the model {settings.model!r} can't be loaded: {error}") from error
+        raise ConfigError(f"the tokenizer of {settings.model!r} can't be loaded: {error}") from error
+    model = load(path, settings.device, torch.float32).requires_grad_()  # peft freezes the base model
     if settings.chat_template is not None:
         tokenizer.chat_template = Path(settings.chat_template).read_text()
     if tokenizer.chat_template is None:
@@ -173,7 +173,7 @@ def renders_tools(tokenizer: Any) -> bool:
     return "probe_of_tools" in text
 
 
-def adapter_config(settings: TrlSettings) -> Any:
+def adapter_config(settings: TrlSettings | SftSettings) -> Any:
     """The LoRA adapter to train; None if all weights are trained."""
     if not settings.lora_rank:
         return None

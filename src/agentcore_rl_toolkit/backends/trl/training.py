@@ -53,7 +53,7 @@ class TrlRun:
         self.settings, self.state = settings, PartialState(cpu=settings.device == "cpu")
         first = self.state.is_main_process
         self.report = report if report is not None and first else Report(settings, quiet=not first)
-        self.folder = CheckpointFolder(settings, _is_complete)
+        self.folder = CheckpointFolder(settings.folder, is_written, resume=settings.resume)
         self.loop = TrainingLoop(
             settings,
             self.report,
@@ -238,6 +238,6 @@ def check_logprobs(at_temperature: bool) -> None:
         )
 
 
-def _is_complete(checkpoint: Path) -> bool:
+def is_written(checkpoint: Path) -> bool:
     """TRL writes this file last."""
     return (checkpoint / "trainer_state.json").is_file()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...client.batch import BatchItem
@@ -54,6 +56,7 @@ def run_with_model(
     )
     say(f"{model}: loading {resolve_model(model)}")
     with (
+        _kept_rollouts(args, model) as keep,
         Gateway(f"transformers={model}", tokenizer=model) as gateway,
         RolloutClient(
             sandboxed_agent(args),
@@ -67,6 +70,7 @@ def run_with_model(
     ):
 
         def show(rollout: Rollout) -> None:
+            keep(rollout)
             if rollout.action is not Action.REFILL:
                 advance(not rollout.failed, len(rows) * args.n, rollout.fidelity.sampled)
 
@@ -76,6 +80,23 @@ def run_with_model(
                     each(_item(rollout, group.index))
         args.store = client.store_url
     say(f"experiment {exp_id}: {len(rows) * args.n} rollouts, results in {args.store}")
+
+
+@contextmanager
+def _kept_rollouts(args: argparse.Namespace, model: str) -> Iterator[Callable[[Rollout], object]]:
+    """Writes rollouts to the run folder that `--rollouts` names, if it names one."""
+    folder = getattr(args, "rollouts", None)
+    if folder is None:
+        yield lambda rollout: None
+        return
+    from ...rollout.run_folder import RunWriter
+
+    if Path(folder).exists() and any(Path(folder).iterdir()):
+        raise ConfigError(f"--rollouts {folder}: the folder has something in it", hint="remove it, or choose another")
+    with RunWriter(folder) as run, run.part("rollout", 0) as part:
+        known = {name: getattr(args, name) for name in ("agent", "data", "n", "temperature")}
+        run.describe(kind="rollout", model=model, started=time.time(), **known)
+        yield part.write
 
 
 def _item(rollout: Rollout, index: int) -> BatchItem:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HELP = "run a data set through an agent"
 EXAMPLES = (
     "agentcore-rl rollout my_agent --model tiny --limit 4",
+    "agentcore-rl rollout my_agent --data train.jsonl --model Qwen/Qwen3-4B --n 8 --rollouts runs/big > outcomes.jsonl",
     "agentcore-rl rollout rl_app.py --data rows.jsonl --base-url http://127.0.0.1:8000/v1 --model-id policy",
     "agentcore-rl rollout ARN --data rows.jsonl --store s3://bucket/prefix --exp-id base --n 8 > outcomes.jsonl",
 )
@@ -41,6 +42,8 @@ _LONGEST_KEY = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_batch_arguments(parser)
     parser.add_argument("--model", help=f"run the agent with this checkpoint: {MODELS}")
+    help = "with --model: write conversations and tokens to this new folder, for show, ui and sft (default: nowhere)"
+    parser.add_argument("--rollouts", metavar="FOLDER", help=help)
 
 
 def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +97,8 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
         if args.agent_protocol != "agentcore":
             hint = "--model starts one: a folder, a hub id, or tiny"
             raise ConfigError("--agent-protocol sagemaker needs a gateway to report to", hint=hint)
+        if getattr(args, "rollouts", None):
+            raise ConfigError("--rollouts needs --model: only a model behind this package's gateway has exact tokens")
         return _run_with_url(args, each)
     refuse_other_policies(args)
     rows, failed = read_data(args)

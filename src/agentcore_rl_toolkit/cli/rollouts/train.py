@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...backends.base import Backend, find, names
-from ...backends.settings import TrainSettings
+from ...backends.settings import CheckedSettings, TrainSettings
 from ...common.env_file import read_env
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
@@ -91,7 +91,7 @@ def read_train_arguments(
     given = {name: value for name, value in vars(parser_for(backend).parse_args(rest)).items() if value is not None}
     given = {name: value for name, value in given.items() if name not in ("backend", "config")}
     dry_run = bool(given.pop("dry_run", False))
-    for table, kind in _field_types(backend.settings).items():
+    for table, kind in field_types(backend.settings).items():
         if typing.get_origin(kind) in (dict, Mapping) and table in given:
             given[table] = dict(in_file.get(table) or {}) | _read_table(table, given[table])
     file_names = {ours: name for name, ours in backend.settings.aliases().items() if name in in_file}
@@ -125,10 +125,10 @@ def parser_for(backend: Backend) -> argparse.ArgumentParser:
     parser.add_argument("agent", nargs="?", help="an ARN, or the path of an agent (rl_app.py)")
     _add_choice(parser, f"train with one of {', '.join(names())} (default: {DEFAULT_BACKEND})")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, and start nothing")
-    kinds = _field_types(backend.settings)
+    kinds = field_types(backend.settings)
     for spec in dataclasses.fields(backend.settings):
         if spec.name != "agent":
-            _add_option(parser, spec, kinds[spec.name])
+            add_option(parser, spec, kinds[spec.name])
     return parser
 
 
@@ -138,7 +138,8 @@ def _add_choice(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML or YAML file")
 
 
-def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], kind: Any) -> None:
+def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], kind: Any) -> None:
+    """The option of one setting."""
     flag, help = f"--{spec.name.replace('_', '-')}", spec.metadata["help"]
     origin = typing.get_origin(kind)
     if origin in (dict, Mapping, tuple):
@@ -154,7 +155,8 @@ def _add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], k
     parser.add_argument(flag, type=kind, default=None, help=(help + default).replace("%", "%%"))
 
 
-def _field_types(settings: type[TrainSettings]) -> dict[str, Any]:
+def field_types(settings: type[CheckedSettings]) -> dict[str, Any]:
+    """The type of every setting."""
     kinds = typing.get_type_hints(settings)
     return {spec.name: kinds[spec.name] for spec in dataclasses.fields(settings)}
 

@@ -55,6 +55,7 @@ def show_run(known: dict[str, Any], paint: Paint) -> Iterator[str]:
     state = known["ended"] or "still running, or cut off"
     yield f"{known['rollouts']} rollouts, {state}"
     yield from _show_steps(known)
+    yield from _show_updates(known)
     rows = known["rows"]
     if rows:
         counts = (f"{count} {change}" for change, count in sorted(rows.items(), key=lambda item: -item[1]))
@@ -106,6 +107,19 @@ def _show_steps(known: dict[str, Any]) -> Iterator[str]:
     if rows:
         names = ("step", "reward", "held-out", "rollouts", "failed", "sampled", "calls", "truncated", "entropy", "kl")
         yield format_table([*names, "fidelity", "seconds"], rows)
+
+
+def _show_updates(known: dict[str, Any]) -> Iterator[str]:
+    """The updates of a run without rollouts of its own: fine-tuning on stored ones."""
+    lines = known["metrics"] if known["info"].get("kind") == "sft" else []
+    if len(lines) > _SHOWN_STEPS:
+        yield f"the latest {_SHOWN_STEPS} of {len(lines)} updates; --json has all"
+    rows = [
+        [str(one["step"]), _number(one.get("loss")), _percent(one.get("token_accuracy")), _number(one.get("entropy"))]
+        for one in lines[-_SHOWN_STEPS:]
+    ]
+    if rows:
+        yield format_table(["update", "loss", "token accuracy", "entropy"], rows)
 
 
 def _list_cells(entry: Entry) -> list[str]:

@@ -17,8 +17,7 @@ from agentcore_rl_toolkit.types import Status
 
 
 def prepare(folder: Path, *, resume: bool = True) -> int | None:
-    settings = LoopSettings(output=str(folder), resume=resume)
-    return CheckpointFolder(settings, lambda path: (path / "trainer_state.json").is_file()).prepare()
+    return CheckpointFolder(folder, lambda path: (path / "trainer_state.json").is_file(), resume=resume).prepare()
 
 
 @pytest.fixture

@@ -76,6 +76,14 @@ def test_a_run_at_a_glance(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "--rollout 0.2" in out
 
 
+def test_fine_tuning_at_a_glance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text('{"kind": "sft", "model": "tiny"}')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5, "token_accuracy": 0.75, "entropy": 0.25}\n')
+    lines = show(capsys, str(tmp_path)).splitlines()
+    assert lines[0].endswith("sft · tiny")
+    assert lines[4].split() == ["1", "0.500", "75.0%", "0.250"]
+
+
 COMMANDS = ("", "--failed", "--step 0", "--rollout b1", "--rollout b1 --tokens", "--diff 0.2 0.3")
 
 
