@@ -70,6 +70,8 @@ class Watched(AgentGRPOTrainer):
         self.batches: list[dict[str, Any]] = []
         self.gradient: dict[str, torch.Tensor] = {}
         self.logged: list[dict[str, Any]] = []
+        self.ratios: dict[tuple[str, int], Any] = {}
+        self.add_ratios = self.ratios.update
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **others: Any) -> Any:
         self.batches.append(dict(inputs))

@@ -1,5 +1,5 @@
 """Groups of rollouts → examples for a training service's importance-sampling loss, and how well sampler and trainer
-agree on them. Pure.
+agree on them. No I/O.
 
 That loss is the sum, over tokens, of ratio × advantage. Every trained token therefore counts once, in whichever row of
 its rollout it is, and a long rollout counts more than a short one. `per="rollout"` divides the advantage by the trained
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...rollout.signal.credit import TurnCredit, mean_advantage
 from .mismatch import Mismatch
@@ -26,7 +25,7 @@ _LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Example:
     """One row as a service trains on it: token i of the input predicts target i, the next token of the row.
 
@@ -44,6 +43,10 @@ class Example:
     """The rollout's advantage, or the mean of those of its tokens; `advantages` has them, weighted."""
     group: int
     rollout: Rollout
+    row: int
+    """The number of the row in its rollout."""
+    log_ratios: npt.NDArray[np.float64] | None = None
+    """log(trainer ÷ sampler) of the trained targets; None until the trainer says."""
 
     @property
     def moves(self) -> bool:
@@ -61,8 +64,8 @@ def to_examples(
         if group.dropped is None:
             for rollout, advantage, by_row in _credited(group, scale, credit):
                 size = sum(row.trained for row in rollout.rows) if per == "rollout" else 1
-                for row, values in zip(rollout.rows, by_row, strict=True):
-                    examples.append(_example(row, values / size, advantage, group.index, rollout))
+                for number, values in enumerate(by_row):
+                    examples.append(_example(rollout, number, values / size, advantage, group.index))
     return examples
 
 
@@ -94,12 +97,13 @@ def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
 def measure_example_logprobs(
     examples: Sequence[Example], trainer: Sequence[npt.NDArray[np.float64]], most: float | None
 ) -> dict[str, float]:
-    """How far the trainer's logprobs of the examples' targets are from the sampler's.
+    """How far the trainer's logprobs of the examples' targets are from the sampler's; the examples keep it by token.
 
     With `most`, where the ratio is truncated, also the mean ratio and the share of truncated tokens.
     """
     mismatch, ratios = Mismatch(), [np.zeros(0)]
     for example, ours in zip(examples, trainer, strict=True):
+        example.log_ratios = (ours - example.logprobs)[example.mask != 0]
         trained = example.advantages != 0
         mismatch.add(example.logprobs[trained], ours[trained])
         ratios.append(np.exp(ours[trained] - example.logprobs[trained]))
@@ -110,7 +114,16 @@ def measure_example_logprobs(
     return off_policy | mismatch.metrics()
 
 
-def _example(row: Row, values: npt.NDArray[np.float64], advantage: float, group: int, rollout: Rollout) -> Example:
+def log_ratios_by_row(examples: Iterable[Example]) -> dict[tuple[str, int], npt.NDArray[np.float64]]:
+    """The ratios that the trainer said, by session and row."""
+    known = ((one, one.log_ratios) for one in examples)
+    return {(one.rollout.session_id or "", one.row): ratios for one, ratios in known if ratios is not None}
+
+
+def _example(
+    rollout: Rollout, number: int, values: npt.NDArray[np.float64], advantage: float, group: int
+) -> Example:
+    row = rollout.rows[number]
     ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
     mask = row.loss_mask[1:].astype(bool)
     return Example(
@@ -122,4 +135,5 @@ def _example(row: Row, values: npt.NDArray[np.float64], advantage: float, group:
         advantage=advantage,
         group=group,
         rollout=rollout,
+        row=number,
     )

@@ -25,7 +25,7 @@ from ...gateway.render.tokenizer import load_tokenizer
 from .checkpoint_folder import CheckpointFolder
 from .report import Report
 from .row_order import rows_of_step
-from .service_examples import Example, to_examples
+from .service_examples import Example, log_ratios_by_row, to_examples
 from .service_settings import ServiceSettings
 from .training_loop import TrainingLoop, delay_interrupt
 
@@ -122,6 +122,7 @@ class ServiceRun:
         with delay_interrupt():
             figures = self.weights.update(examples)
             self.step += 1
+        self.loop.add_ratios(log_ratios_by_row(examples))
         now = time.monotonic()
         figures |= {"seconds/update": now - rolled, "step_time": now - began}
         metrics = self.loop.metrics | figures

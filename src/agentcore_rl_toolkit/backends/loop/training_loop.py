@@ -25,6 +25,7 @@ from ...gateway.base import RolloutGateway
 from ...gateway.gateway import Gateway
 from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutStream, merge_metrics, step_metrics
 from ...rollout.run_folder import RunPart, RunWriter
+from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.step_metrics import staleness_metrics
 from ...rollout.stream import Groups
 from ...rows import read_rows
@@ -148,6 +149,11 @@ class TrainingLoop:
         """Note the advantages of the latest step's rollouts, by session."""
         if self._part is not None:
             self._part.add_advantages(advantages)
+
+    def add_ratios(self, ratios: LogRatios) -> None:
+        """Keep how the trainer's logprobs of the latest step's tokens differ from the sampler's."""
+        if self._part is not None:
+            self._part.add_ratios(ratios)
 
     def judge(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Let the guards judge the step that led to `step`; gives the figures that follow from it.

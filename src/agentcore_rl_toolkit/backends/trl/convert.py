@@ -48,6 +48,17 @@ class TrlBatch:
         first = [rows[0] if rows else np.zeros(1) for rows in self.advantages]
         return [*first, *(values for rows in self.advantages for values in rows[1:])]
 
+    def row_names(self) -> list[tuple[str, int] | None]:
+        """Session and number of every row, the rows in slots first; None for padding."""
+        names: list[tuple[str, int] | None] = [None] * len(self.prompt_ids)
+        for slot, session in self.sessions.items():
+            names[slot] = session, 0
+        numbers = dict.fromkeys(self.sessions, 0)
+        for slot, _ in self.more:
+            numbers[slot] += 1
+            names.append((self.sessions[slot], numbers[slot]))
+        return names
+
     def fields(self) -> dict[str, Any]:
         """The return value of `rollout_func`."""
         return {

@@ -21,6 +21,7 @@ from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...rollout import Group
+from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.signal.credit import TurnCredit
 from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, split_row, to_batch
@@ -28,6 +29,9 @@ from .grpo_config import ROW_MEANS, ROW_SUMS, check_config
 
 _RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
 """Logprobs that TRL computes for the rows in slots, and we for the others: of the current policy and the reference."""
+
+_PLACE = "place_in_batch"
+"""Says which row of the batch a row is, after TRL has shuffled them."""
 
 RunGroups = Callable[[list[dict[str, Any]], int, int], Sequence[Group]]
 """Runs a step's rows, given the rows, the samples per row and the step; returns one group per row, in order."""
@@ -58,6 +62,10 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Logged together with TRL's own metrics."""
         self.add_advantages: Callable[[dict[str, float]], None] = lambda known: None
         """Called with the advantages of a step's rollouts, by session."""
+        self.add_ratios: Callable[[LogRatios], None] = lambda ratios: None
+        """Called with how the policy's logprobs differ from the sampler's, before the first update of a step."""
+        self._row_names: list[tuple[str, int] | None] = []
+        self._log_ratios: dict[tuple[str, int], Any] = {}
         self.judge: Callable[[int, dict[str, float]], dict[str, float]] = lambda step, metrics: {}
         """Called with the metrics of a finished step; gives more of them."""
         self._mismatch, self._is_fresh = Mismatch(), False
@@ -106,8 +114,11 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.at_temperature:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
-        self._is_fresh = True
-        return self._complete_batch(output)
+        self._is_fresh, self._row_names = True, self._batch.row_names()
+        output = self._complete_batch(output)
+        rows = output["completion_ids"]
+        output[_PLACE] = torch.arange(len(rows), device=rows.device)  # TRL shuffles rows
+        return output
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **others: Any) -> Any:
         passed = super()._get_per_token_logps_and_entropies(*args, **others)
@@ -121,7 +132,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
             logps, entropies = self._passed
             sides = (inputs["sampling_per_token_logps"], logps, entropies)
-            self._mismatch.add(*(None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides))
+            taken = [None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides]
+            self._mismatch.add(*taken)
+            self._keep_ratios(inputs, mask, taken[1] - taken[0])
             if self.most_ratio is not None:
                 ratios = (logps - inputs["old_per_token_logps"]).detach()[mask].exp().double()
                 above = (ratios > self.most_ratio).sum()
@@ -134,8 +147,19 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             parts = gather_object([self._mismatch]) if self.accelerator.num_processes > 1 else [self._mismatch]
             logs = logs | self.step_metrics | Mismatch.merged(parts).metrics() | self._ratio_metrics()
             logs |= self.judge(self.state.global_step, logs)
-            self._mismatch, self._is_fresh = Mismatch(), False
+            self.add_ratios(self._log_ratios)
+            self._mismatch, self._is_fresh, self._log_ratios = Mismatch(), False, {}
         super().log(logs, start_time)
+
+    def _keep_ratios(self, inputs: dict[str, Any], mask: torch.Tensor, ratios: Any) -> None:
+        """Split the ratios of a batch's trained tokens by row."""
+        if not self.at_temperature:
+            return
+        ends = mask.sum(1).cumsum(0).tolist()
+        for start, end, place in zip([0, *ends], ends, inputs[_PLACE].tolist(), strict=False):
+            name = self._row_names[place] if place < len(self._row_names) else None
+            if name is not None:
+                self._log_ratios[name] = ratios[start:end].astype("float16")
 
     def _ratio_metrics(self) -> dict[str, float]:
         """The mean ratio of the policy to the sampler since the last log, and the share of truncated ones."""

@@ -89,6 +89,7 @@ class TrlRun:
             credit=settings.turn_credit,
         )
         self.trainer.add_advantages, self.trainer.judge = self.loop.add_advantages, self.loop.judge
+        self.trainer.add_ratios = self.loop.add_ratios
         self.engine = self.open_engine(tokenizer)
         if settings.async_steps:
             self.trainer.most_ratio = most_ratio(self.trainer.args)

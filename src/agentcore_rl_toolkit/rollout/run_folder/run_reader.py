@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...errors import ConfigError
 from ..rollout import Rollout
 from .growing_files import RECORD, IndexFile, ScannedFile, Table
+from .ratio_files import ratio_file, read_ratios
 from .rollout_files import read_line
 from .run_index import (
     ACTIONS,
@@ -202,6 +203,11 @@ class Run:
     def rollout(self, position: int) -> Rollout:
         """A rollout, whole."""
         return read_line(self.line(position), f"{self.text('file', position)} at {self.table[position]['offset']}")
+
+    def log_ratios(self, position: int, row: int) -> npt.NDArray[np.float32] | None:
+        """log(trainer ÷ sampler) of a row's trained tokens; None where the trainer doesn't say."""
+        path = ratio_file(self.path, self.text("file", position) or "")
+        return read_ratios(path, self.text("session_id", position) or "", row)
 
     def contains(self, position: int, text: str) -> bool:
         """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..rollout import Group, Rollout
+from .ratio_files import LogRatios, ratio_file, write_ratios
 from .rollout_files import RolloutWriter, read_rollouts
 from .run_index import FILE, IndexWriter, rollout_values
 
@@ -112,7 +113,7 @@ class RunPart:
         self.path = run.folder / name
         self._begun = self.path if phase in ("train", "rollout") else self.path.with_name(UNFINISHED + self.path.name)
         if not append:
-            for path in (self.path, self._begun):
+            for path in (self.path, self._begun, ratio_file(run.folder, name)):
                 path.unlink(missing_ok=True)
             run.begin_file(name)
         self._writer = RolloutWriter(self._begun)
@@ -148,6 +149,13 @@ class RunPart:
     def add_advantages(self, advantages: Mapping[str, float]) -> None:
         """Note what the trainer made of rewards, by session."""
         self._change({session_id: {"advantage": value} for session_id, value in advantages.items()})
+
+    def add_ratios(self, ratios: LogRatios) -> None:
+        """Keep how the trainer's logprobs differ from the sampler's."""
+        try:
+            write_ratios(ratio_file(self._run.folder, self._name), ratios)
+        except OSError as error:
+            logger.error("the ratios of step %d could not be written: %s", self._step, error)
 
     def _change(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the records of some sessions' rollouts again, with other values."""

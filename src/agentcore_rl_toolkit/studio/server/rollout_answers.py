@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ...errors import ConfigError
 from ...gateway.record.trajectory import Row
 from ...rollout import Rollout
@@ -48,8 +50,13 @@ def show_text(opened: OpenRun, key: str, at: list[Any], start: int) -> Answer:
 
 
 def show_tokens(opened: OpenRun, key: str, number: int, start: int, decode: Decode | None) -> Answer:
-    """Some tokens of a row: ids, which are trained on, logprobs, weight versions, and their text if it is known."""
-    rollout = opened.use(lambda run: run.rollout(run.find(key)))
+    """Some tokens of a row: ids, which are trained on, logprobs, ratios, weight versions, and their text if known."""
+
+    def read(run: Run) -> tuple[Rollout, Any]:
+        position = run.find(key)
+        return run.rollout(position), run.log_ratios(position, number)
+
+    rollout, known = opened.use(read)
     if not 0 <= number < len(rollout.rows):
         raise ConfigError(f"rollout {key} has {len(rollout.rows)} rows, and none with number {number}")
     row = rollout.rows[number]
@@ -61,8 +68,21 @@ def show_tokens(opened: OpenRun, key: str, number: int, start: int, decode: Deco
         "ids": ids,
         "mask": row.loss_mask[start:end].tolist(),
         "logprobs": logprobs,
+        "ratios": _ratios(row, known, start, end),
         "texts": None if decode is None else split_text(ids, decode),
     }
+
+
+def _ratios(row: Row, known: Any, start: int, end: int) -> list[float | None] | None:
+    """How much likelier the trainer found each token than the sampler; None where it is not known."""
+    places = np.flatnonzero(row.loss_mask)
+    if known is None or len(known) != len(places):
+        return None
+    found: list[float | None] = [None] * (end - start)
+    for place, value in zip(places.tolist(), np.exp(np.clip(known, -50, 50)).tolist(), strict=True):
+        if start <= place < end and math.isfinite(value):
+            found[place - start] = float(f"{value:.5g}")
+    return found
 
 
 def show_comparison(opened: OpenRun, before: str, after: str) -> Answer:

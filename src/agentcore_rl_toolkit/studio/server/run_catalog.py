@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from ...rollout.run_folder import Run, open_run
 
 _MARKS = ("index", "metrics.jsonl", "run.json", "rollouts", "evaluations")
-_MORE = ("summary.json", "guards.jsonl")
+_MORE = ("summary.json", "guards.jsonl", "ratios")
 _DEEPEST, _MOST_FOLDERS, _MOST_RUNS = 5, 20_000, 2_000
 _MOST_OPEN = 12
 _FRESH_SECONDS = 2.0
@@ -125,7 +125,7 @@ class RunCatalog:
 
 def check_links(path: Path, root: Path) -> None:
     """Raise a `ConfigError` if a file of a run is not a plain one below `root`."""
-    for folder in (path, path / "index", path / "rollouts", path / "evaluations"):
+    for folder in (path, path / "index", path / "rollouts", path / "evaluations", path / "ratios"):
         try:
             entries = list(os.scandir(folder))
         except OSError:

@@ -186,6 +186,24 @@ def test_the_ratio_is_to_the_sampler_where_its_logprobs_are_the_policys(tmp_path
         assert torch.equal(batch["old_per_token_logps"], batch["sampling_per_token_logps"])
 
 
+@pytest.mark.parametrize("batch", [6, 3])
+def test_every_trained_rows_ratio_to_the_sampler_is_told_whatever_the_order_of_rows(tmp_path: Path, batch: int) -> None:
+    """`as_sampled` puts the sampler 0.03 beside the policy, above and below it in turn."""
+    groups = [
+        replace(group, rollouts=tuple(replace(r, session_id=f"{at}.{n}") for n, r in enumerate(group.rollouts)))
+        for at, group in enumerate(several())
+    ]
+    trainer = stepped(groups, tmp_path, batch=batch, loss_type="dapo")
+    trained = {(r.session_id, n): row for group in groups for r in group.trained for n, row in enumerate(r.rows)}
+    assert trainer.ratios.keys() == trained.keys()
+    for name, row in trained.items():
+        signs = [(-1) ** (place + 1) for place in range(len(row.loss_mask) - row.prompt_length)]
+        kept = [sign for sign, bit in zip(signs, row.loss_mask[row.prompt_length :], strict=True) if bit]
+        assert trainer.ratios[name].tolist() == pytest.approx([0.03 * sign for sign in kept], abs=1e-3)
+    apart = stepped(groups, tmp_path, loss_type="dapo", temperature=0.7)
+    assert apart.ratios == {}, "these logprobs are of another distribution"
+
+
 def test_a_masked_rollout_changes_nobodys_advantage(tmp_path: Path) -> None:
     kept = single()[0].rollouts
     masked = make_rollout(-50.0, as_sampled(make_row([5, 6], [16, 17])), action=Action.MASK)

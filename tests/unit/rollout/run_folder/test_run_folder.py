@@ -87,6 +87,35 @@ def test_an_entry_says_what_became_of_a_rollout(tmp_path: Path) -> None:
     assert json.loads(json.dumps(entry.to_dict()))["tools"] == ["invented", "search"]
 
 
+def test_a_rows_ratios_come_back_in_its_run_and_in_a_copy(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run") as run, run.part("train", 3) as part:
+        for session in ("a", "b"):
+            part.write(rollout(session))
+        part.add_ratios({("a", 0): np.array([0.5, -0.25]), ("a", 1): np.array([1e9, np.nan])})
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for name in ("run", "copy"):
+        found = open_run(tmp_path / name)
+        assert found.log_ratios(0, 0).tolist() == [0.5, -0.25]
+        assert found.log_ratios(0, 1)[0] == 60_000
+        assert np.isnan(found.log_ratios(0, 1)[1])
+        assert found.log_ratios(0, 2) is None
+        assert found.log_ratios(1, 0) is None
+
+
+def test_a_step_that_runs_again_has_no_ratios_of_before_and_broken_ones_are_left_out(tmp_path: Path) -> None:
+    for again in range(2):
+        with RunWriter(tmp_path) as run, run.part("train", 0) as part:
+            part.write(rollout("a"))
+            assert open_run(tmp_path).log_ratios(0, 0) is None
+            part.add_ratios({("a", 0): np.array([float(again)])})
+        assert open_run(tmp_path).log_ratios(0, 0).tolist() == [again]
+    path = tmp_path / "ratios" / "step-000000.jsonl"
+    whole = path.read_bytes()
+    for broken in (whole[:-1], whole.replace(b'":"', b'":"!'), whole.replace(b'"log', b'"lag'), b"\xff" * 50, b""):
+        path.write_bytes(broken)
+        assert open_run(tmp_path).log_ratios(0, 0) is None
+
+
 def test_a_rollout_comes_back_whole(tmp_path: Path) -> None:
     given = rollout("a", printed="\x1b[31mred")
     write_step(tmp_path, 0, rollout("b"), given)
