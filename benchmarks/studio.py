@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -137,9 +138,11 @@ def look(folder: Path, rollouts: int, asked: int) -> dict[str, Any]:
                     found = json.load(answer)
                 return time.monotonic() - began, found
 
+            cpu = cpu_seconds(process.pid)
             listed, _ = ask("runs")
             opened, run = ask("run?run=run")
             assert run["rollouts"] == rollouts
+            cpu = cpu_seconds(process.pid) - cpu
             again, _ = ask("run?run=run")
             dice = random.Random(1)
             each = [ask(f"rollout?run=run&key=0.{dice.randrange(rollouts)}")[0] for _ in range(asked)]
@@ -151,6 +154,7 @@ def look(folder: Path, rollouts: int, asked: int) -> dict[str, Any]:
     seconds = {
         "list": listed,
         "open": listed + opened,
+        "open_cpu": cpu,
         "open_again": again,
         "groups": groups,
         "rows": rows,
@@ -158,6 +162,12 @@ def look(folder: Path, rollouts: int, asked: int) -> dict[str, Any]:
     }
     seconds |= {"rollout_median": percentile(each, 0.5), "rollout_longest": max(each)}
     return {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of all cores: on a busy machine, seconds on the clock say little."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def writing(tokens: int) -> dict[str, float]:

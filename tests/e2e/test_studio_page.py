@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("trl")
@@ -25,7 +26,7 @@ from support.agent import PROLOGUE
 from support.chromium import chromium
 from support.gateway import gateway, ids
 from support.process import clean_env
-from support.rollouts import failed, make_rollout
+from support.rollouts import failed, make_rollout, make_row
 from support.runtime import eventually, local_runtime, needs_sandbox
 
 pytestmark = [
@@ -150,7 +151,27 @@ def runs(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(2):
             part.write(attacker(number))
         part.write(failed(session_id="lost", input_id="row-1", group=0, sample=2, error=HOSTILE))
+    with RunWriter(runs / "ahead") as run, run.part("train", 3) as part:
+        for number in range(2):
+            part.write(sampled_by_two(number))
+            part.add_ratios({(f"ahead-{number}", 0): np.log([1.0, 2.5])})
     return runs
+
+
+def sampled_by_two(number: int) -> Rollout:
+    """A rollout of two turns under which the weights changed: rollout 0 within its first turn, rollout 1 between."""
+    first = [["2", 3], ["3", 1]] if number == 0 else [["2", 4]]
+    turns = []
+    for at, versions in enumerate([first, [["3", 2]]]):
+        turn: dict[str, Any] = {"turn": at, "before": at - 1 if at else None, "messages": [], "tools": []}
+        turn |= {"started": 1e9 + 10 * at + number, "seconds": 4.0, "waited": 0.0, "prompt_tokens": 3}
+        turn |= {"sampled_tokens": 4, "finish": "stop", "origin": "bridge", "unbridged": "", "masked": None}
+        turn |= {"versions": versions, "parse_failures": 0}
+        turns.append(turn | {"reply": {"content": f"reply {at}", "reasoning": "", "tool_calls": []}})
+    transcript = Transcript.from_fields({"messages": [], "turns": turns, "left_out": 0})
+    row = replace(make_row([5, 6], [7, 8]), versions=(("2", 0, 3), ("3", 3, 4)))
+    made = make_rollout(0.5, row, sample=number, group=0, session_id=f"ahead-{number}")
+    return replace(made, transcript=transcript, seconds={"session": 14.0, "model": 8.0})
 
 
 def attacker(number: int) -> Rollout:
@@ -310,6 +331,53 @@ def test_every_tab_of_a_rollout(studio: Studio, trained: Run) -> None:
     studio.click("[role=tab]:has-text('Rows')")
     studio.page.wait_for_selector(".fold")
     assert studio.page.locator(".fold").count() == len(rollout.rows)
+
+
+def test_weights_that_changed_under_a_rollout_have_lanes_of_their_own(studio: Studio) -> None:
+    studio.open("run", "ahead", "rollout", "0.0")
+    lanes = studio.page.locator(".timeline .lane[data-version]")
+    assert [lane.get_attribute("data-version") for lane in lanes.all()] == ["2", "3"]
+    assert [lane.locator(".slot").count() for lane in lanes.all()] == [1, 2]
+    titles = [slot.get_attribute("title") for slot in lanes.locator(".slot").all()]
+    assert titles == [f"turn {t}: {n} tokens sampled by weights {v}" for t, n, v in ((0, 3, 2), (0, 1, 3), (1, 2, 3))]
+    studio.open("run", "trained", "rollout", "0.0")
+    assert studio.page.locator(".timeline .lane[data-version]").count() == 0, "one version needs no lanes"
+
+
+def test_the_rollouts_of_a_step_in_time(studio: Studio, trained: Run) -> None:
+    studio.open("run", "ahead", "step", "train", "3")
+    studio.click("button:has-text('timeline')")
+    studio.page.wait_for_selector(".lanes .lane")
+    assert studio.page.url.endswith("#/run/ahead/step/train/3?view=time")
+    assert "began with weights 2" in studio.text
+    assert studio.page.locator(".lanes a.track").count() == 2
+    assert studio.page.locator(".lanes .takeover").count() == 1
+    studio.click(".lanes a.track >> nth=0")
+    studio.page.wait_for_selector(".conversation")
+    studio.open("run", "trained", "step", "train", "0", query="view=time")
+    assert studio.page.locator(".lanes a.track").count() == len(trained.select(phase="train", step=0))
+    studio.open("run", "hostile", "step", "train", "0", query="view=time")
+    assert studio.page.locator("main script, main img").count() == 0
+
+
+def test_tokens_are_coloured_by_the_ratio_to_the_trainer_and_by_weights(studio: Studio, trained: Run) -> None:
+    studio.open("run", "ahead", "rollout", "0.0", query="tab=tokens&colour=ratio")
+    kinds = [one.get_attribute("class") for one in studio.page.locator(".tokens .token").all()]
+    assert kinds == ["token", "token", "token t-3", "token t-0"]
+    studio.page.hover(".token[data-at='3']")
+    studio.page.wait_for_selector(".detail:has-text('ratio to the trainer 2.5')")
+    studio.open("run", "ahead", "rollout", "0.0", query="tab=tokens&colour=weights")
+    sampled = studio.page.locator(".tokens .token[style*=background]")
+    assert len({one.get_attribute("style") for one in sampled.all()}) == 2
+    position = int(trained.select(phase="train")[0])
+    key, ratios = trained.entry(position).key, trained.log_ratios(position, 0)
+    assert ratios is not None
+    assert len(ratios) == int(trained.rollout(position).rows[0].loss_mask.sum())
+    assert float(abs(ratios).max()) < 0.01, "the sampler has the trainer's weights"
+    studio.open("run", "trained", "rollout", key, query="tab=tokens&colour=ratio")
+    assert studio.page.locator(".tokens .t-3").count() == len(ratios)
+    studio.open("run", "hostile", "rollout", "0.0", query="tab=tokens")
+    assert studio.page.locator("select[name=colour] option[value=ratio]").count() == 0, "it is not known"
 
 
 def test_filters_and_the_search(studio: Studio, trained: Run) -> None:

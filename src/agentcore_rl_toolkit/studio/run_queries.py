@@ -45,6 +45,9 @@ def row_of(input_id: str) -> str:
 def read_steps(run: Run) -> list[dict[str, Any]]:
     """Figures of each step and each evaluation, in the order of the run."""
     steps = [_step_figures(run, phase, step, places) for phase, step, places in _split_steps(run)]
+    if _are_shares(run.table["reward"]):
+        for one in steps:
+            one["interval"] = one["interval"] and (max(0.0, one["interval"][0]), min(1.0, one["interval"][1]))
     return sorted(steps, key=lambda one: (one["step"], PHASES.index(one["phase"]) != 0, one["phase"]))
 
 
@@ -171,6 +174,12 @@ def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None,
     means = np.bincount(numbers, rewards, len(rows)) / np.bincount(numbers, minlength=len(rows))
     summary = summarize(Outcome(row, "", Status.COMPLETED, float(m), None) for row, m in zip(rows, means, strict=True))
     return summary.reward, summary.interval
+
+
+def _are_shares(rewards: npt.NDArray[np.float64]) -> bool:
+    """Whether all rewards are between 0 and 1: then an interval that goes beyond is cut off there."""
+    known = rewards[np.isfinite(rewards)]
+    return bool(len(known) and known.min() >= 0 and known.max() <= 1)
 
 
 def _rows_of(run: Run, places: Positions) -> tuple[list[str], Positions]:

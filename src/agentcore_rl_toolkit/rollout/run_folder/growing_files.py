@@ -37,7 +37,7 @@ class IndexFile:
         lines = _read_from(self.path.with_suffix(".texts"), self._texts_read)
         lines = lines[: lines.rfind(b"\n") + 1]
         self._texts_read += len(lines)
-        self.texts += [_parse_text(line) for line in lines.splitlines()]
+        self.texts += _parse_texts(lines.splitlines())
         new = np.frombuffer(data, RECORD)
         self._records_read += len(data)
         known = np.all([new[name] < len(self.texts) for name in TEXTS], axis=0)
@@ -85,6 +85,17 @@ def _read_from(path: Path, start: int) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def _parse_texts(lines: list[bytes]) -> list[str | None]:
+    """The text of each line. They are parsed at once, which takes a tenth of the time, unless one of them is broken."""
+    try:
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        found = []
+    if len(found) == len(lines) and all(isinstance(one, str) for one in found):
+        return list(found)
+    return [_parse_text(line) for line in lines]
 
 
 def _parse_text(line: bytes) -> str | None:

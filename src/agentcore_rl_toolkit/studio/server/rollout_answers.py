@@ -20,6 +20,8 @@ from .run_catalog import OpenRun
 
 _MOST_TOKENS = 4_000
 """Tokens in one answer."""
+_MOST_LANES, _MOST_TURNS = 256, 200
+"""Rollouts in a timeline, and turns of each."""
 _PIECE = 200_000
 """Characters of a long text in one answer."""
 _LONGEST_CHARACTER = 6
@@ -41,6 +43,28 @@ def show_rollout(opened: OpenRun, key: str) -> Answer:
         return {"entry": run.entry(position).to_dict(), "rows": rows} | siblings | texts
 
     return opened.use(read)
+
+
+def show_timeline(opened: OpenRun, phase: str, step: int) -> Answer:
+    """When each rollout of a step ran, and which weights sampled its turns."""
+
+    def read(run: Run) -> Answer:
+        places = run.select(phase=phase, step=step)
+        lanes = [_lane(run, at) for at in places[:_MOST_LANES].tolist()]
+        return {"lanes": Clipper(longest=200).clip(lanes), "total": len(places)}
+
+    return opened.known(("timeline", phase, step), read)
+
+
+def _lane(run: Run, position: int) -> Answer:
+    entry = run.entry(position)
+    try:
+        turns = run.rollout(position).transcript.turns
+    except (ConfigError, OSError):
+        turns = ()
+    shown = [[one.started, one.seconds, one.waited, list(one.versions[:20])] for one in turns[:_MOST_TURNS]]
+    kept = ("key", "group", "sample", "reward", "status", "seconds")
+    return {name: getattr(entry, name) for name in kept} | {"began": entry.at - entry.seconds, "turns": shown}
 
 
 def show_text(opened: OpenRun, key: str, at: list[Any], start: int) -> Answer:

@@ -53,6 +53,7 @@ class StudioApp:
             "rows": _ask_rows,
             "row": lambda run, q: run_answers.show_row(run, q["row"]),
             "rollout": lambda run, q: rollout_answers.show_rollout(run, q["key"]),
+            "timeline": lambda run, q: rollout_answers.show_timeline(run, q.get("phase", "train"), _whole(q, "step")),
             "text": lambda run, q: rollout_answers.show_text(run, q["key"], _path(q), _whole(q, "start")),
             "tokens": self._ask_tokens,
             "compare": lambda run, q: rollout_answers.show_comparison(run, q["before"], q["after"]),

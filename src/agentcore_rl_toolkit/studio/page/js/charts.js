@@ -58,7 +58,7 @@ function options(spec, lines, size, onCursor) {
     if (line.whiskers) drawn.push((plot) => whiskers(plot, line, at));
     else bands.push({ series: [at + 2, at + 1], fill: faded(hue, 0.15) });
   }
-  if (spec.stacked) lines.forEach((line, at) => bands.push(at ? { series: [at + 1, at], fill: faded(colour(line.colour), 0.55) } : { series: [1, 1], fill: "transparent" }));
+  if (spec.stacked) lines.slice(1).forEach((line, at) => bands.push({ series: [at + 2, at + 1], fill: faded(colour(line.colour), 0.55) }));
   if (spec.stacked) series[1].fill = faded(colour(lines[0].colour), 0.55);
   const axis = { stroke: colour("muted"), font: `11px ${colour("sans")}`, ticks: { show: false }, grid: { stroke: colour("grid"), width: 1 } };
   return {
@@ -88,8 +88,9 @@ function limits(spec, low, high) {
  */
 export function chartCard(spec, lines, onPick = null) {
   const legend = h("div.legend"), place = h("div.plot"), about = spec.about ? h("span.about", { title: spec.about, tabindex: "0" }, "i") : null;
-  const card = h("section.card.chart", { "data-chart": spec.title }, h("header", null, h("h3", null, spec.title), about, legend), place);
+  const card = h("section.card.chart", { class: spec.big ? "big" : "", "data-chart": spec.name ?? spec.title }, h("header", null, h("h3", null, spec.title), about, legend), place);
   const state = { spec, lines: usable(lines), place, plot: null, wide: 0 };
+  const tall = () => spec.height ?? (spec.big && state.wide > 640 ? 432 : 190);
   const say = (index) => replace(legend, legendOf(state, index));
   function build() {
     state.plot?.destroy();
@@ -98,7 +99,7 @@ export function chartCard(spec, lines, onPick = null) {
     if (!state.lines.length) { place.append(h("p.quiet", null, "no data yet")); return; }
     if (!state.wide) return;
     state.data = align(stacked(spec, state.lines));
-    state.plot = new uPlot(options(spec, state.lines, { width: state.wide, height: spec.height ?? 190 }, say), state.data, place);
+    state.plot = new uPlot(options(spec, state.lines, { width: state.wide, height: tall() }, say), state.data, place);
     if (onPick) place.querySelector(".u-over").addEventListener("click", () => { const at = state.plot.cursor.idx; if (at !== null && at !== undefined) onPick(state.data[0][at]); });
     say(null);
   }
@@ -106,10 +107,12 @@ export function chartCard(spec, lines, onPick = null) {
     const wide = Math.floor(entry.contentRect.width);
     if (wide === state.wide || !wide) return;
     state.wide = wide;
-    state.plot ? state.plot.setSize({ width: wide, height: spec.height ?? 190 }) : build();
+    state.plot ? state.plot.setSize({ width: wide, height: tall() }) : build();
   }).observe(place);
   card.rebuild = build;
+  card.hidden = !state.lines.length && !spec.big;
   card.update = (lines) => {
+    card.hidden = !usable(lines).length && !spec.big;
     const same = state.plot && usable(lines).length === state.lines.length;
     state.lines = usable(lines);
     if (!same) return build();
@@ -141,7 +144,7 @@ function legendOf(state, index) {
     return state.spec.unit === "%" ? `${number(value * 100, 1)} %` : number(value, 3) + (state.spec.unit ? ` ${state.spec.unit}` : "");
   };
   const at = x === null ? null : h("span.at", null, `step ${x}`);
-  return [at, ...state.lines.slice(0, 8).map((line) => h("span.key", null, h("i", { style: { background: `var(--${line.colour})` } }), h("span.name", null, line.label), h("b", null, shown(line))))];
+  return [at, ...state.lines.filter((line) => !line.unnamed).slice(0, 8).map((line) => h("span.key", null, h("i", { style: { background: `var(--${line.colour})` } }), h("span.name", null, line.label), h("b", null, shown(line))))];
 }
 
 /** A small line without axes. */

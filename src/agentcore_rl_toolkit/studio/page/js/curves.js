@@ -20,7 +20,7 @@ function rewards(data) {
 const named = (lines, ...names) => lines.map((line, at) => ({ label: names[at] ?? "", colour: ["line-1", "line-2", "line-3", "line-4"][at], ...line }));
 
 export const CHARTS = [
-  { title: "Reward", about: "Mean over rows with its 95 % interval: training rollouts of each step, and held-out rows with the weights after so many updates.", floor: 0, lines: rewards, first: true },
+  { title: "Reward", about: "Mean over rows with its 95 % interval: training rollouts of each step, and held-out rows with the weights after so many updates.", floor: 0, lines: rewards, first: true, big: true },
   { title: "Failures", unit: "%", floor: 0, about: "Rollouts that did not complete.", lines: (data) => named(share("failed", "rollouts")(data), "failed") },
   { title: "Length", floor: 0, about: "Tokens that the policy sampled in a rollout, on average, and the longest rollout with its prompts.",
     lines: (data) => named([...mean("sampled")(data), { x: data.steps.map((one) => one.step), y: data.steps.map((one) => one.longest), faint: true, dash: [4, 4] }], "sampled tokens", "longest") },
@@ -30,16 +30,16 @@ export const CHARTS = [
     const [none] = metric(data, "groups/without_variance"), [kept] = metric(data, "groups/kept"), [dropped] = metric(data, "groups/dropped");
     return none ? named([{ x: none.x, y: none.y.map((one, at) => one / Math.max(1, (kept?.y[at] ?? 0) + (dropped?.y[at] ?? 0))) }], "without variance") : [];
   } },
-  { title: "Staleness", floor: 0, about: "Weight updates between sampling a token and training on it.", lines: (data) => named(Object.keys(data.metrics).filter((name) => /stale/.test(name)).slice(0, 3).flatMap((name) => metric(data, name).map((line) => ({ ...line, label: name })))) },
+  { title: "Staleness", floor: 0, about: "Weight updates between sampling a token and training on it.", lines: (data) => [["mean", "on average"], ["max", "at most"]].flatMap(([name, label], at) => metric(data, `staleness/${name}`).map((line) => ({ ...line, label, colour: `line-${at + 1}` }))) },
   { title: "Tokens per second", floor: 0, about: "Sampled tokens of a step per second of its rollouts.", lines: (data) => named(metric(data, "tokens_per_second"), "sampled") },
   { title: "Where the time went", unit: "s", floor: 0, stacked: true, about: "Seconds of a rollout, on average: in model calls, in the agent and its tools, and waiting for a session or for new weights.",
     lines: (data) => [["model", "model", "line-1"], ["tool", "agent and tools", "line-3"], ["waiting", "waiting", "line-5"]].map(([name, label, colour]) => ({ label, colour, ...mean(name)(data)[0] })) },
 ];
 
-const USED = new Set(["step", "fidelity", "tokens_per_second", "groups/without_variance", "groups/kept", "groups/dropped", "reward"]);
+const USED = new Set(["step", "staleness/mean", "staleness/max", "fidelity", "tokens_per_second", "groups/without_variance", "groups/kept", "groups/dropped", "reward"]);
 
 /** Charts of the other metrics, by the first part of their names. */
 export function otherCharts(data) {
-  const names = Object.keys(data.metrics).filter((name) => !USED.has(name) && !/stale/.test(name));
+  const names = Object.keys(data.metrics).filter((name) => !USED.has(name));
   return names.map((name) => ({ title: name, lines: (of) => named(metric(of, name), name) }));
 }

@@ -31,6 +31,9 @@ export function ago(unix) {
   return new Date(unix * 1000).toISOString().slice(0, 10);
 }
 
+/** A day and a time, as short as can be. */
+export const moment = (unix) => new Date(unix * 1000).toLocaleString(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+
 export const when = (unix) => (unix ? new Date(unix * 1000).toLocaleString() : "–");
 
 const PHASES = { train: "training", before: "held-out, before", at_step: "held-out", after: "held-out, after", eval: "evaluation", rollout: "rollouts" };

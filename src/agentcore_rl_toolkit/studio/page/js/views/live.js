@@ -18,8 +18,11 @@ export async function showLive(view, page) {
   await following.first;
 }
 
+/** What would be here, and the command that shows it. */
+const unnamed = (title, what, command) => h("section.card", null, h("h3", null, title), h("p.quiet", null, what, " To see them, start this page with:"), h("pre", null, h("code", null, command)));
+
 function drawRuntime(place, state) {
-  if (!state) return replace(place, h("p.quiet", null, "No runtime was named: agentcore-rl ui --runtime-url http://127.0.0.1:8800 lists its sessions here."));
+  if (!state) return replace(place, unnamed("Runtime", "The sessions of a local runtime, with what they print, and a button that stops one.", "agentcore-rl ui runs --runtime-url http://127.0.0.1:8800"));
   if (state.problem) return replace(place, h("div.problem", null, state.problem));
   const counts = Object.entries(state.counts ?? {});
   return replace(place, h("h2", null, "Runtime ", h("small.quiet", null, state.url)), h("div.tiles.small", null, tile("sessions", `${whole(state.sessions.length)} of ${whole(state.max_sessions)}`), counts.map(([name, count]) => tile(name, whole(count)))),
@@ -32,7 +35,7 @@ function drawRuntime(place, state) {
 }
 
 function drawGateway(place, state) {
-  if (!state) return replace(place, h("p.quiet", null, "No gateway was named: agentcore-rl ui --gateway-url http://127.0.0.1:9000 shows its state here."));
+  if (!state) return replace(place, unnamed("Gateway", "Its load, its weights, and the sessions that are open.", "agentcore-rl ui runs --gateway-url http://127.0.0.1:9000"));
   if (state.problem) return replace(place, h("div.problem", null, state.problem));
   const shown = Object.entries(state).filter(([name, value]) => name !== "url" && name !== "sessions" && (typeof value !== "object" || Array.isArray(value)));
   const sessions = Array.isArray(state.sessions) ? state.sessions : null;

@@ -4,7 +4,7 @@ import { follow, get } from "../api.js";
 import { chartCard } from "../charts.js";
 import { CHARTS, otherCharts } from "../curves.js";
 import { h, replace, textOf } from "../dom.js";
-import { ago, number, percent, seconds, when, whole } from "../format.js";
+import { ago, moment, number, percent, seconds, when, whole } from "../format.js";
 import { go, runLink } from "../router.js";
 import { badge, table, tile } from "./parts.js";
 
@@ -19,7 +19,7 @@ export async function showOverview(view, page) {
     if (cards) cards.forEach((card, at) => card.update(CHARTS[at].lines(data)));
     else {
       cards = CHARTS.map((chart) => chartCard({ ...chart, sync: "run" }, chart.lines(data), (step) => go(runLink(run, "step", "train", step))));
-      replace(curves, cards.filter((_, at) => CHARTS[at].title !== "Staleness" || CHARTS[at].lines(data).length));
+      replace(curves, cards);
     }
     drawFailures(failures, run, data);
     drawMore(more, data);
@@ -30,11 +30,16 @@ export async function showOverview(view, page) {
   await following.first;
 }
 
+const FACTS = [["agent", "agent"], ["model", "model"], ["data", "data"], ["eval_data", "held-out data"], ["rows_per_step", "rows a step"], ["n", "rollouts a row"], ["async_steps", "steps ahead"], ["learning_rate", "learning rate"], ["temperature", "temperature"], ["lora_rank", "LoRA rank"], ["seed", "seed"]];
+
+/** The end of a path; the whole of it is the title. */
+const short = (text) => (text.length > 40 && text.includes("/") ? `…/${text.split("/").slice(-2).join("/")}` : text);
+
 function drawHead(head, run, data) {
-  const facts = ["agent", "model", "data", "eval_data", "n", "rows_per_step", "learning_rate", "temperature", "lora_rank", "seed"].filter((name) => data.info[name] !== undefined && data.info[name] !== null);
+  const facts = FACTS.filter(([name]) => data.info[name] !== undefined && data.info[name] !== null && !(data.info[name] === 0 && name !== "seed"));
   replace(head,
     h("div.head", null, h("h1", null, run), badge(data.state), h("span.quiet", { title: when(data.changed) }, `changed ${ago(data.changed)}`)),
-    h("p.facts", null, facts.map((name) => h("span", null, h("small", null, name.replaceAll("_", " ")), " ", textOf(data.info[name])))));
+    h("p.facts", null, facts.map(([name, title]) => h("span", { title: textOf(data.info[name]) }, h("small", null, title), " ", short(textOf(data.info[name]))))));
 }
 
 /** What a guard found, with a rollout that shows it. */
@@ -50,13 +55,13 @@ function tilesOf(data) {
   const began = Math.min(...all.map((one) => one.began ?? Infinity)), ended = Math.max(...all.map((one) => one.ended ?? 0));
   const interval = (one) => (one?.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null);
   return [
-    first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : tile("held-out reward", number(last?.reward, 2), interval(last)),
+    first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : last ? tile("held-out reward", number(last.reward, 2), interval(last)) : null,
     tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
     tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, `${whole(data.rollouts)} rollouts`),
-    tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", `${whole(failed)} rollouts`, failed ? "bad" : "good"),
+    tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", `${whole(failed)} rollouts`, failed ? "bad" : ""),
     tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trained tokens`),
-    tile("tokens per second", whole(data.latest.tokens_per_second), "latest step"),
-    tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${new Date(began * 1000).toLocaleString()}` : null),
+    typeof data.latest.tokens_per_second === "number" ? tile("tokens per second", whole(data.latest.tokens_per_second), "latest step") : null,
+    tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${moment(began)}` : null),
   ];
 }
 
@@ -68,7 +73,7 @@ function drawFailures(place, run, data) {
       ["rollouts", (one) => h("span.bar", { style: { "--share": one.rollouts / most } }, whole(one.rollouts)), "num"],
       ["cause", (one) => h("span.cause", null, textOf(one.cause))],
       ["", (one) => h("a", { href: runLink(run, "rollout", one.example) }, "an example")],
-    ], data.causes.slice(0, 30))));
+    ], data.causes.slice(0, 30), { class: "causes" })));
 }
 
 /** The other metrics, drawn when somebody opens them. */

@@ -2,7 +2,7 @@
 
 import { isReport } from "../api.js";
 import { h, longText, textOf } from "../dom.js";
-import { number, percent, rewardClass, seconds, signed, whole } from "../format.js";
+import { number, percent, phaseName, rewardClass, seconds, signed, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
 
 const GOOD = { completed: "good", truncated: "warn", timeout: "bad", agent_error: "bad", reward_error: "bad", session_lost: "warn", engine_error: "warn", cancelled: "quiet", running: "live", ended: "good", interrupted: "warn", stopped: "warn" };
@@ -66,15 +66,15 @@ export const stepper = (previous, title, next, keys = {}) => {
 /** The columns of a table of rollouts. */
 export const rolloutColumns = (run, range) => [
   ["rollout", (one) => h("a", { href: runLink(run, "rollout", one.key) }, one.key)],
-  ["step", (one) => h("a", { href: runLink(run, "step", one.phase, one.step) }, `${one.phase === "train" ? "" : `${one.phase.replace("_", " ")} · `}${one.step}`), "num", "step"],
+  ["step", (one) => h("a", { href: runLink(run, "step", one.phase, one.step) }, one.phase === "train" ? one.step : `${phaseName(one.phase)} · ${one.step}`), "num", "step"],
   ["group", (one) => one.group ?? "–", "num", "group"],
   ["status", (one) => [badge(one.status), one.why && one.why !== one.status ? h("small.quiet", null, ` ${one.why}`) : null]],
   ["reward", (one) => rewardChip(one.reward, range), "num", "reward"],
   ["advantage", (one) => signed(one.advantage), "num", "advantage"],
   ["turns", (one) => whole(one.turns), "num", "turns"],
   ["tools", (one) => h("span.clip", null, one.tools.join(", "), one.unknown_tools ? h("span.badge.bad", null, `${one.unknown_tools} unknown`) : null)],
-  ["sampled", (one) => whole(one.sampled), "num", "sampled"],
-  ["seconds", (one) => seconds(one.seconds), "num", "seconds"],
+  ["tokens", (one) => whole(one.sampled), "num", "sampled"],
+  ["time", (one) => seconds(one.seconds), "num", "seconds"],
 ];
 
 /** A value as JSON, its texts as they are. */

@@ -5,6 +5,7 @@ import { h, isClipped, longText, replace, textOf } from "../dom.js";
 import { number, percent, phaseName, rewardRange, seconds, signed, when, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
 import { badge, jsonBlock, rewardChip, sampleChips, stepper } from "./parts.js";
+import { rolloutTimeline } from "../timeline.js";
 import { showTokens } from "./tokens.js";
 
 const TABS = [["", "Conversation"], ["tokens", "Tokens"], ["result", "Result"], ["printed", "Output"], ["rows", "Rows"]];
@@ -15,9 +16,11 @@ export async function showRollout(view, page) {
   const body = h("div.tab", { role: "tabpanel" }), more = rest(run, one.key);
   page.keys.up = one.group === null ? runLink(run, "step", one.phase, one.step) : runLink(run, "step", one.phase, one.step, "group", one.group);
   page.keys.expand = () => { const folds = [...body.querySelectorAll("details")], open = !folds.every((fold) => fold.open); folds.forEach((fold) => { fold.open = open; }); };
+  const range = rewardRange(data.group);
   replace(view, stepper(there(data.previous), h("span", null, "Rollout ", key), there(data.next), page.keys),
+    h("p.brief", null, rewardChip(one.reward, range), " ", badge(one.status), " ", h("span.quiet", null, `${phaseName(one.phase)} · step ${one.step}${one.why ? ` · not trained on: ${one.why}` : ""}`)),
     h("div.rollout", null, h("div.main", null,
-      timeline(data),
+      rolloutTimeline(data),
       h("nav.tabs.inner", { role: "tablist" }, TABS.map(([name, title]) => h("button", { type: "button", role: "tab", "aria-selected": String((query.tab ?? "") === name), onclick: () => setQuery({ tab: name }) }, title, countOf(name, data)))), body),
       h("aside", null, facts(run, data))));
   const draw = { tokens: () => showTokens(body, page, data), result: () => drawResult(body, data, more), printed: () => drawPrinted(body, data, more), rows: () => drawRows(body, run, data) }[query.tab];
@@ -78,23 +81,6 @@ function pretty(given) {
 }
 
 const contentOf = (content, more) => (Array.isArray(content) ? content.map((one) => longText(one && typeof one === "object" && !isClipped(one) ? (one.text ?? JSON.stringify(one)) : one, more)) : longText(content, more));
-
-// --- the turns in time
-
-function timeline(data) {
-  const turns = data.transcript.turns.filter((turn) => typeof turn === "object" && turn.started);
-  if (!turns.length) return null;
-  const began = turns[0].started, end = Math.max(...turns.map((turn) => turn.started + turn.seconds)), whole_ = Math.max(1e-6, end - began);
-  const bar = (kind, from, to, title, target = null) => h(target === null ? "span" : "button", { class: `slot ${kind}`, type: target === null ? null : "button", title, style: { left: `${(100 * from) / whole_}%`, width: `${Math.max(0.4, (100 * (to - from)) / whole_)}%` }, onclick: target === null ? null : () => document.getElementById(`turn-${target}`)?.scrollIntoView({ behavior: "smooth", block: "center" }) });
-  const parts = [];
-  turns.slice(0, 400).forEach((turn, at) => {
-    const from = turn.started - began, before = turns.findIndex((one) => one.turn === turn.before);
-    if (before >= 0) { const ended = turns[before].started + turns[before].seconds - began; if (from > ended) parts.push(bar("agent", ended, from, `agent and tools: ${seconds(from - ended)}`)); }
-    if (turn.waited) parts.push(bar("waiting", from, from + turn.waited, `waited: ${seconds(turn.waited)}`));
-    parts.push(bar(turn.masked ? "model masked" : "model", from + turn.waited, from + turn.seconds, `turn ${turn.turn}: ${seconds(turn.seconds)}, ${turn.sampled_tokens} tokens`, turn.turn));
-  });
-  return h("div.timeline", { role: "img", "aria-label": `${turns.length} turns in ${seconds(whole_)}` }, h("div.track", null, parts), h("div.scale", null, h("span", null, "0"), h("span.keys", null, h("i.model"), "model ", h("i.agent"), "agent and tools ", h("i.waiting"), "waiting"), h("span", null, seconds(whole_))));
-}
 
 // --- the other tabs
 

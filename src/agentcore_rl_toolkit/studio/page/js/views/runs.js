@@ -23,8 +23,8 @@ export async function showRuns(view, page) {
     const lines = CHARTS.map((chart) => names.flatMap((name, at) => (data[at] ? overlay(chart, data[at], name, LINES[at], names.length) : [])));
     if (cards) cards.forEach((card, at) => card.update(lines[at]));
     else {
-      cards = CHARTS.map((chart, at) => chartCard({ ...chart, stacked: false, sync: "runs", title: chart.stacked ? "Seconds of a rollout" : chart.title }, lines[at]));
-      replace(curves, cards.filter((_, at) => lines[at].length));
+      cards = CHARTS.map((chart, at) => chartCard({ ...chart, stacked: false, sync: "runs", name: chart.title, title: chart.stacked ? "Seconds of a rollout" : chart.first && names.length > 1 ? "Held-out reward, and training reward (thin)" : chart.title }, lines[at]));
+      replace(curves, cards);
     }
   }
 
@@ -60,8 +60,8 @@ export async function showRuns(view, page) {
 
 /** A run's first line of a chart, or on the first chart both, in one colour. */
 function overlay(chart, data, name, hue, many) {
-  const lines = chart.lines(data), chosen = chart.first && many > 1 && lines[1]?.x.length ? [{ ...lines[0], faint: true, low: undefined }, lines[1]] : chart.stacked ? [total(lines)] : lines.slice(0, chart.first ? 2 : 1);
-  return chosen.map((line) => ({ ...line, colour: hue, label: chosen.length > 1 ? `${name} · ${line.label}` : name, dash: undefined }));
+  const lines = chart.lines(data), chosen = chart.first && many > 1 && lines[1]?.x.length ? [{ ...lines[0], faint: true, low: undefined, unnamed: true }, lines[1]] : chart.stacked ? [total(lines)] : lines.slice(0, chart.first ? 2 : 1);
+  return chosen.map((line, at) => ({ ...line, colour: chart.first && many === 1 ? LINES[at] : hue, label: chosen.length > 1 && many === 1 ? line.label : name, dash: undefined }));
 }
 
 const total = (lines) => ({ ...lines[0], y: lines[0].y.map((_, at) => lines.reduce((sum, line) => sum + (line.y[at] ?? 0), 0)) });

@@ -5,7 +5,8 @@ import { chartCard } from "../charts.js";
 import { CHARTS } from "../curves.js";
 import { h, longText, replace, textOf } from "../dom.js";
 import { number, percent, phaseName, rewardRange, seconds, signed, whole } from "../format.js";
-import { go, runLink } from "../router.js";
+import { go, runLink, setQuery } from "../router.js";
+import { stepTimeline } from "../timeline.js";
 import { badge, choice, pager, promptText, rewardChip, sampleChips, stepper, tile } from "./parts.js";
 
 const LIMIT = 40;
@@ -24,21 +25,27 @@ export async function showStep(view, page) {
   const at = all.findIndex((one) => one.phase === phase && one.step === step), one = all[at];
   const there = (target) => (target ? runLink(run, "step", target.phase, target.step) : null);
   const reward = chartCard({ ...CHARTS[0], height: 120 }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
-  const list = h("div.groups"), tiles = h("div.tiles.small");
+  const inTime = query.view === "time", list = h("div.groups"), tiles = h("div.tiles.small");
   page.keys.up = runLink(run);
   replace(view, stepper(there(all[at - 1]), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(all[at + 1]), page.keys), reward, tiles,
     h("div.controls", null,
       choice("Show", "phase", all.map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
-      choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
-      h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "as a list")), list);
+      inTime ? null : choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
+      h("div.switch", { role: "group", "aria-label": "Shown as" }, [["", "groups"], ["time", "timeline"]].map(([value, title]) => h("button", { type: "button", "aria-pressed": String((query.view ?? "") === value), onclick: () => setQuery({ view: value }) }, title)),
+        h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "list"))), list);
   if (!one) return replace(list, h("p.quiet", null, "There is no such step."));
+  if (inTime) {
+    const drawn = follow(() => get("timeline", { run, phase, step }), (answer) => replace(list, stepTimeline(run, answer)), 3000);
+    page.onEnd(drawn.end);
+    await drawn.first;
+  }
   const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: query.sort };
   const following = follow(() => get("groups", ask), (answer) => {
     const range = rewardRange(answer.groups.flatMap((group) => group.samples));
-    replace(tiles, tile("reward", number(one.reward), one.interval ? `${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${whole(one.dropped)} rollouts dropped` : null),
-      tile("rollouts", whole(one.rollouts), `${whole(one.trained_on)} to train on`), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("sampled tokens", whole(one.mean.sampled), `longest rollout ${whole(one.longest)}`),
-      tile("seconds", seconds(one.mean.seconds), `model ${percent(one.mean.model / Math.max(1e-9, one.mean.seconds), 0)}`));
-    replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
+    replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${whole(one.dropped)} rollouts dropped` : null),
+      tile("rollouts", whole(one.rollouts), `${whole(one.trained_on)} trained on`), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("tokens a rollout", whole(one.mean.sampled), `longest row ${whole(one.longest)}`),
+      tile("time a rollout", seconds(one.mean.seconds), `model ${percent(one.mean.model / Math.max(1e-9, one.mean.seconds), 0)}`));
+    if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
   }, 3000);
   page.onEnd(following.end);
   return following.first;
