@@ -180,7 +180,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
         | {"gateway/remote/frames.py"}
         | {"gateway/http/exports.py", "gateway/images/eyes.py", "engine/remote/payload.py"}
-        | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "rollout_files", "run_reader")}
+        | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "ratio_files", "rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {f"backends/loop/{name}.py" for name in ("mismatch", "service_examples")}
         | {"backends/trl/convert.py", "backends/tinker/weights.py", "rollout/signal/credit.py"}

@@ -132,7 +132,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
             logps, entropies = self._passed
             sides = (inputs["sampling_per_token_logps"], logps, entropies)
-            taken = [None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides]
+            taken: list[Any] = [None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides]
             self._mismatch.add(*taken)
             self._keep_ratios(inputs, mask, taken[1] - taken[0])
             if self.most_ratio is not None:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from ...errors import ConfigError
 from ...gateway.record.trajectory import Row
 from ...rollout import Rollout
@@ -99,13 +97,13 @@ def show_tokens(opened: OpenRun, key: str, number: int, start: int, decode: Deco
 
 def _ratios(row: Row, known: Any, start: int, end: int) -> list[float | None] | None:
     """How much likelier the trainer found each token than the sampler; None where it is not known."""
-    places = np.flatnonzero(row.loss_mask)
+    places = row.loss_mask.nonzero()[0].tolist()
     if known is None or len(known) != len(places):
         return None
     found: list[float | None] = [None] * (end - start)
-    for place, value in zip(places.tolist(), np.exp(np.clip(known, -50, 50)).tolist(), strict=True):
-        if start <= place < end and math.isfinite(value):
-            found[place - start] = float(f"{value:.5g}")
+    for place, value in zip(places, known.tolist(), strict=True):
+        if start <= place < end and not math.isnan(value):
+            found[place - start] = float(f"{math.exp(max(-50, min(50, value))):.5g}")
     return found
 
 
