@@ -120,9 +120,7 @@ def log_ratios_by_row(examples: Iterable[Example]) -> dict[tuple[str, int], npt.
     return {(one.rollout.session_id or "", one.row): ratios for one, ratios in known if ratios is not None}
 
 
-def _example(
-    rollout: Rollout, number: int, values: npt.NDArray[np.float64], advantage: float, group: int
-) -> Example:
+def _example(rollout: Rollout, number: int, values: npt.NDArray[np.float64], advantage: float, group: int) -> Example:
     row = rollout.rows[number]
     ids = np.frombuffer(row.token_ids, np.uint32).astype(np.int64)
     mask = row.loss_mask[1:].astype(bool)

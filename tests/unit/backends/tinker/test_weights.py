@@ -45,7 +45,7 @@ def examples(*rewards: float) -> Any:
 def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
     given = settings(fake, learning_rate=0.5, loss="ppo", options={"clip_low_threshold": 0.8, "beta2": 0.99})
     with TinkerWeights(given) as weights:
-        figures = weights.update(given_examples := examples(1.0, 0.0, 1.0))
+        figures = weights.update(sent := examples(1.0, 0.0, 1.0))
     assert len(fake.data) == 1
     assert len(fake.data[0]) == 3
     assert (fake.losses, fake.loss_configs) == (["ppo"], [{"clip_low_threshold": 0.8}])
@@ -53,7 +53,7 @@ def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
     assert fake.trained.numbers[0] > 0 > fake.trained.numbers[1]
     assert figures["rows/trained"] == 3
     assert figures["sampler/kl"] == pytest.approx(0.0, abs=1e-6)
-    found = [one.log_ratios for one in given_examples]
+    found = [one.log_ratios for one in sent]
     assert [None if one is None else one.tolist() for one in found] == [pytest.approx([0.0, 0.0], abs=1e-6)] * 3
     assert weights.context_length == fake.context_length
 
