@@ -11,10 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentcore_rl_toolkit import Gateway, RolloutClient
-from agentcore_rl_toolkit.engine.checkpoints import resolve_model
+from agentcore_rl_toolkit.engine import resolve_model
 from agentcore_rl_toolkit.engine.transformers import TransformersEngine
-from agentcore_rl_toolkit.gateway.record.trajectory import Row
-from agentcore_rl_toolkit.rollout import UNALTERED, Group, run_rollouts
+from agentcore_rl_toolkit.rollout import UNALTERED, Group, Row, run_rollouts
 from agentcore_rl_toolkit.rows import read_rows
 
 

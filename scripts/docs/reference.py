@@ -7,22 +7,18 @@ python scripts/docs/reference.py --check    fails if one of them is out of date
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import inspect
-import itertools
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import agentcore_rl_toolkit
-from agentcore_rl_toolkit import rollout
 from agentcore_rl_toolkit.backends.base import find, names
 from agentcore_rl_toolkit.backends.settings import LoopSettings, TrainSettings
 from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.rollouts.train import parser_for
+from python_names import prose, python_page
 
 ROOT = Path(__file__).parents[2]
 MADE = "<!-- made by scripts/docs/reference.py -->"
@@ -37,7 +33,7 @@ def command_line() -> str:
             more = "The options depend on the backend: [all of them](train.md)."
         else:
             more = ""
-        parts += [f"## {' '.join(words)}", _prose(parser.description or ""), _examples(parser), more, _options(parser)]
+        parts += [f"## {' '.join(words)}", prose(parser.description or ""), _examples(parser), more, _options(parser)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -65,18 +61,7 @@ second column are those that trainers' own files have for the same; files may us
     return "\n\n".join(["# Training settings", MADE, text, "\n".join(rows)]) + "\n"
 
 
-def python() -> str:
-    """The public names."""
-    parts = ["# Python", MADE, "What `import agentcore_rl_toolkit` has; other modules may change with any version."]
-    for name in agentcore_rl_toolkit.__all__:
-        parts += _described(f"agentcore_rl_toolkit.{name}", getattr(agentcore_rl_toolkit, name))
-    parts.append("## agentcore_rl_toolkit.rollout")
-    for name in rollout.__all__:
-        parts += _described(f"rollout.{name}", getattr(rollout, name), "###")
-    return "\n\n".join(parts) + "\n"
-
-
-PAGES = {"cli.md": command_line, "train.md": training_settings, "python.md": python}
+PAGES = {"cli.md": command_line, "train.md": training_settings, "python.md": lambda: python_page(MADE)}
 
 
 def _default(settings: type[TrainSettings], name: str) -> str:
@@ -119,83 +104,6 @@ def _options(parser: argparse.ArgumentParser) -> str:
             shown += f" `{action.metavar or action.dest.upper()}`"
         rows.append(f"| {_cell(shown)} | {_cell((action.help or '').replace('%%', '%'))} |")
     return "\n".join(rows) if len(rows) > 2 else ""
-
-
-def _described(title: str, value: Any, mark: str = "##") -> list[str]:
-    parts = [f"{mark} {title}"]
-    if callable(value):
-        signature = _plain(str(inspect.signature(value)))
-        parts.append(f"```python\n{title.rpartition('.')[2]}{_wrapped(signature)}\n```")
-        parts.append(_prose(inspect.getdoc(value) or ""))
-    else:
-        parts += _constant(title.rpartition(".")[2])
-    if inspect.isclass(value):
-        parts.append("\n".join(_methods(value)))
-    return [part for part in parts if part]
-
-
-def _constant(name: str) -> list[str]:
-    """A constant as it is written, and what is written below it."""
-    for path in sorted(Path(rollout.__file__).parent.glob("*.py")):
-        text = path.read_text()
-        for statement, below in itertools.pairwise(ast.parse(text).body):
-            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
-                said = ast.literal_eval(ast.unparse(below))
-                return [f"```python\n{ast.get_source_segment(text, statement)}\n```", _prose(said)]
-    raise LookupError(name)
-
-
-def _methods(value: type) -> Iterator[str]:
-    """What a class has of its own, one line each."""
-    for name, member in vars(value).items():
-        if name.startswith("_") or inspect.getdoc(member) is None or not hasattr(member, "__doc__"):
-            continue
-        if isinstance(member, property):
-            yield f"- `{name}`: {_first(member)}"
-        elif inspect.isfunction(getattr(value, name)) or inspect.ismethod(getattr(value, name)):
-            signature = (
-                _plain(str(inspect.signature(getattr(value, name)))).replace("(self, ", "(").replace("(self)", "()")
-            )
-            yield f"- `{name}{signature}`: {_first(member)}"
-
-
-def _first(member: Any) -> str:
-    return (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
-
-
-def _plain(signature: str) -> str:
-    """Without the quotes that annotations have here."""
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r" at 0x[0-9a-f]+", "", signature))
-
-
-def _wrapped(signature: str) -> str:
-    """A long signature, one parameter a line."""
-    if len(signature) < 90:
-        return signature
-    depth, lines, line = 0, [], ""
-    for character in signature:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 1:
-            lines.append(line + ",")
-            line = ""
-        else:
-            line += character
-    lines.append(line)
-    first, rest = lines[0], [part.strip() for part in lines[1:]]
-    return "\n    ".join([first.replace("(", "(\n    ", 1), *rest])
-
-
-def _prose(text: str) -> str:
-    """A docstring as Markdown: examples are Python, and indented parts are TOML."""
-    text = inspect.cleandoc(text).replace("%%", "%")
-    out, code = [], False
-    for line in text.splitlines():
-        coded = line.startswith(("    ", ">>>")) or (code and bool(line.strip()))
-        if coded != code:
-            out.append("```" if code else "```python" if line.startswith(">>>") else "```toml")
-            code = coded
-        out.append(line.removeprefix("    ") if code else line)
-    return "\n".join([*out, "```"] if code else out)
 
 
 def _cell(text: str) -> str:

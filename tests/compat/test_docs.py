@@ -88,6 +88,21 @@ def test_the_reference_says_what_the_code_and_the_benchmarks_say(script: str) ->
     assert done.returncode == 0, done.stderr
 
 
+def test_the_python_page_has_every_name_that_pages_import() -> None:
+    public: dict[str, set[str]] = {}
+    for part in (ROOT / "docs/reference/python.md").read_text().split("\n## ")[1:]:
+        module = part.split("\n")[0]
+        public[module] = set(re.findall(r"^### (\w+)$", part, re.MULTILINE))
+        public.setdefault(module.rpartition(".")[0], set()).add(module.rpartition(".")[2])
+    imported = re.compile(r"^from (agentcore_rl_toolkit[\w.]*) import ([\w, ]+)", re.MULTILINE)
+    found = [(page, *match) for page in PAGES for match in imported.findall(page.read_text())]
+    assert len(found) > 20
+    missing = [(str(page.relative_to(ROOT)), module, name) for page, module, names in found
+               for name in names.split(", ") if name not in public.get(module, set())]  # fmt: skip
+    assert missing == []
+    assert "TrlSettings" in public["agentcore_rl_toolkit.backends.trl"]
+
+
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environment = clean_env(NO_MKDOCS_2_WARNING="1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.rollout import run_rollouts
-from support.agent import run_agent
+from support.agent import SESSION_HEADER, run_agent
 from support.gateway import gateway, ids, text_of
 from support.scripted_model import ScriptedModel
 
@@ -75,6 +76,73 @@ def test_an_agent_with_a_client_built_on_import_runs_unchanged_and_each_session_
     assert contents(folder) == after
 
 
+STREAMING = """from openai import AsyncOpenAI
+from bedrock_agentcore.runtime import BedrockAgentCoreApp
+
+app = BedrockAgentCoreApp()
+
+
+@app.entrypoint
+async def answer(payload, context):
+    messages = [{"role": "user", "content": payload["question"]}]
+    reply = await AsyncOpenAI().chat.completions.create(model="gpt-4.1", messages=messages)
+    yield {"started": context.session_id}
+    for word in reply.choices[0].message.content.split():
+        yield {"data": word + " "}
+"""
+
+
+def test_an_agent_that_streams_is_judged_by_its_whole_text_and_streams_in_production(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    (folder / "main.py").write_text(STREAMING)
+    (folder / "rows.jsonl").write_text('{"question": "question 3", "expected": "3"}\n')
+    assert main(["init", str(folder)]) == 0
+    say = ScriptedEngine(lambda request: ids("It is 3."))
+    with gateway(say) as running, RolloutClient(str(folder), str(tmp_path / "results"), "own") as client:
+        rows = [{"question": "question 3", "expected": "3"}]
+        (group,) = run_rollouts(rows, 1, client=client, gateway=running, timeout=60)
+    (rollout,) = group.rollouts
+    assert (rollout.reward, rollout.error) == (1.0, None)
+    assert rollout.result is not None
+    assert rollout.result["response"] == "It is 3. "
+
+    app = (folder / "rl_app.py").read_text()
+    (folder / "rl_app.py").write_text(app.replace("app.run()", "import os; app.run(port=int(os.environ['PORT']))"))
+    with (
+        ScriptedModel(lambda body: {"content": "It is 42"}).serving() as model,
+        run_agent(folder / "rl_app.py", tmp_path, OPENAI_BASE_URL=model.base_url, OPENAI_API_KEY="mine") as served,
+    ):
+        headers = {"Content-Type": "application/json", SESSION_HEADER: str(uuid.uuid4())}
+        status, events = served.request("POST", "/invocations", b'{"question": "what?"}', headers)
+    assert (status, events.count(b"data: "), b'"42 "' in events) == (200, 4, True), events
+
+
+@pytest.mark.parametrize(
+    ("returned", "row", "said"),
+    [
+        ('{"answer": text, "id": "77"}', {"expected": "1"}, 'response_text=str(answer["answer"]), ground_truth=payload["expected"]'),
+        ("text", {"question": "?", "answer": "1"}, 'response_text=str(answer), ground_truth=payload["answer"]'),
+        ('{"cost": 1, "result": text}', {"question": "?"}, 'response_text=str(answer["result"]), ground_truth=payload["answer"]'),
+        ('{"cost": 1}', ["no", "object"], 'response_text=str(answer), ground_truth=payload["answer"]'),
+    ],
+)  # fmt: skip
+def test_the_reward_gets_the_text_and_the_truth(tmp_path: Path, returned: str, row: object, said: str) -> None:
+    (tmp_path / "main.py").write_text(f"@app.entrypoint\ndef f(payload):\n    text = ''\n    return {returned}\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["init", str(tmp_path)]) == 0
+    assert said in (tmp_path / "rl_app.py").read_text()
+
+
+def test_a_package_that_shares_a_namespace_comes_with_the_one_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "from langgraph.prebuilt import create_react_agent\n@app.entrypoint\ndef f(payload): ...\n"
+    )
+    assert main(["init", str(tmp_path)]) == 0
+    listed = [line.partition(">=")[0] for line in (tmp_path / "requirements.txt").read_text().split()]
+    assert listed == ["agentcore-rl-toolkit", "langgraph-prebuilt", "langgraph"]
+
+
 def test_it_serves_production_with_the_variables_of_its_own_client(tmp_path: Path) -> None:
     folder = write(tmp_path / "agent")
     assert main(["init", str(folder)]) == 0
@@ -114,7 +182,6 @@ def test_packages_and_container_are_the_agents_own(tmp_path: Path) -> None:
     [
         ("def answer(payload): ...\n", [], "a function with @app.entrypoint, and found none\nhint: name the function"),
         ("@a.entrypoint\ndef f(p): ...\n@a.entrypoint\ndef g(p): ...\n", [], "and found 2 of them"),
-        ("@a.entrypoint\ndef f(p):\n    yield 1\n", [], "f streams its answer"),
         ("def f(:\n", [], "main.py can't be read as Python"),
         (
             "def answer(payload): ...\n",

@@ -24,6 +24,7 @@ __all__ = [
     "Sampled",
     "Sampling",
     "open_engine",
+    "resolve_model",
 ]
 
 KINDS = ("vllm", "vllm-generate", "sglang", "tinker", "transformers")

@@ -5,6 +5,7 @@ judge is the only place that decides what is trained on. It refuses to know any 
 `gateway` and what those import.
 """
 
+from ..gateway.record.trajectory import Row
 from .failure_causes import Causes
 from .judge import FAILURES, Judge, failure_table
 from .options import UNALTERED, RolloutOptions
@@ -26,6 +27,7 @@ __all__ = [
     "RolloutRunner",
     "RolloutStream",
     "RolloutWriter",
+    "Row",
     "failure_table",
     "merge_metrics",
     "read_rollouts",

@@ -7,6 +7,7 @@ runs, because clients that are built on import then call the rollout's model.
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,15 +33,29 @@ reward_fn = MathReward()
 {async_}def invoke_agent({parameters}) -> Any:
     from {module} import {name}  # here, so that clients it builds on import call the rollout's model
 
-    answer = {await_}{name}({arguments})
-    if "_rollout" not in payload:
-        return answer
-    return {{"response": answer, "rewards": reward_fn(response_text=str(answer), ground_truth=payload["answer"])}}
+{body}
 
 
 if __name__ == "__main__":
     app.run()
 '''
+_WHOLE = """    answer = {await_}{call}
+    if "_rollout" not in payload:
+        return answer
+    return {{"response": answer, "rewards": reward_fn(response_text=str({text}), ground_truth=payload["{truth}"])}}"""
+_STREAMED = """    said = []
+    {async_}for part in {call}:
+        if "_rollout" not in payload:
+            yield part
+        else:
+            said.append(part.get("data", "") if isinstance(part, dict) else part)  # Strands' events have text in `data`
+    if "_rollout" in payload:
+        answer = "".join(map(str, said))
+        yield {{"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["{truth}"])}}"""
+_TEXTS = ("answer", "result", "response", "output", "text", "content", "message")
+"""Where agents that answer with a dict have the text that counts."""
+_TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "label", "solution", "reference")
+"""Where rows have what is right."""
 _PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
 _LARGEST_SOURCE = 1 << 20
 
@@ -56,19 +71,36 @@ class Entrypoint:
     def module(self) -> str:
         return self.file.stem
 
-    def app_text(self, preloads: list[str]) -> str:
+    @property
+    def streams(self) -> bool:
+        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(self.function))
+
+    @property
+    def answer_text(self) -> str:
+        """The expression for the text of `answer`."""
+        returned = [node.value for node in ast.walk(self.function) if isinstance(node, ast.Return)]
+        keys = {getattr(key, "value", None) for value in returned if isinstance(value, ast.Dict) for key in value.keys}
+        return next((f'answer["{name}"]' for name in _TEXTS if name in keys), "answer")
+
+    def app_text(self, preloads: list[str], truth: str) -> str:
         """The text of `rl_app.py`."""
         is_async = isinstance(self.function, ast.AsyncFunctionDef)
         with_context = len(self.function.args.args) > 1
+        body = (_STREAMED if self.streams else _WHOLE).format(
+            async_="async " if is_async else "",
+            await_="await " if is_async else "",
+            call=f"{self.function.name}(payload{', context' if with_context else ''})",
+            text=self.answer_text,
+            truth=truth,
+        )
         return _APP.format(
             file=self.file.name,
             module=self.module,
             name=self.function.name,
             preloads=_PRELOADS + "".join(f"import {name}  # noqa: F401\n" for name in preloads) if preloads else "",
             async_="async " if is_async else "",
-            await_="await " if is_async else "",
+            body=body,
             parameters="payload: dict[str, Any]" + (", context: Any" if with_context else ""),
-            arguments="payload" + (", context" if with_context else ""),
         )
 
 
@@ -83,7 +115,7 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> list[Path]:
     if not (folder / "rl_app.py").exists():
         found = _find_entrypoint(sources, entrypoint)
         imported = _third_party(folder, {found.file: sources[found.file]})
-        texts = {"rl_app.py": found.app_text(imported)} | texts
+        texts = {"rl_app.py": found.app_text(imported, _truth_field(folder))} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
         texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
     written = [folder / name for name in texts if not (folder / name).exists()]
@@ -118,10 +150,20 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
         many = f"{len(found)} of them" if found else "none"
         hint = "name the function that takes a request's payload: --entrypoint agent.py:answer"
         raise ConfigError(f"init looks for {what}, and found {many}", hint=hint)
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(found[0].function)):
-        hint = "write rl_app.py yourself: docs/guides/prepare-your-agent.md"
-        raise ConfigError(f"{found[0].function.name} streams its answer, and a reward needs the whole", hint=hint)
     return found[0]
+
+
+def _truth_field(folder: Path) -> str:
+    """The field of the folder's rows that has what is right; `answer` if they don't say."""
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            with path.open("rb") as file:
+                row = json.loads(file.readline(_LARGEST_SOURCE))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if found := [name for name in _TRUTHS if isinstance(row, dict) and name in row]:
+            return found[0]
+    return "answer"
 
 
 def _is_entrypoint(decorator: ast.expr) -> bool:
@@ -150,11 +192,12 @@ def _requirements(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
 
 
 def _home(homes: Mapping[str, list[str]], module: str) -> list[str]:
-    """The distribution that has a module; packages that share a namespace are told apart by the second part."""
+    """The distributions that have a module. Of those that share a namespace: the one that is named like the module's
+    second part, and the one that is named like the first, which the others may need."""
     top, _, rest = module.partition(".")
     found = sorted(set(homes.get(top, ())) - {"agentcore-rl-toolkit"})
     close = [name for name in found if name.replace("-", "_").endswith(rest.partition(".")[0])] if rest else []
-    return close[:1] or found[:1]
+    return sorted({name for name in found if name == top} | set(close[:1])) or found[:1]
 
 
 def _dockerfile(folder: Path) -> str:
