@@ -109,7 +109,7 @@ def _fields(value: type) -> Iterator[str]:
     for statement, below in itertools.pairwise([*body.body, ast.Pass()]):
         if isinstance(statement, ast.AnnAssign) and (name := ast.unparse(statement.target)) in said:
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                said[name] = inspect.cleandoc(below.value.value)
+                said[name] = inspect.cleandoc(str(below.value.value))
             if said[name]:
                 yield f"- `{name}`: {' '.join(said[name].split())}"
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from python_names import prose, python_page
+
 from agentcore_rl_toolkit.backends.base import find, names
 from agentcore_rl_toolkit.backends.settings import LoopSettings, TrainSettings
 from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.rollouts.train import parser_for
-from python_names import prose, python_page
 
 ROOT = Path(__file__).parents[2]
 MADE = "<!-- made by scripts/docs/reference.py -->"
@@ -61,7 +61,12 @@ second column are those that trainers' own files have for the same; files may us
     return "\n\n".join(["# Training settings", MADE, text, "\n".join(rows)]) + "\n"
 
 
-PAGES = {"cli.md": command_line, "train.md": training_settings, "python.md": lambda: python_page(MADE)}
+def python() -> str:
+    """The public names."""
+    return python_page(MADE)
+
+
+PAGES = {"cli.md": command_line, "train.md": training_settings, "python.md": python}
 
 
 def _default(settings: type[TrainSettings], name: str) -> str:

@@ -119,18 +119,21 @@ def test_an_agent_that_streams_is_judged_by_its_whole_text_and_streams_in_produc
 
 
 @pytest.mark.parametrize(
-    ("returned", "row", "said"),
+    ("returned", "row", "text", "truth"),
     [
-        ('{"answer": text, "id": "77"}', {"expected": "1"}, 'response_text=str(answer["answer"]), ground_truth=payload["expected"]'),
-        ("text", {"question": "?", "answer": "1"}, 'response_text=str(answer), ground_truth=payload["answer"]'),
-        ('{"cost": 1, "result": text}', {"question": "?"}, 'response_text=str(answer["result"]), ground_truth=payload["answer"]'),
-        ('{"cost": 1}', ["no", "object"], 'response_text=str(answer), ground_truth=payload["answer"]'),
+        ('{"answer": text, "id": "77"}', {"expected": "1"}, 'answer["answer"]', "expected"),
+        ("text", {"question": "?", "answer": "1"}, "answer", "answer"),
+        ('{"cost": 1, "result": text}', {"question": "?"}, 'answer["result"]', "answer"),
+        ('{"cost": 1}', ["no", "object"], "answer", "answer"),
     ],
-)  # fmt: skip
-def test_the_reward_gets_the_text_and_the_truth(tmp_path: Path, returned: str, row: object, said: str) -> None:
+)
+def test_the_reward_gets_the_text_and_the_truth(
+    tmp_path: Path, returned: str, row: object, text: str, truth: str
+) -> None:
     (tmp_path / "main.py").write_text(f"@app.entrypoint\ndef f(payload):\n    text = ''\n    return {returned}\n")
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["init", str(tmp_path)]) == 0
+    said = f'reward_fn(response_text=str({text}), ground_truth=payload["{truth}"])'
     assert said in (tmp_path / "rl_app.py").read_text()
 
 
