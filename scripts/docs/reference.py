@@ -63,7 +63,8 @@ second column are those that trainers' own files have for the same; files may us
 
 def python() -> str:
     """The public names."""
-    return python_page(MADE)
+    page: str = python_page(MADE)
+    return page
 
 
 PAGES = {"cli.md": command_line, "train.md": training_settings, "python.md": python}

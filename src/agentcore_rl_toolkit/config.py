@@ -19,8 +19,8 @@ from .errors import ConfigError
 ENV_PREFIX = "AGENTCORE_RL_"
 
 
-def _setting(default: Any, help: str, env: str | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "env": env})
+def _setting(default: Any, help: str, env: str | None = None, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"help": help, "env": env})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,9 @@ class AgentCoreConfig:
     sqs_url: str | None = _setting(None, "SQS queue (name or URL) on which stored results are announced.")
     base_url: str | None = _setting(None, "OpenAI-compatible endpoint of the model in production.", env="BASE_URL")
     model_id: str | None = _setting(None, "Model name sent to that endpoint.", env="MODEL_ID")
-    model_api_key: str | None = _setting(None, "Key sent to that endpoint in production.", env="MODEL_API_KEY")
+    model_api_key: str | None = _setting(
+        None, "Key sent to that endpoint in production.", env="MODEL_API_KEY", secret=True
+    )
     allowed_stores: tuple[str, ...] = _setting(
         (), "Stores a request may name (exactly, or a parent of it). Empty: any that the credentials reach."
     )

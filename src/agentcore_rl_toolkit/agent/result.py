@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.object_repr import object_repr
 from ..errors import NotSerializable, ResultTooLarge, ResultUnreadable, RewardInvalid, StoreError
 from ..store.base import Store
 from ..types import LARGEST_RESULT, SCHEMA_VERSION, RolloutId, Status
@@ -54,7 +55,7 @@ _UNREACHABLE = (
 _ANSWERED = (("openai", "APIStatusError"), ("anthropic", "APIStatusError"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """One stored result: the `document`, and its status, rewards and duration.
 
@@ -64,6 +65,10 @@ class Result:
     """
 
     document: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = {"rewards": self.document.get("rewards")} if self.failure is None else {"failure": self.failure}
+        return object_repr(self, self.status.value, **shown, key=self.document.get("result_key"))
 
     @property
     def status(self) -> Status:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from ..common.object_repr import object_repr
 from ..errors import RewardInvalid
 from .safe_values.describe import short_repr, type_name
 
@@ -29,6 +30,11 @@ class RewardFunction:
 
     The app reports an exception that comes out of a `RewardFunction` as `reward_error`, not as `agent_error`.
     """
+
+    def __repr__(self) -> str:
+        """Its name and numbers; texts may be secrets."""
+        shown = {name: value for name, value in vars(self).items() if isinstance(value, numbers.Real)}
+        return object_repr(self, **{name.lstrip("_"): value for name, value in shown.items()})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} does not define __call__(self, **kwargs)")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ..common.object_repr import object_repr
 from ..errors import ConfigError
 from ..runtime.local.agent_source import resolve_agent
 
@@ -48,7 +49,7 @@ def option(default: Any, help: str, *, alias: str | None = None) -> Any:
     return field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CheckedSettings:
     """Settings that refuse values of the wrong type or out of range, and unknown names."""
 
@@ -75,6 +76,12 @@ class CheckedSettings:
                 value, least = getattr(self, name), float(bound[-1])
                 if value is not None and not (value > least or (value == least and bound.startswith("at least"))):
                     raise ConfigError(f"{name} must be {bound}, not {value}")
+
+    def __repr__(self) -> str:
+        """What differs from the defaults; `env` may hold secrets."""
+        defaults = type(self)()
+        shown = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self) if spec.name != "env"}
+        return object_repr(self, **{name: value for name, value in shown.items() if value != getattr(defaults, name)})
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
@@ -170,7 +177,7 @@ class TrainSettings(CheckedSettings):
         return self.exp_id or f"{self.folder.resolve().name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RolloutSettings(TrainSettings):
     """The settings of backends that run rollouts with this package."""
 
@@ -291,7 +298,7 @@ class RolloutSettings(TrainSettings):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SavingSettings(RolloutSettings):
     """The settings of backends that save checkpoints in `output` and resume from them."""
 
@@ -302,7 +309,7 @@ class SavingSettings(RolloutSettings):
     at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "save_every", "keep")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoopSettings(SavingSettings):
     """The settings of backends whose training loop runs in this process."""
 

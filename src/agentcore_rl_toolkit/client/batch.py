@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agent.result import Result, read_result
+from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..errors import AgentCoreRLError, ConfigError, StoreError, StoreForbidden
 from ..types import INFRASTRUCTURE, RolloutId, Status
@@ -219,6 +220,9 @@ class BatchResult:
     def __len__(self) -> int:
         return self._run.total
 
+    def __repr__(self) -> str:
+        return object_repr(self, rollouts=len(self))
+
     def __iter__(self) -> Iterator[BatchItem]:
         try:
             while (item := self._loop.run(self._run.next())) is not None:
@@ -246,6 +250,9 @@ class AsyncBatchResult:
 
     def __len__(self) -> int:
         return self._run.total
+
+    def __repr__(self) -> str:
+        return object_repr(self, rollouts=len(self))
 
     async def __aiter__(self) -> AsyncIterator[BatchItem]:
         try:

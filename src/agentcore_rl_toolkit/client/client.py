@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..runtime import Runtime
 from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
@@ -47,6 +48,7 @@ class RolloutClient:
         **extra_config: Any,
     ) -> None:
         """With `agent_protocol="sagemaker"`, the agent is invoked as a SageMaker multi-turn RL job does it."""
+        self._agent = agent_runtime_arn
         settings = {"base_url": base_url, "model_id": model_id, **extra_config}
         self._core = ClientCore(
             os.fspath(agent_runtime_arn) if isinstance(agent_runtime_arn, (str, os.PathLike)) else agent_runtime_arn,
@@ -59,6 +61,9 @@ class RolloutClient:
             agent_protocol=agent_protocol,
         )
         self._loop = PrivateLoop("rollout-client")
+
+    def __repr__(self) -> str:
+        return object_repr(self, self._agent, store=self.store_url, exp_id=self.exp_id)
 
     @property
     def exp_id(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 from ..agent.result import Result
+from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..errors import RolloutCancelled, RolloutFailed
 from ..types import Status
@@ -37,6 +38,10 @@ class RolloutFuture:
 
     def __init__(self, flight: Flight, core: ClientCore, loop: PrivateLoop) -> None:
         self._flight, self._core, self._loop = flight, core, loop
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "running"
+        return object_repr(self, self.input_id, state, session_id=self.session_id)
 
     @property
     def session_id(self) -> str:

@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 from xxhash import xxh3_64_intdigest
 
+from ..common.object_repr import object_repr
 from ..errors import ConfigError, EngineError
 from .base import Engine, EngineInfo, Sampled, SampleRequest
 
@@ -49,6 +50,9 @@ class Replicas:
         self._paused = False
         """The state that all replicas should have; an ejected one may not have it yet."""
         self._checks: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return object_repr(self, *(replica.engine for replica in self.replicas))
 
     @property
     def forms(self) -> bool:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from ..common.http_guard import RequestGuard, is_loopback, reachable_host
+from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..engine import open_engine
 from ..engine.base import Engine
@@ -188,6 +189,9 @@ class Gateway:
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
         self._loop = PrivateLoop("gateway", new_loop)
         self._server: Server | None = None
+
+    def __repr__(self) -> str:
+        return object_repr(self, type(self._engine).__name__, url=self.url if self._server else None)
 
     @property
     def url(self) -> str:

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.object_repr import object_repr
 from ..gateway.record.conversation import NOTHING_SAID, Transcript
 from ..gateway.record.trajectory import Fidelity, Row
 from ..types import Status
@@ -31,7 +32,7 @@ class Action(str, enum.Enum):
     """The run ends."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rollout:
     """Result and trajectories of one session."""
 
@@ -62,6 +63,11 @@ class Rollout:
     printed: str | None = None
     """The end of what its session printed; None where the runtime doesn't say."""
 
+    def __repr__(self) -> str:
+        shown: dict[str, Any] = {"reward": self.reward} if self.error is None else {"error": self.error}
+        shown |= {"turns": self.fidelity.turns, "rows": len(self.rows), "tokens": self.tokens}
+        return object_repr(self, self.input_id, self.status.value, action=self.action.value, **shown)
+
     @property
     def reward(self) -> float | None:
         """The reward; the last one, if there is one for each turn."""
@@ -82,7 +88,7 @@ class Rollout:
         return self.status is not Status.COMPLETED and self.why != NOT_NEEDED
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Group:
     """The samples of one data row."""
 
@@ -96,6 +102,10 @@ class Group:
     """Everything else that ran: refilled, cancelled, or more than `n`."""
     dropped: str | None = None
     """Why the group is not trained on; None if it is."""
+
+    def __repr__(self) -> str:
+        shown = {"dropped": self.dropped} if self.dropped else {}
+        return object_repr(self, self.input_id, trained=len(self.trained), rewards=self.rewards, **shown)
 
     @property
     def trained(self) -> list[Rollout]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 from urllib.parse import quote
 
+from ..common.object_repr import object_repr
 from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
 from ..types import RolloutId, check_key, check_prefix
 
@@ -37,6 +38,9 @@ class LocalStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).resolve()
         self._new = self._root / ".new"
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.url)
 
     @property
     def url(self) -> str:

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
+from ..common.object_repr import object_repr
 from ..errors import ConfigError, KeyNotFound, ResultUnreadable
 from ..types import RolloutId, check_key, check_prefix
 from .s3_errors import error_code, store_error
@@ -51,6 +52,9 @@ class S3Store:
         self._queue = queue
         self._clients: dict[str, Any] = {}
         self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.url)
 
     @property
     def url(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
+from ..common.object_repr import object_repr
 from ..errors import (
     ConfigError,
     KeyInvalid,
@@ -32,6 +33,9 @@ class SessionStore:
     def __init__(self, proxy: str, root: str) -> None:
         self._proxy = urlsplit(proxy)
         self._root = root
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.url)
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ LOSSES = ("importance_sampling", "ppo", "cispo")
 """Those of the services' losses that take tokens, the sampler's logprobs, and advantages."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ServiceSettings(LoopSettings):
     """A run of GRPO on a training service. `options` are the optimizer's settings, and the loss's configuration."""
 

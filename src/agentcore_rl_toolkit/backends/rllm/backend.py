@@ -32,7 +32,7 @@ _EPISODES = "episodes"
 _LONGEST_ERROR = 300
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RllmSettings(TrainSettings):
     """A run with rLLM. `options` are overrides of its configuration."""
 

@@ -25,7 +25,7 @@ _MEGATRON = "/root/Megatron-LM"  # its place in slime's image
 _PARALLEL_SIZES = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SlimeSettings(RolloutSettings):
     """A run with slime. `options` are its flags, and Megatron's and SGLang's."""
 

@@ -15,7 +15,7 @@ from ..settings import option
 ADAM = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TinkerSettings(ServiceSettings):
     """A run of GRPO on a Tinker service. `options` are fields of its `AdamParams`, and of the loss's configuration."""
 

@@ -7,6 +7,7 @@ changes TRL in one place only, the batch that `trainer.py` completes.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 from ..base import lazy_attributes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["AgentGRPOTrainer", "SftSettings", "TrlSettings", "fine_tune", "train"]
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` may change; a test pins what we need of it
+# Transformers 5.23 renames it, and TRL goes on using the name.
+warnings.filterwarnings("ignore", r"`\w*gradient_checkpointing` is deprecated", FutureWarning)
 
 _HOMES = {
     "AgentGRPOTrainer": ".trainer",

@@ -15,7 +15,7 @@ from ..settings import CheckedSettings, LoopSettings, option
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrlSettings(LoopSettings):
     """A run of GRPO with TRL. `options` are fields of its `GRPOConfig`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,9 +70,7 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     for name in sorted(ours.keys() & settings.options.keys()):
         raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
     try:
-        with warnings.catch_warnings():  # Transformers 5.23 has another name for it; TRL sets it under this one
-            warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            config = GRPOConfig(**_DEFAULTS | _truncation(settings) | dict(settings.options), **ours)
+        config = GRPOConfig(**_DEFAULTS | _truncation(settings) | dict(settings.options), **ours)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of GRPOConfig") from error
     if settings.turn_credit is not None and settings.options.get("scale_rewards") not in (None, False, "none"):

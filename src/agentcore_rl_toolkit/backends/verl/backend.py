@@ -60,7 +60,7 @@ class RuntimeImage:
             control.close()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VerlSettings(SavingSettings):
     """A run of GRPO with verl. `options` are overrides of its configuration."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...common.object_repr import object_repr
 from ...errors import EngineError
 from ..base import EngineInfo, Sampled, SampleRequest
 from .framing import DONE
@@ -39,6 +40,9 @@ class ServerEngine:
     ) -> None:
         self.http = HttpClient(url, api_key=api_key, timeout=timeout, ssl=ssl)
         self._info: EngineInfo | None = None
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.http.url)
 
     async def start(self) -> None:
         """Nothing to do: the client connects when it sends."""

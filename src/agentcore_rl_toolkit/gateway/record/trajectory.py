@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from ...common.object_repr import object_repr
 from .conversation import NOTHING_SAID, Transcript
 from .reasons import CHANGED, NO_LOGPROB, SIDE_CALL, TRUNCATED, UNAVOIDABLE, UNDELIVERED
 from .turn import PlacedImage, Turn
@@ -39,7 +40,7 @@ class RouteTable:
     known: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Row:
     """One sequence to train on."""
 
@@ -57,6 +58,9 @@ class Row:
     routes: RouteTable | None = None
     images: tuple[PlacedImage, ...] = ()
     """The images that the policy saw, where their placeholder tokens are."""
+
+    def __repr__(self) -> str:
+        return object_repr(self, tokens=len(self.token_ids), trained=self.trained, weight=self.weight)
 
     @property
     def trained(self) -> int:
@@ -98,7 +102,7 @@ class Fidelity:
         return {reason: count for reason, count in self.unbridged.items() if reason not in UNAVOIDABLE}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trajectories:
     """What a session's turns come to."""
 
@@ -110,6 +114,9 @@ class Trajectories:
     """The same turns as text."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """The files of the rows' images, by their SHA-256."""
+
+    def __repr__(self) -> str:
+        return object_repr(self, rows=self.rows, turns=self.fidelity.turns)
 
 
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool = False) -> Trajectories:

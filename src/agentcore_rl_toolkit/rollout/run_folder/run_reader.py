@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...common.object_repr import object_repr
 from ...errors import ConfigError
 from ..rollout import Rollout
 from .growing_files import RECORD, IndexFile, ScannedFile, Table
@@ -71,6 +72,9 @@ class Run:
         self._files: dict[str, tuple[Path, int]] = {}
         self._state: object = None
         self.refresh()
+
+    def __repr__(self) -> str:
+        return object_repr(self, str(self.path), rollouts=len(self.table))
 
     # --- the table ---------------------------------------------------------------------------------------------------
 

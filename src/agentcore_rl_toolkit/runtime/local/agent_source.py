@@ -77,7 +77,7 @@ class AgentSource:
     folder: str
     entry: str
     policy: SessionPolicy = field(default_factory=SessionPolicy)
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, repr=False)
     tps_limit: float | None = None
 
     @classmethod

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from ...common.http_guard import reachable_host
+from ...common.object_repr import object_repr
 from ...common.private_loop import PrivateLoop
 from ...errors import ConfigError, RuntimeFault
 from ..base import CommandEvent, Invocation
@@ -97,6 +98,10 @@ class LocalRuntime:
 
     def __exit__(self, *_: object) -> None:
         self._blocking.close()
+
+    def __repr__(self) -> str:
+        agents = [source.name for source in self._sources]
+        return object_repr(self, *agents, endpoint_url=self.endpoint_url, sessions=len(self.sessions))
 
     @property
     def arn(self) -> str:
