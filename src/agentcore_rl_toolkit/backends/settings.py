@@ -110,7 +110,7 @@ class CheckedSettings:
         return cls(**given)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainSettings(CheckedSettings):
     """The settings of every backend."""
 

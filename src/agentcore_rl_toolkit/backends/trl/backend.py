@@ -44,7 +44,7 @@ class TrlSettings(LoopSettings):
             raise ConfigError(f"vllm must be `colocate` or the URL of a server, not {self.vllm!r}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SftSettings(CheckedSettings):
     """Fine-tuning on stored rollouts with TRL. `options` are fields of its `SFTConfig`."""
 
