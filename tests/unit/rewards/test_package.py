@@ -14,13 +14,13 @@ import pytest
 from agentcore_rl_toolkit import rewards
 from agentcore_rl_toolkit.agent.reward import RewardFunction
 
-MODULES = [module.name for module in pkgutil.iter_modules(rewards.__path__)]
+MODULES = [module.name for module in pkgutil.walk_packages(rewards.__path__, f"{rewards.__name__}.")]
 
 
 def test_exports_are_sorted_and_listed() -> None:
     assert rewards.__all__ == sorted(rewards.__all__)
     assert set(rewards.__all__) <= set(dir(rewards))
-    assert len(rewards.__all__) == 7
+    assert len(rewards.__all__) == 10
 
 
 @pytest.mark.parametrize("name", rewards.__all__)
@@ -54,5 +54,4 @@ assert not heavy, heavy
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
-    module = importlib.import_module(f"{rewards.__name__}.{name}")
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -21,8 +21,11 @@ class AgentCoreEvaluation(RewardFunction):
     `to_json`. `assertions` and `ground_truth` (the expected response) are passed on; they need `session_id`.
     An evaluation without a value, or with an error, raises `JudgeFault`.
 
-        reward_fn = AgentCoreEvaluation("Builtin.GoalSuccessRate")
-        reward_fn(session_spans=exporter.get_finished_spans())
+    >>> reward_fn = AgentCoreEvaluation("Builtin.GoalSuccessRate", region="us-west-2")
+    >>> reward_fn(session_spans=exporter.get_finished_spans())  # doctest: +SKIP
+    0.5
+    >>> reward_fn.usage.calls
+    0
     """
 
     def __init__(

@@ -32,8 +32,11 @@ class LLMJudge(RewardFunction):
     (`base_url`, `api_key`, `cache`, `max_concurrent`, `timeout`, `retries`, `price`, `options`). A judge that fails
     raises `JudgeFault`, so the rollout ends as `reward_error`.
 
-        judge = LLMJudge("converse:us.amazon.nova-pro-v1:0", rubric="10 if the answer cites its source, 0 if not.")
-        judge(response_text=text, prompt=payload["prompt"])
+    >>> judge = LLMJudge("converse:us.amazon.nova-pro-v1:0", rubric="10 if the answer cites its source, 0 if not.")
+    >>> judge(response_text="Paris, says the atlas.", prompt="Where is the Louvre?")  # doctest: +SKIP
+    1.0
+    >>> judge.usage.calls
+    0
     """
 
     def __init__(self, model: str | JudgeModel, *, rubric: str, scale: int = 10, **settings: Any) -> None:

@@ -22,8 +22,11 @@ class RelativeJudge(RewardFunction):
     the trainer and not to the agent: `train --reward judge.py:judge`. The responses are shown in an order that depends
     only on them, because judges prefer what comes first. Settings are those of `LLMJudge`.
 
-        judge = RelativeJudge("openai:gpt-5-mini", rubric="Prefer the shorter plan that works.")
-        judge(responses=["…", "…"], prompt="…")  # [1.0, 0.0]
+    >>> judge = RelativeJudge("openai:gpt-5-mini", rubric="Prefer the shorter plan that works.")
+    >>> judge(responses=["Restart it.", "Wait a day, then restart it."], prompt="It hangs.")  # doctest: +SKIP
+    [1.0, 0.0]
+    >>> judge.usage.calls
+    0
     """
 
     def __init__(self, model: str | JudgeModel, *, rubric: str, **settings: Any) -> None:
