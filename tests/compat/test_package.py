@@ -145,7 +145,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "aiohttp": {f"runtime/local/server/{name}.py" for name in ("access", "aws_wire", "local_s3", "status_pages")}
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
-        | {f"gateway/remote/{name}.py" for name in ("batch_operations", "gateway_client")}
+        | {f"gateway/remote/{name}.py" for name in ("batch_operations", "engine_link", "gateway_client")}
         | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py", "runtime/job_agent.py"}
         | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
         "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS}

@@ -363,11 +363,16 @@ def test_a_runs_newest_checkpoint_makes_rollouts(
     assert "--resume can't be combined with --model" in capsys.readouterr().err
 
 
-def tokens_of(output: Path) -> list[list[int]]:
-    """Everything that a run sampled, in training and on held-out rows."""
+def sampled_by(output: Path) -> list[tuple[Any, ...]]:
+    """The tokens and weight versions of everything that a run sampled, and in training the rewards: held-out rows have
+    random ones."""
     files = [*sorted((output / "rollouts").glob("*.jsonl")), *sorted((output / "evaluations").glob("*.jsonl"))]
     assert len(files) == 4  # two steps, before and after
-    return sorted(row.token_ids.tolist() for file in files for rollout in read_rollouts(file) for row in rollout.rows)
+    rewards = {file: [one.rewards for one in read_rollouts(file)] for file in files if file.parent.name == "rollouts"}
+    found = [(row, file, at) for file in files for at, one in enumerate(read_rollouts(file)) for row in one.rows]
+    return sorted(
+        (row.token_ids.tolist(), row.versions, file in rewards and rewards[file][at]) for row, file, at in found
+    )
 
 
 def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
@@ -407,15 +412,21 @@ def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
 
 
 @pytest.mark.timeout(300)
-def test_runs_with_one_seed_sample_the_same_tokens(parts: Path, tmp_path: Path) -> None:
-    changes: dict[str, dict[str, Any]] = {"one": {}, "slower": {"concurrency": 1}, "other": {"seed": 1}}
+def test_runs_with_one_seed_sample_the_same_tokens_wherever_the_gateway_is(parts: Path, tmp_path: Path) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "one": {},
+        "slower": {"concurrency": 1},
+        "beside": {"gateway": {"workers": 2}},
+        "other": {"seed": 1},
+    }
     sampled = {}
     for name, more in changes.items():
         more |= {"eval_data": str(parts / "vary.jsonl"), "max_tokens": 12}
         train(settings(parts, tmp_path / name, "count", **more), report=None)
-        sampled[name] = tokens_of(tmp_path / name)
-    assert sampled["one"] == sampled["slower"] != sampled["other"]
-    assert len({tuple(row) for row in sampled["one"]}) == len(sampled["one"])  # a prompt asked again is sampled anew
+        sampled[name] = sampled_by(tmp_path / name)
+    assert sampled["one"] == sampled["slower"] == sampled["beside"] != sampled["other"]
+    assert {version for _, versions, _ in sampled["beside"] for version, _, _ in versions} == {"0", "1", "2"}
+    assert len({tuple(row) for row, _, _ in sampled["one"]}) == len(sampled["one"])  # asked again is sampled anew
 
 
 def test_two_processes_share_a_run(parts: Path, tmp_path: Path) -> None:

@@ -127,12 +127,12 @@ def test_the_context_is_the_shortest_that_is_set() -> None:
 
 
 def test_workers_share_the_limits() -> None:
-    url = f"{ROLLOUT}.agentcore.gateway_url='http://{{host}}:{{port}}'"
+    url = f"{ROLLOUT}.agentcore.gateway_public_url='http://{{host}}:{{port}}'"
     more = ["agentcore.gateway_port=9000", "agentcore.concurrency=9", "agentcore.tps_limit=20", "agent.num_workers=4"]
     found = RolloutConfig.read(spelled(url, *(f"{ROLLOUT}.{one}" for one in more)))
     mine = found.for_worker(2, 4, "agent.py", "10.0.0.7")
     assert (mine.concurrency, mine.tps_limit, mine.gateway_port) == (2, 5.0, 9002)
-    assert (mine.gateway_url, mine.agent) == ("http://10.0.0.7:9002", "agent.py")
+    assert (mine.gateway_public_url, mine.agent) == ("http://10.0.0.7:9002", "agent.py")
 
 
 def test_the_gateway_is_where_its_agents_are() -> None:

@@ -162,9 +162,9 @@ def _check_agent(settings: TrainSettings) -> str:
         hint = "give store (s3_bucket): a bucket that the agent's role may write to"
         raise ConfigError(f"sessions on AWS can't store results in {settings.store or 'a folder'}", hint=hint)
     if isinstance(settings, RolloutSettings):
-        host = urlsplit(settings.gateway_url or "").hostname
+        host = urlsplit(settings.gateway_url or settings.gateway_public_url or "").hostname
         if host is None or host in _LOOPBACK:
-            hint = "give gateway_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
+            hint = "give gateway_public_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
             raise ConfigError("sessions on AWS can't reach a gateway on this machine's own address", hint=hint)
     return f"agent: {agent}, on AWS"
 

@@ -29,9 +29,14 @@ from ..runtime.local.agent_source import resolve_agent
 
 if TYPE_CHECKING:
     from ..client import RolloutClient
+    from ..engine import Engine
+    from ..gateway.gateway import Gateway
+    from ..gateway.remote.gateway_client import GatewayClient
     from ..rollout import RolloutOptions
     from ..rollout.signal.credit import TurnCredit
     from ..runtime.local import AgentSource
+
+_MOST_WORKERS = 64
 
 Settings = TypeVar("Settings", bound="CheckedSettings")
 
@@ -190,9 +195,15 @@ class RolloutSettings(TrainSettings):
     side_calls: Mapping[str, Any] = option(
         {}, "model calls to leave out of training, by model, system, user or tools, e.g. model=*haiku*"
     )
-    gateway_host: str = option("127.0.0.1", "the address the gateway listens on")
-    gateway_port: int = option(0, "the gateway's port; 0 picks a free one")
-    gateway_url: str | None = option(None, "the gateway's URL for sessions, if different (needed for sessions on AWS)")
+    gateway: Mapping[str, Any] = option(
+        {}, "run the gateway in processes of its own: workers=2 (default: in the trainer's process)"
+    )
+    gateway_host: str = option("127.0.0.1", "the address the run's gateway listens on")
+    gateway_port: int = option(0, "its port, the first one of several workers; 0 picks free ones")
+    gateway_public_url: str | None = option(None, "its URL for sessions, if different (needed for sessions on AWS)")
+    gateway_url: str | None = option(
+        None, "use the gateway that runs at this address, with AGENTCORE_RL_ADMIN_KEY, instead of one of the run's own"
+    )
     concurrency: int = option(32, "sessions that run at the same time")
     oversample: int = option(0, "start this many extra rollouts per row and stop the slowest, which prefers short ones")
     dynamic_sampling: bool = option(False, "replace groups without reward variance by further rows")
@@ -233,6 +244,7 @@ class RolloutSettings(TrainSettings):
             raise ConfigError(f"min_trained_ratio must be at most 1, not {self.min_trained_ratio}")
         if self.gateway_port > 65_535:
             raise ConfigError(f"gateway_port must be at most 65535, not {self.gateway_port}")
+        self._check_gateway()
         if self.credit not in ("rollout", "turn"):
             raise ConfigError(f"credit must be rollout or turn, not {self.credit!r}")
         for name in ("discount", "process_weight"):
@@ -260,9 +272,41 @@ class RolloutSettings(TrainSettings):
         return {name: value for name, value in asked.items() if value is not None}
 
     @property
-    def gateway(self) -> dict[str, Any]:
-        """The gateway's address, as keyword arguments of `Gateway`. No backend trains on images, so it shows none."""
-        return {"host": self.gateway_host, "port": self.gateway_port, "public_url": self.gateway_url, "images": False}
+    def gateway_workers(self) -> int:
+        """The processes of the run's gateway; 0 for one in this process."""
+        workers = self.gateway.get("workers", 0)
+        if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= _MOST_WORKERS:
+            raise ConfigError(f"gateway: workers must be a whole number up to {_MOST_WORKERS}, not {workers!r}")
+        return workers
+
+    def open_gateway(self, engine: Engine, tokenizer: Any, *, routes: bool = False) -> Gateway | GatewayClient:
+        """The gateway of this run, where the settings say. No backend trains on images, so it shows none."""
+        from ..gateway.gateway import Gateway
+
+        own: dict[str, Any] = {"images": False, "routes": routes}
+        if self.gateway_url is not None:
+            from ..gateway.remote.gateway_client import GatewayClient
+
+            return GatewayClient(self.gateway_url, engine=engine, patience=self.outage_seconds, **own)
+        own |= {"host": self.gateway_host, "port": self.gateway_port, "public_url": self.gateway_public_url}
+        if not self.gateway_workers:
+            return Gateway(engine, tokenizer=tokenizer, **own)
+        from ..gateway.remote.gateway_processes import GatewayProcesses
+
+        own |= {"workers": self.gateway_workers, "folder": self.folder, "patience": self.outage_seconds}
+        return GatewayProcesses(engine, tokenizer, **own)
+
+    def _check_gateway(self) -> None:
+        unknown = sorted(self.gateway.keys() - {"workers"})
+        if unknown:
+            raise ConfigError(f"gateway has no {unknown[0]!r}", hint="its only setting is workers, as in workers=2")
+        own = (self.gateway_workers, self.gateway_port, self.gateway_public_url)
+        if self.gateway_url is None or not any(own):
+            return
+        raise ConfigError(
+            f"gateway_url {self.gateway_url} is a gateway that runs elsewhere, and other settings are of the run's own",
+            hint="write gateway_public_url for the address at which sessions reach the run's own gateway",
+        )
 
     def rollout_options(self, model: str | None, version: Callable[[], int] = lambda: 0) -> RolloutOptions:
         """The options of this run's rollouts; `version` returns the number of the current weights."""

@@ -44,13 +44,16 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
     kind = ""
     engines: list[tuple[str, Engine]] = []
     for part in parts:
+        if part == "trainer":
+            engines.append((part, _open(part, "", api_key, tokenizer)))
+            continue
         named, equals, place = part.partition("=")
         if not equals or "://" in named:
             named, place = kind, part  # the same kind as the one before
         if named not in KINDS or not place:
             raise ConfigError(
                 f"not an engine: {part!r}",
-                hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}",
+                hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}, and `trainer`",
             )
         kind = named
         engines.append((kind, _open(kind, place, api_key, tokenizer)))
@@ -62,6 +65,10 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
 
 
 def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
+    if kind == "trainer":
+        from .channel.channel_engine import ChannelEngine
+
+        return ChannelEngine()
     if kind == "transformers":
         from .transformers import TransformersEngine
 

@@ -16,6 +16,7 @@ import hmac
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +44,9 @@ from .workers import WorkerRouter
 
 logger = logging.getLogger(__name__)
 
+BACKLOG = 4096
+"""Connections that wait to be accepted."""
+
 
 class Server:
     """A gateway's HTTP server on the running loop."""
@@ -58,10 +62,13 @@ class Server:
         allow_hosts: Sequence[str] = (),
         worker: int = 0,
         workers: int = 1,
+        worker_urls: Sequence[str] = (),
+        listens: socket.socket | None = None,
         make_app: Callable[..., App] = App,
     ) -> None:
-        """Worker `worker` of `workers`, which listen on `port` and the ports after it.
+        """Worker `worker` of `workers`, which listen on `port` and the ports after it, or at their `worker_urls`.
 
+        `listens` is a socket that is bound already: whoever keeps it open loses no connection while a worker restarts.
         `make_app` makes what routes requests: in production, a `ProductionApp`. On loopback, the Host of a request must
         be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
@@ -72,7 +79,11 @@ class Server:
         names = [*allow_hosts, *([public_name] if public_name else [])]
         self._guard = RequestGuard(names if here_only else None)
         self._host, self._port = host, port + worker
-        urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
+        self._socket = listens
+        own_urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
+        urls = list(worker_urls) or own_urls
+        if len(urls) > 1:
+            self.app.worker_urls = urls
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
         router = WorkerRouter(
             self.app.handle, worker, urls, mark=mark, paused=lambda: core.gate.paused, admit=self.app.check_admin
@@ -99,15 +110,19 @@ class Server:
         limits = self.core.limits
         self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
         try:
-            self._listening = await asyncio.get_running_loop().create_server(
-                self._server, self._host, self._port, backlog=4096
-            )
+            self._listening = await self._listen(self._server)
         except OSError as error:
             await self.core.close()
             raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
         self._port = self._listening.sockets[0].getsockname()[1]
         await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def _listen(self, server: web.Server) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        if self._socket is not None:
+            return await loop.create_server(server, sock=self._socket, backlog=BACKLOG)
+        return await loop.create_server(server, self._host, self._port, backlog=BACKLOG)
 
     async def _catch_up(self, told: int) -> None:
         """Apply changes made between reading the first worker's state and listening, unless one arrived since."""

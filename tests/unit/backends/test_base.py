@@ -126,8 +126,8 @@ def test_sessions_on_aws_need_a_bucket_and_a_way_to_the_gateway(rows: str) -> No
     check_settings(TrainSettings(store="bucket", **settings))
     for url in (None, "http://localhost:9000", "http://127.0.0.1:9000"):
         with pytest.raises(ConfigError, match="can't reach a gateway"):
-            check_settings(RolloutSettings(store="bucket", gateway_url=url, **settings))
-    found = check_settings(RolloutSettings(store="bucket", gateway_url="https://gw.example.com", **settings))
+            check_settings(RolloutSettings(store="bucket", gateway_public_url=url, **settings))
+    found = check_settings(RolloutSettings(store="bucket", gateway_public_url="https://gw.example.com", **settings))
     assert found[0] == f"agent: {ARN}, on AWS"
 
 

@@ -16,7 +16,7 @@ ONE_NAME = {
     "--exp-id": ("--exp", "--experiment", "--compare-exp"),
     "--n": ("--samples", "--num-samples", "--num-generations"),
     "--sqs-url": ("--queue", "--sqs"),
-    "--gateway-url": ("--gateway",),
+    "--gateway-url": ("--gateway-address",),
     "--context-limit": ("--context", "--context-length"),
     "--idle-timeout": ("--idle-seconds",),
     "--max-lifetime": ("--lifetime-seconds", "--lifetime"),

@@ -20,9 +20,11 @@ from typing import Any
 
 from ...client.evaluation import Outcome, Summary, summarize
 from ...engine import Engine
+from ...engine.remote.server import ServerEngine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
 from ...gateway.base import RolloutGateway
 from ...gateway.gateway import Gateway
+from ...gateway.remote.gateway_client import GatewayClient
 from ...rollout import Causes, Group, Rollout, RolloutRunner, RolloutStream, merge_metrics, step_metrics
 from ...rollout.run_folder import RunPart, RunWriter
 from ...rollout.run_folder.ratio_files import LogRatios
@@ -103,7 +105,7 @@ class TrainingLoop:
         options = self.settings.rollout_options(model, self._version)
         with (
             RunWriter(self.folder.path, process=self._process) as self.writer,
-            Gateway(engine, tokenizer=tokenizer, **self.settings.gateway) as gateway,
+            self._open_gateway(engine, tokenizer) as gateway,
             self.settings.client() as client,
             contextlib.closing(RolloutRunner(client, gateway, options)) as runner,
             self.report,
@@ -122,6 +124,15 @@ class TrainingLoop:
                 save()
                 self.evaluate(self._version(), "after")
             return self._finish(interrupted=interrupted, decode=tokenizer.decode)
+
+    def _open_gateway(self, engine: Engine, tokenizer: Any) -> Gateway | GatewayClient:
+        if self.settings.gateway_url is not None and self._processes > 1 and not isinstance(engine, ServerEngine):
+            raise ConfigError(
+                f"{self._processes} processes with engines of their own can't share the gateway at "
+                f"{self.settings.gateway_url}: one would sample while another trains",
+                hint="use --gateway workers=2, or a vLLM server",
+            )
+        return self.settings.open_gateway(engine, tokenizer)
 
     def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
         """Run a step's rows, or with `async_steps` wait for those that run ahead: one group each, dropped ones last."""

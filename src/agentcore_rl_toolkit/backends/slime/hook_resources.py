@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from ...errors import ConfigError
-from ...gateway.gateway import Gateway
 from ...gateway.render.tokenizer import load_tokenizer
 from ...rollout import UNALTERED, Rollout, RolloutRunner
 from ...rollout.run_folder import RunPart, RunWriter
@@ -44,9 +43,9 @@ class HookResources:
             engine = RouterEngine(
                 router_url(args), model=args.hf_checkpoint, context_length=args.rollout_max_context_len
             )
-            gateway = stack.enter_context(
-                Gateway(engine, tokenizer=tokenizer, routes=self.replay is not None, **self.settings.gateway)
-            )
+            place = self.settings.open_gateway(engine, tokenizer, routes=self.replay is not None)
+            gateway = place.__enter__()
+            stack.push(place)
             client = stack.enter_context(self.settings.client())
             options = self.settings.rollout_options(None, lambda: engine.version)
             runner = RolloutRunner(client, gateway, options, on_rollout=self._add_rollout)

@@ -80,11 +80,12 @@ class VerlSettings(SavingSettings):
         if self.max_batch_tokens is not None:
             hint = "set max_rollout_tokens"
             raise ConfigError("verl can't keep max_batch_tokens, because it draws batches row by row", hint=hint)
-        if self.workers > 1 and self.gateway_url and "{port}" not in self.gateway_url:
-            hint = "write {port} in gateway_url for each worker's port, or set workers=1"
-            raise ConfigError(f"{self.workers} workers can't share the gateway_url {self.gateway_url}", hint=hint)
-        if "{port}" in (self.gateway_url or "") and not self.gateway_port:
-            raise ConfigError("gateway_url has {port}, but gateway_port is not set", hint="give the first port")
+        url = self.gateway_public_url or ""
+        if self.workers > 1 and url and "{port}" not in url:
+            hint = "write {port} in gateway_public_url for each worker's port, or set workers=1"
+            raise ConfigError(f"{self.workers} workers can't share the gateway_public_url {url}", hint=hint)
+        if "{port}" in url and not self.gateway_port:
+            raise ConfigError("gateway_public_url has {port}, but gateway_port is not set", hint="give the first port")
 
     @property
     def image(self) -> RuntimeImage | None:

@@ -122,9 +122,11 @@ class RolloutConfig:
     def for_worker(self, number: int, count: int, agent: str, host: str) -> VerlSettings:
         """One worker's settings: its share of the limits, and its own gateway, on its node's address for AWS."""
         settings = self.settings
-        default_host = settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
-        port = settings.gateway_port + number if settings.gateway_port else 0
-        url = settings.gateway_url and settings.gateway_url.replace("{port}", str(port)).replace("{host}", host)
+        given = settings.gateway_public_url
+        default_host = given is None and settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
+        ports = max(1, settings.gateway_workers)
+        port = settings.gateway_port + number * ports if settings.gateway_port else 0
+        url = given and given.replace("{port}", str(port)).replace("{host}", host)
         return replace(
             settings,
             agent=agent,
@@ -133,7 +135,7 @@ class RolloutConfig:
             tps_limit=settings.tps_limit / count,
             gateway_host=host if default_host and _on_aws(settings) else settings.gateway_host,
             gateway_port=port,
-            gateway_url=url,
+            gateway_public_url=url,
         )
 
 

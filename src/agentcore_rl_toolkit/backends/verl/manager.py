@@ -25,7 +25,6 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from ...client import RolloutClient
-from ...gateway.gateway import Gateway
 from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
 from ...rollout.run_folder import RunWriter
 from ...types import Status
@@ -129,7 +128,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             server=self.config.actor_rollout_ref.rollout.name,
             stop_ids=[] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id],
         )
-        gateway = Gateway(self._engine, tokenizer=self.tokenizer, routes=self._routes, **settings.gateway)
+        gateway = settings.open_gateway(self._engine, self.tokenizer, routes=self._routes)
         self._open = stack = AsyncExitStack()
         await stack.enter_async_context(gateway)
         client: RolloutClient = await asyncio.to_thread(settings.client().__enter__)

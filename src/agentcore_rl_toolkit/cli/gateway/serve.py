@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import socket
 import sys
 from collections.abc import Awaitable
@@ -20,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ...gateway.remote.worker_process import WorkerProcess, announce_listening
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
-from .worker_process import WorkerProcess, announce_listening
 
 HELP = "serve a model to agents"
 EXAMPLES = (
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="KIND=WHERE",
         help="sample with vllm=URL, vllm-generate=URL (over its token interface), sglang=URL, transformers=PATH, "
-        "tinker=MODEL or tinker=tinker://…; several are replicas",
+        "tinker=MODEL or tinker=tinker://…, or `trainer`: engines of training runs that connect; several are replicas",
     )
     parser.add_argument("--tokenizer", required=True, help="the model's tokenizer: a folder, a hub id, or `tiny`")
     parser.add_argument(
@@ -80,12 +81,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, default=1, help="share the sessions among processes on successive ports (default: 1)"
     )
+    parser.add_argument("--no-images", action="store_true", help="show the model placeholders instead of images")
+    parser.add_argument("--tokenizer-name", help=argparse.SUPPRESS)  # what a saved copy was loaded by
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--worker-url", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)  # bound by the process that started this worker
 
 
 def run(args: argparse.Namespace) -> int:
-    _check(args)
-    check_port(args.host, args.port + args.worker)
+    if args.socket is None:
+        _check(args)
+        check_port(args.host, args.port + args.worker)
     from ...gateway.gateway import ADMIN_KEY, new_loop
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -134,7 +140,8 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     server = _build_server(args, admin_key)  # takes seconds; Ctrl-C still ends the process at once
     stop = asyncio.Event()
     stop_on_signals(stop)
-    if args.worker:  # ends with the first worker
+    has_parent = args.socket is not None
+    if args.worker or has_parent:  # ends with the process that started it
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     others: list[WorkerProcess] = []
     try:
@@ -143,19 +150,26 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        if not args.worker and not stop.is_set():
-            others = [WorkerProcess(number, args.port + number) for number in range(1, args.workers)]
+        if not args.worker and not has_parent and not stop.is_set():
+            others = [_start_worker(number) for number in range(1, args.workers)]
             await wait_unless(stop, asyncio.gather(*(other.listening for other in others)))
-        if args.worker and not stop.is_set():
+        if (args.worker or has_parent) and not stop.is_set():
             announce_listening()
         elif not stop.is_set():
             _announce(server)
         await stop.wait()
-        if not args.worker:
+        if not args.worker and not has_parent:
             say("ending: calls in flight have 5 seconds")
     finally:
         await asyncio.gather(server.close(), *(other.close() for other in others), return_exceptions=True)
+        if has_parent and args.log:  # nobody will ask for these sessions again
+            shutil.rmtree(_log_folder(args), ignore_errors=True)
     return 0
+
+
+def _start_worker(number: int) -> WorkerProcess:
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
+    return WorkerProcess(f"worker {number}", command)
 
 
 async def wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
@@ -185,6 +199,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     from ...gateway.render.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(args.tokenizer)
+    tokenizer.name_or_path = args.tokenizer_name or tokenizer.name_or_path
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _open_log(args)
     limits = GatewayLimits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
@@ -196,11 +211,15 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
         limits=limits,
         routes=args.routes,
         side_calls=read_pairs("--side-calls", args.side_calls),
+        images=not args.no_images,
     )
     core.gate.recall()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     kind = {"make_app": args.make_app} if getattr(args, "make_app", None) else {}
-    return Server(core, admin_key=admin_key, **where, worker=args.worker, workers=args.workers, **kind)
+    where |= {"worker": args.worker, "workers": args.workers, "worker_urls": args.worker_url}
+    if args.socket is not None:
+        where["listens"] = socket.socket(fileno=args.socket)
+    return Server(core, admin_key=admin_key, **where, **kind)
 
 
 def _open_log(args: argparse.Namespace) -> Any:
@@ -216,8 +235,11 @@ def _open_log(args: argparse.Namespace) -> Any:
     if args.workers > 1:
         for number in range(args.workers):
             (folder / f"worker-{number}").mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder /= f"worker-{args.worker}"
-    return Log(folder, max_bytes=int(args.log_gb * (1 << 30)) // args.workers)
+    return Log(_log_folder(args), max_bytes=int(args.log_gb * (1 << 30)) // args.workers)
+
+
+def _log_folder(args: argparse.Namespace) -> Path:
+    return Path(args.log) / f"worker-{args.worker}" if args.workers > 1 else Path(args.log)
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""`--model` of `rollout` and `eval`: the rollouts of a data set, with a checkpoint behind a gateway in this process."""
+"""`--model` and `--gateway-url` of `rollout` and `eval`: the rollouts of a data set behind a gateway.
+
+`--model` loads a checkpoint in this process. The gateway is in this process too, in processes of its own (`--gateway
+workers=2`), or elsewhere (`--gateway-url`); the last one may sample from an engine of its own instead.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,28 @@ from typing import TYPE_CHECKING, Any
 from ...client.batch import BatchItem
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
-from ..flags import sandboxed_agent, say
+from ..flags import read_pairs, sandboxed_agent, say
 from ..terminal.progress import progress
 
 if TYPE_CHECKING:
+    from ...gateway.gateway import Gateway
+    from ...gateway.remote.gateway_client import GatewayClient
     from ...rollout import Rollout
 
-_NOT_WITH_MODEL = ("base_url", "model_id", "resume", "rerun_failures", "hedge_after", "compare", "set")
+_NOT_WITH_MODEL = ("base_url", "resume", "rerun_failures", "hedge_after", "compare", "set")
 
 
 def refuse_other_policies(args: argparse.Namespace) -> None:
     """Refuse flags that name another policy, or that only the client's batches have."""
-    for name in _NOT_WITH_MODEL:
+    chosen = "--model" if getattr(args, "model", None) else "--gateway-url"
+    for name in _NOT_WITH_MODEL + (("model_id",) if chosen == "--model" else ()):
         if getattr(args, name, None):
-            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --model")
+            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with {chosen}")
 
 
 def run_with_model(
     args: argparse.Namespace,
-    model: str,
+    model: str | None,
     exp_id: str,
     rows: list[dict[str, Any]],
     each: Callable[[BatchItem], object],
@@ -39,7 +46,6 @@ def run_with_model(
     """Run the rows with one model, calling `each` with every rollout that counts."""
     try:
         from ...client import RolloutClient
-        from ...gateway.gateway import Gateway
         from ...rollout import UNALTERED, Action, RolloutOptions, RolloutRunner
     except ImportError as error:
         hint = "pip install 'agentcore-rl-toolkit[local,transformers]'"
@@ -52,12 +58,14 @@ def run_with_model(
         max_failures=sys.maxsize,  # a model that always fails is a finding
         enforced={**UNALTERED, "temperature": args.temperature},
         context_limit=args.context_limit,
+        model=args.model_id,
         keep_dropped=True,
     )
-    say(f"{model}: loading {resolve_model(model)}")
+    if model is not None:
+        say(f"{model}: loading {resolve_model(model)}")
     with (
         _kept_rollouts(args, model) as keep,
-        Gateway(f"transformers={model}", tokenizer=model) as gateway,
+        _open_gateway(args, model) as gateway,
         RolloutClient(
             sandboxed_agent(args),
             args.store,
@@ -83,7 +91,7 @@ def run_with_model(
 
 
 @contextmanager
-def _kept_rollouts(args: argparse.Namespace, model: str) -> Iterator[Callable[[Rollout], object]]:
+def _kept_rollouts(args: argparse.Namespace, model: str | None) -> Iterator[Callable[[Rollout], object]]:
     """Writes rollouts to the run folder that `--rollouts` names, if it names one."""
     folder = getattr(args, "rollouts", None)
     if folder is None:
@@ -97,6 +105,21 @@ def _kept_rollouts(args: argparse.Namespace, model: str) -> Iterator[Callable[[R
         known = {name: getattr(args, name) for name in ("agent", "data", "n", "temperature")}
         run.describe(kind="rollout", model=model, started=time.time(), **known)
         yield part.write
+
+
+def _open_gateway(args: argparse.Namespace, model: str | None) -> Gateway | GatewayClient:
+    """The gateway that the flags describe; with a model, it samples from this process."""
+    from ...backends.settings import RolloutSettings
+    from ...engine import open_engine
+    from ...gateway.remote.gateway_client import GatewayClient
+    from ...gateway.render.tokenizer import load_tokenizer
+
+    if model is None:
+        return GatewayClient(args.gateway_url)
+    given = read_pairs("--gateway", args.gateway)
+    where = RolloutSettings(gateway=given, gateway_url=args.gateway_url, output=args.store)
+    tokenizer = load_tokenizer(model)
+    return where.open_gateway(open_engine(f"transformers={model}", tokenizer=tokenizer.full), tokenizer)
 
 
 def _item(rollout: Rollout, index: int) -> BatchItem:

@@ -74,6 +74,12 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
     parser.add_argument("--base-url", help=help)
     parser.add_argument("--model-id", help="ask for the policy by this name (default: $MODEL_ID)")
+    help = (
+        "use the gateway at this address, with AGENTCORE_RL_ADMIN_KEY: its own engine, or with --model this process's"
+    )
+    parser.add_argument("--gateway-url", help=help)
+    help = "with --model: run the gateway in processes of its own, as in workers=2 (default: in this process)"
+    parser.add_argument("--gateway", action="append", default=[], metavar="NAME=VALUE", help=help)
     help = "add a field to each payload's _rollout; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
     help = "with --model: sample at this temperature (default: 1)"
@@ -93,9 +99,11 @@ def run(args: argparse.Namespace) -> int:
 
 def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
     """Run the data set with the policy of the command line; returns how many lines and rollouts failed."""
-    if not getattr(args, "model", None):
+    if not getattr(args, "model", None) and not args.gateway_url:
+        if args.gateway:
+            raise ConfigError("--gateway has no effect without --model", hint="--model CHECKPOINT")
         if args.agent_protocol != "agentcore":
-            hint = "--model starts one: a folder, a hub id, or tiny"
+            hint = "--model starts one: a folder, a hub id, or tiny; --gateway-url names one"
             raise ConfigError("--agent-protocol sagemaker needs a gateway to report to", hint=hint)
         if getattr(args, "rollouts", None):
             raise ConfigError("--rollouts needs --model: only a model behind this package's gateway has exact tokens")
@@ -108,7 +116,7 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
         failed += not item.success
         each(item)
 
-    run_with_model(args, args.model, args.exp_id, rows, count)
+    run_with_model(args, getattr(args, "model", None) or None, args.exp_id, rows, count)
     return failed
 
 

@@ -20,6 +20,7 @@ METAVARS = {
     "--data": "DATA",
     "--eval-data": "DATA",
     "--exp-id": "ID",
+    "--gateway-public-url": "URL",
     "--gateway-url": "URL",
     "--host": "ADDRESS",
     "--gateway-host": "ADDRESS",

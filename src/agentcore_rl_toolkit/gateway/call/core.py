@@ -104,6 +104,10 @@ class Core:
         """Get the engine ready. An engine that can't be reached yet is asked again with the first call."""
         await self.engine.start()
         await self.gate.start()
+        await self.refresh_info()
+
+    async def refresh_info(self) -> None:
+        """Ask the engine again what it serves."""
         with contextlib.suppress(EngineError):
             self.info = await self.engine.info()
 

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +21,7 @@ from aiohttp import web
 from xxhash import xxh3_128
 
 from ...common.socket_owner import is_own_process
+from ...engine.channel.channel_engine import ChannelEngine
 from ...errors import EngineError, GatewayFault
 from ..base import METRIC
 from ..call.choice import engine_fault
@@ -28,6 +29,7 @@ from ..call.core import Core
 from ..record.session import Session, read_settings
 from ..record.trajectory import Trajectories
 from ..remote.batch_operations import BatchOperations
+from ..remote.engine_link import accept_engine
 from ..wire.base import Wire, WireRequest
 from ..wire.fields import parse
 from ..wire.json_body import dump, read_json
@@ -67,6 +69,8 @@ class App:
         self._trusts_own_user = trusts_own_user
         self._admin_key = admin_key.encode()
         self._url = url
+        self.worker_urls: Sequence[str] = ()
+        """The addresses of all workers, if there are several."""
         self._queries = ModelQueries(core)
         self._reports = JobReports(core)
         plain: dict[str, Handler] = {
@@ -80,6 +84,7 @@ class App:
             "drain": self._drain,
             "setWeightVersion": self._set_weights,
             "readAbilities": self._read_abilities,
+            "connectEngine": self._connect_engine,
             **BatchOperations(core, self.urls).handlers(),
         }
         of_session: dict[str, SessionHandler] = {
@@ -311,7 +316,11 @@ class App:
         core = self.core
         abilities = msgspec.to_builtins(core.abilities)
         shown = {"images": core.renderer.eyes is not None, "routes": core.routes, "models": core.info.models}
-        return _json(dump(abilities | shown))
+        engine = {"wants_engine": isinstance(core.engine, ChannelEngine), "workers": list(self.worker_urls)}
+        return _json(dump(abilities | shown | engine))
+
+    async def _connect_engine(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await accept_engine(request, self.core.engine, self.core.refresh_info)
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         lines = [f"{METRIC}{name} {value}" for name, value in self.core.metrics().items()]

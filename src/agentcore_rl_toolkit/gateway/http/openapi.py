@@ -111,9 +111,14 @@ _CONVERSE = _object("output", "stopReason", "usage", "metrics")
 _GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
 _PACKED = (_JSON, "application/msgpack")
 _ABILITIES = _object(
-    *("line", "problems", "blind", "images", "routes", "models"),
+    *("line", "problems", "blind", "images", "routes", "models", "wants_engine", "workers"),
     images={"type": "boolean", "description": "whether the model is shown images"},
     routes={"type": "boolean", "description": "whether the engine is asked for expert routes"},
+    wants_engine={
+        "type": "boolean",
+        "description": "whether it samples from engines that connect (`--engine trainer`)",
+    },
+    workers={"type": "array", "description": "the addresses of all workers, if there are several"},
 )
 _STREAMED = (_JSON, _EVENTS)
 _FRAMES = (CONTENT_TYPE,)
@@ -164,6 +169,7 @@ OPERATIONS = (
     _post("/drain", "drain", "Wait until nothing is being sampled", _HEALTH),
     _put("/weights", "setWeightVersion", "Name the weights that are sampled from now on", _HEALTH, WeightsRequest),
     _get("/abilities", "readAbilities", "The renderer, and what it can bridge and show", _ABILITIES),
+    _get("/engine", "connectEngine", "Connect the engine of a trainer, with a WebSocket", _ANY),
     _batch("open", "openSessions", "Open up to 256 sessions; repeating it opens none twice", OpenBatchRequest),
     _batch("fold", "foldSessions", "Training rows of up to 256 sessions, in packed arrays", BatchRequest),
     _batch("delete", "deleteSessions", "Close up to 256 sessions and forget their turns", BatchRequest),

@@ -21,12 +21,17 @@ import aiohttp
 import msgspec
 import orjson
 
+from ...common.http_guard import is_loopback, reachable_host
 from ...common.private_loop import PrivateLoop
+from ...engine.base import Engine
+from ...engine.channel.engine_service import EngineService
+from ...engine.remote.server import ServerEngine
 from ...errors import ConfigError, GatewayFault
 from ..base import ADMIN_KEY, METRIC
 from ..record.trajectory import Trajectories
 from ..render.capabilities import Abilities
 from .call_batches import BatchedCall, CallBatches, Patience, unreachable
+from .engine_link import keep_connected
 from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
 
 _LARGEST_ANSWER = 64 << 20
@@ -44,10 +49,13 @@ class GatewayClient:
         *,
         admin_key: str | None = None,
         patience: float = 300.0,
+        engine: Engine | None = None,
         images: bool = True,
         routes: bool = False,
     ) -> None:
-        """`patience` is how many seconds a gateway that is away is waited for, each time.
+        """With an `engine` of this process, a gateway that was started with `--engine trainer` samples from it.
+
+        `patience` is how many seconds a gateway that is away is waited for, each time.
 
         Without `images`, a gateway that shows images is refused: for trainers that can't train on them. With `routes`,
         so is one that records no expert routes.
@@ -60,7 +68,8 @@ class GatewayClient:
             raise ConfigError(f"the gateway at {url} needs its admin key", hint=f"set {ADMIN_KEY}")
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"}
-        self._images, self._routes = images, routes
+        self._engine, self._images, self._routes = engine, images, routes
+        self._links: list[asyncio.Task[None]] = []
         self._loop = PrivateLoop("gateway client")
         self._patience = Patience(self._url, patience)
         self._http: aiohttp.ClientSession | None = None
@@ -182,9 +191,49 @@ class GatewayClient:
                 f"the gateway at {self._url} does not record expert routes", hint="start it with --routes"
             )
         self._abilities = Abilities(told["line"], told["problems"], told["blind"])
+        if self._engine is not None:
+            told = await self._offer(self._engine, told)
         self._model = next(iter(told["models"]), None)
 
+    async def _offer(self, engine: Engine, told: dict[str, Any]) -> dict[str, Any]:
+        """Connect the engine to every process of the gateway; gives what the gateway says then."""
+        assert self._http is not None
+        if not told["wants_engine"]:
+            if isinstance(engine, ServerEngine):
+                return told
+            raise ConfigError(
+                f"the policy is in this process, and the gateway at {self._url} samples from an engine of its own",
+                hint="start it with --engine trainer",
+            )
+        await engine.start()
+        service, urls = EngineService(engine), [self._seen(url) for url in told["workers"]] or [self._url]
+        opened = [asyncio.Event() for _ in urls]
+        for url, event in zip(urls, opened, strict=True):
+            self._links.append(asyncio.ensure_future(keep_connected(self._http, url, service, event.set)))
+        try:
+            async with asyncio.timeout(self._patience.seconds):
+                await asyncio.gather(*(event.wait() for event in opened))
+                while not told["models"]:
+                    await asyncio.sleep(0.02)
+                    told = orjson.loads(await self.ask("GET", "/abilities"))
+        except TimeoutError:
+            missing = [url for url, event in zip(urls, opened, strict=True) if not event.is_set()]
+            raise ConfigError(f"the engine can't be connected to {', '.join(missing) or self._url}") from None
+        return told
+
+    def _seen(self, url: str) -> str:
+        """A worker's address as it is from here: a gateway on another machine may know only its own loopback."""
+        ours, theirs = urlsplit(self._url), urlsplit(url)
+        if not is_loopback(theirs.hostname or ""):
+            return url
+        return f"{ours.scheme}://{reachable_host(ours.hostname or '')}:{theirs.port}"
+
     async def _disconnect(self) -> None:
+        for task in self._links:
+            task.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+        if self._links and self._engine is not None:
+            await self._engine.close()
         if self._http is not None:
             await self._http.close()
 

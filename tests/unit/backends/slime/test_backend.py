@@ -50,7 +50,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "model_dir": str(tmp_path / "model"),
         "data_path": str(tmp_path / "rows.jsonl"),
         "model_type": "qwen2.5-0.5B",
-        "gateway_url": "http://10.0.0.7:9000",
+        "gateway_public_url": "http://10.0.0.7:9000",
         "gateway_host": "0.0.0.0",
         "gateway_port": 9000,
         "rows_per_step": 8,
@@ -108,7 +108,11 @@ def test_a_plan(told: dict[str, Any], tmp_path: Path) -> None:
     assert path == flags["--custom-config-path"]
     section = yaml.safe_load(plan.files[path])["agentcore"]
     assert section["agent"] == ARN
-    assert (section["store"], section["exp_id"], section["gateway_url"]) == ("my-bucket", "exp-1", told["gateway_url"])
+    assert (section["store"], section["exp_id"], section["gateway_public_url"]) == (
+        "my-bucket",
+        "exp-1",
+        told["gateway_public_url"],
+    )
     assert section["output"] == str(run)
     assert "sqs_url" not in section
     read = SlimeSettings.from_mapping(section)
@@ -206,7 +210,7 @@ def test_turn_credit_is_a_hook_in_slimes_trainer(told: dict[str, Any], tmp_path:
         ({"slime_dir": "."}, "is not a checkout of slime"),
         ({"model_dir": "nowhere"}, "nowhere/config.json can't be read"),
         ({"data_path": "nowhere.jsonl"}, "can't be read"),
-        ({"gateway_url": None}, "can't reach a gateway"),
+        ({"gateway_public_url": None}, "can't reach a gateway"),
         ({"s3_bucket": None}, "can't store results"),
         ({"rows_per_step": 9}, "has 8 rows"),
         ({"plug": "hook"}, "plug must be one of rollout, generate"),

@@ -133,8 +133,8 @@ def test_training_without_verl_says_what_to_install(settings: dict[str, Any]) ->
         ({"engine": "hf"}, "engine must be one of vllm, sglang, trtllm"),
         ({"max_batch_tokens": 100}, "verl can't keep max_batch_tokens"),
         ({"gpus": 0}, "gpus must be at least 1"),
-        ({"workers": 2, "gateway_url": "http://a:80"}, "2 workers can't share the gateway_url"),
-        ({"gateway_url": "http://a:{port}"}, "gateway_port is not set"),
+        ({"workers": 2, "gateway_public_url": "http://a:80"}, "2 workers can't share the gateway_public_url"),
+        ({"gateway_public_url": "http://a:{port}"}, "gateway_port is not set"),
     ],
 )
 def test_what_can_not_work_is_refused(settings: dict[str, Any], changes: dict[str, Any], problem: str) -> None:
@@ -146,11 +146,16 @@ def test_what_can_not_work_is_refused(settings: dict[str, Any], changes: dict[st
 
 
 def test_a_plan_with_an_image_asks_nobody(settings: dict[str, Any]) -> None:
-    aws = settings | {"agent": "math_agent", "container_uri": IMAGE, "store": "bucket", "gateway_url": "http://gw:80"}
+    aws = settings | {
+        "agent": "math_agent",
+        "container_uri": IMAGE,
+        "store": "bucket",
+        "gateway_public_url": "http://gw:80",
+    }
     plan = BACKEND.plan(VerlSettings(**aws))
     assert plan.notes[0] == f"agent: the runtime math_agent, created or updated from {IMAGE} when verl starts"
     with pytest.raises(ConfigError, match="can't reach a gateway"):
-        BACKEND.plan(VerlSettings(**aws | {"gateway_url": None}))
+        BACKEND.plan(VerlSettings(**aws | {"gateway_public_url": None}))
     with pytest.raises(ConfigError, match="is not an image in ECR"):
         BACKEND.plan(VerlSettings(**aws | {"container_uri": "math:dev"}))
     with pytest.raises(ConfigError, match="which needs a name"):

@@ -1,0 +1,138 @@
+"""A gateway in processes beside the one that has the engine: they end with it, and a killed one costs nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.remote.gateway_client import GatewayClient
+from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcesses
+from agentcore_rl_toolkit.rollout import run_rollouts
+from support.agent import PROLOGUE
+from support.gateway import gateway, gateway_tokenizer, ids, until
+from support.process import clean_env
+
+TURNS = 6
+AGENT = (
+    PROLOGUE
+    + f"""
+import openai
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    settings, messages = payload["_rollout"], []
+    with openai.OpenAI(base_url=settings["base_url"], api_key="EMPTY") as model:
+        for number in range({TURNS}):
+            messages.append({{"role": "user", "content": f"{{payload['prompt']}}, turn {{number}}"}})
+            reply = model.chat.completions.create(model=settings["model_id"], messages=messages)
+            messages.append({{"role": "assistant", "content": reply.choices[0].message.content}})
+    return {{"rewards": 1.0}}
+"""
+)
+
+
+def test_a_run_survives_the_death_of_every_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "rl_app.py").write_text(AGENT)
+    asked = threading.Semaphore(0)
+
+    def answer(request: SampleRequest) -> list[int]:
+        asked.release()
+        return ids("Yes.")
+
+    def kill() -> None:
+        for _ in range(8):  # some rollouts are in the middle
+            asked.acquire()
+        for pid in running.pids:
+            os.kill(pid, signal.SIGKILL)
+
+    engine, rows = ScriptedEngine(answer, weight_version="3"), [{"prompt": name} for name in ("one", "two", "three")]
+    with (
+        caplog.at_level(logging.WARNING),
+        GatewayProcesses(engine, gateway_tokenizer(), workers=2, folder=tmp_path) as running,
+        RolloutClient(tmp_path / "rl_app.py", tmp_path / "results", "exp") as client,
+    ):
+        before = set(running.pids)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        groups = list(run_rollouts(rows, 2, client=client, gateway=running, keep_dropped=True))
+        killer.join()
+        assert before.isdisjoint(running.pids)
+        left = running.metrics()["sessions_open"]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert [len(group.rollouts) for group in groups] == [2, 2, 2]
+    assert all(not group.others for group in groups), "a rollout ran again"
+    for rollout in rollouts:
+        (row,) = rollout.rows
+        assert rollout.trained
+        assert rollout.fidelity is not None
+        assert row.trained == TURNS * len(ids("Yes.")), rollout.fidelity
+        assert {version for version, _, _ in row.versions} == {"3"}
+    assert left == 0
+    assert sum("ended with -9; starting it again" in record.message for record in caplog.records) == 2
+    assert not list(tmp_path.glob("gateway-*"))
+
+
+TRAINER = """
+import json, sys, time
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcesses
+sys.path.insert(0, "tests")
+from support.gateway import gateway_tokenizer
+
+with GatewayProcesses(ScriptedEngine([]), gateway_tokenizer(), workers=2, folder=sys.argv[1]) as running:
+    print(json.dumps(running.pids), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_killed_trainer(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TRAINER, str(tmp_path)]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_env())
+    try:
+        assert trainer.stdout is not None
+        pids = json.loads(trainer.stdout.readline())
+        assert len(pids) == 2
+    finally:
+        trainer.kill()
+        trainer.communicate()
+    until(lambda: not any(is_running(pid) for pid in pids))
+    assert not list(tmp_path.glob("gateway-*/log/*")), "their logs hold session keys that nobody needs"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_engine_of_this_process_needs_a_gateway_that_waits_for_one() -> None:
+    with gateway(ScriptedEngine([])) as served:
+        reached = GatewayClient(served.url, admin_key=served.admin_key, engine=ScriptedEngine([]))
+        with pytest.raises(ConfigError, match="start it with --engine trainer"), reached:
+            pass
+        with (
+            pytest.raises(ConfigError, match="can't be used: this operation needs"),
+            GatewayClient(served.url, admin_key="another"),
+        ):
+            pass
+
+
+def test_a_gateway_that_never_answers_is_given_up() -> None:
+    with (
+        pytest.raises(ConfigError, match="did not answer"),
+        GatewayClient("http://127.0.0.1:9", admin_key="x", patience=0.3),
+    ):
+        pass
