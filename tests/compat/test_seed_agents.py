@@ -188,10 +188,12 @@ def test_agents_that_run_at_the_same_time_keep_their_own_messages() -> None:
 def test_the_argument_wins_over_the_config_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BASE_URL", raising=False)
     monkeypatch.delenv("MODEL_ID", raising=False)
+    monkeypatch.delenv("MODEL_API_KEY", raising=False)
     plain = StrandsAgentCoreRLApp()
     configured = StrandsAgentCoreRLApp(config=AgentCoreConfig(base_url="http://config/v1", model_id="config"))
     monkeypatch.setenv("BASE_URL", "http://env/v1")  # after construction: it is read when the model is made
     monkeypatch.setenv("MODEL_ID", "env")
+    monkeypatch.setenv("MODEL_API_KEY", "env-key")
     for app, kwargs, base_url, model_id in (
         (plain, {}, "http://env/v1", "env"),
         (configured, {}, "http://config/v1", "config"),
@@ -199,5 +201,6 @@ def test_the_argument_wins_over_the_config_over_the_environment(monkeypatch: pyt
         (configured, {"model_id": "given", "client_args": {"base_url": "http://given/v1"}}, "http://given/v1", "given"),
     ):
         model = app.create_openai_compatible_model(params={"temperature": 0.5}, **kwargs)
-        assert model.client_args == {"api_key": "EMPTY", "base_url": base_url} | kwargs.get("client_args", {})
+        key = "env-key" if base_url == "http://env/v1" else "EMPTY"  # a key goes to the endpoint it was set with
+        assert model.client_args == {"api_key": key, "base_url": base_url} | kwargs.get("client_args", {})
         assert model.get_config() == {"model_id": model_id, "params": {"temperature": 0.5}}

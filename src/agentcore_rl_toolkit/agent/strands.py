@@ -33,14 +33,18 @@ class StrandsAgentCoreRLApp(AgentCoreRLApp):
     """`AgentCoreRLApp` that also makes the Strands model of the policy."""
 
     def create_openai_compatible_model(self, **kwargs: Any) -> OpenAIModel:
-        """An `OpenAIModel` for the endpoint `BASE_URL` and the model `MODEL_ID`.
+        """An `OpenAIModel` for the endpoint `BASE_URL`, with the key `MODEL_API_KEY`, and the model `MODEL_ID`.
 
         Keyword arguments go to `OpenAIModel` and win over the environment.
         """
         config = AgentCoreConfig.load()
         model_id = kwargs.pop("model_id", None) or self.config.model_id or config.model_id
-        client_args = {"api_key": "EMPTY", "base_url": self.config.base_url or config.base_url}
-        client_args.update(kwargs.pop("client_args", None) or {})
+        endpoint = self.config if self.config.base_url else config
+        client_args = {"api_key": endpoint.model_api_key or "EMPTY", "base_url": endpoint.base_url}
+        given = kwargs.pop("client_args", None) or {}
+        if given.get("base_url"):
+            client_args["api_key"] = "EMPTY"  # the key is for the configured endpoint only
+        client_args |= given
         missing = [n for n, v in (("BASE_URL", client_args["base_url"]), ("MODEL_ID", model_id)) if not v]
         if missing:
             raise ConfigError(

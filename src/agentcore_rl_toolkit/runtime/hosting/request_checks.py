@@ -107,12 +107,14 @@ def _invalid(message: str, *, hint: str | None = None) -> RuntimeFault:
 
 
 def model_variables(request: Mapping[str, Any]) -> dict[str, str]:
-    """The model of a rollout, as variables for an agent that reads them when it is imported.
+    """The model of a rollout, as variables for an agent that reads them when it is imported. A key of production stays
+    away from it.
 
     >>> model_variables({"_rollout": {"base_url": "http://gw/sessions/s.k/v1"}})
-    {'BASE_URL': 'http://gw/sessions/s.k/v1', 'MODEL_ID': 'policy'}
+    {'BASE_URL': 'http://gw/sessions/s.k/v1', 'MODEL_ID': 'policy', 'MODEL_API_KEY': 'EMPTY'}
     """
     settings = request.get("_rollout") or {}
     if not settings.get("base_url"):
         return {}
-    return dict(zip(MODEL_VARIABLES, (settings["base_url"], settings.get("model_id") or "policy"), strict=True))
+    url, model = settings["base_url"], settings.get("model_id") or "policy"
+    return {"BASE_URL": url, "MODEL_ID": model, "MODEL_API_KEY": "EMPTY"}
