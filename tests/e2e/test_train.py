@@ -43,6 +43,8 @@ def invoke_agent(payload):
         raise ValueError("broken on purpose")
     if payload["do"] == "sleep":
         time.sleep(300)
+    if payload["do"] == "nap":
+        time.sleep(3)
     if payload["do"] == "forget":
         return {"response": said}
     if payload["do"] == "count":
@@ -78,7 +80,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder / "model")
     (folder / "agent").mkdir()
     (folder / "agent" / "rl_app.py").write_text(AGENT)
-    for do in ("vary", "same", "raise", "sleep", "forget", "count"):
+    for do in ("vary", "same", "raise", "sleep", "nap", "forget", "count"):
         rows = [json.dumps({"prompt": f"row {n}", "do": do}) for n in range(4)]
         (folder / f"{do}.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]) + "\n")
     return folder
@@ -212,10 +214,10 @@ def test_a_run_is_not_written_over(parts: Path, cut_off: Path) -> None:
 def interrupt() -> Iterator[Any]:
     threads = []
 
-    def when(condition: Any) -> None:
+    def when(condition: Any, number: int = signal.SIGINT) -> None:
         def wait() -> None:
             eventually(condition, 60)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
 
         threads.append(threading.Thread(target=wait))
         threads[-1].start()
@@ -225,18 +227,33 @@ def interrupt() -> Iterator[Any]:
         thread.join()
 
 
-def test_ctrl_c_ends_with_a_checkpoint(
-    parts: Path, tmp_path: Path, interrupt: Any, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_end_with_a_checkpoint(
+    parts: Path, tmp_path: Path, interrupt: Any, capsys: pytest.CaptureFixture[str], number: int, code: int
 ) -> None:
     output = tmp_path / "run"
     given = settings(parts, output, steps=400, save_every=400)
-    interrupt(lambda: len(steps(output)) >= 2)
-    assert main(options(given)) == 130
+    interrupt(lambda: len(steps(output)) >= 2, number)
+    assert main(options(given)) == code
     summary = json.loads((output / "summary.json").read_text())
     assert summary["interrupted"] is True
     assert summary["steps"] >= 2
     assert summary["checkpoint"] == str(output / "checkpoints" / f"checkpoint-{summary['steps']}")
     assert "interrupted; saving a checkpoint" in capsys.readouterr().err
+
+
+def test_a_run_whose_last_evaluation_is_interrupted_is_whole_and_has_no_after(
+    parts: Path, tmp_path: Path, interrupt: Any
+) -> None:
+    output, held_out = tmp_path / "run", tmp_path / "held_out.jsonl"
+    held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
+    given = settings(parts, output, eval_data=str(held_out))
+    interrupt(lambda: list((output / "evaluations").glob("*step-000002*")))  # it has begun, and its row naps
+    assert main(options(given)) == 130
+    summary = json.loads((output / "summary.json").read_text())
+    assert (summary["interrupted"], summary["steps"], summary.get("after")) == (True, 2, None)
+    assert summary["before"] is not None
+    assert summary["checkpoint"] == str(output / "checkpoints/checkpoint-2")
 
 
 def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Path, tmp_path: Path) -> None:

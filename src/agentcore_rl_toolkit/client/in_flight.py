@@ -23,7 +23,7 @@ from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..runtime.job_agent import JobAgentRuntime
 from ..runtime.local.sandbox_hints import refusal_hint
-from ..store import open_store
+from ..store import absolute_store, open_store
 from ..store.base import bucket_folder, buckets_folder
 from ..types import RolloutId, Status
 from .delivery import Delivery
@@ -100,7 +100,8 @@ class ClientCore:
     ) -> None:
         RolloutId(exp_id, "check", "check")
         self._target, self.exp_id = target, exp_id
-        self._store_name = _absolute(store)
+        self._store_name = absolute_store(store)
+        open_store(self._store_name).close()  # raises if the name is wrong
         self._settings = rollout_settings
         if agent_protocol not in AGENT_PROTOCOLS:
             raise ConfigError(f"agent_protocol {agent_protocol!r}: it is one of {', '.join(AGENT_PROTOCOLS)}")
@@ -315,14 +316,6 @@ class ClientCore:
             await self._calls.stop(session_id)
         finally:
             self._live.pop(session_id, None)
-
-
-def _absolute(store: str) -> str:
-    """A relative folder as an absolute one: the session has another working directory."""
-    if isinstance(store, str) and (store.startswith((".", "~")) or os.path.isdir(store)):
-        return os.path.abspath(os.path.expanduser(store))
-    open_store(store).close()  # raises if the name is wrong
-    return store
 
 
 def _check_answer(body: bytes, key: str) -> None:

@@ -4,6 +4,6 @@ In: a document and its key. Out: documents, keys, and announcements of new keys.
 and never reads one: results are JSON for `agent/result.py`, bytes here. Imports: the top-level modules only.
 """
 
-from .base import Store, open_store
+from .base import Store, absolute_store, open_store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Store", "absolute_store", "open_store"]

@@ -91,6 +91,22 @@ def open_store(
     return S3Store(bucket, prefix.strip("/"), queue=sqs_url, environ=environ, s3_environ=s3_environ)
 
 
+def absolute_store(url: str) -> str:
+    """The store's name, with a relative folder as an absolute one, because other processes have other working
+    directories. A folder exists, begins with `.` or `~`, or has a slash that no scheme explains.
+
+    >>> absolute_store("s3://bucket/prefix"), absolute_store("bucket")
+    ('s3://bucket/prefix', 'bucket')
+    >>> absolute_store("runs/switch") == os.path.abspath("runs/switch")
+    True
+    """
+    if not isinstance(url, str) or "://" in url:
+        return url
+    if url.startswith((".", "~")) or "/" in url or os.path.isdir(url):
+        return os.path.abspath(os.path.expanduser(url))
+    return url
+
+
 def directory_of(url: str) -> str | None:
     """The directory that a store's name means, None if it means a bucket."""
     if not url.startswith("file:"):

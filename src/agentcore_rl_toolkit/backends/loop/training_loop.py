@@ -122,7 +122,7 @@ class TrainingLoop:
             interrupted = self._train(train, save)
             if not interrupted:
                 save()
-                self.evaluate(self._version(), "after")
+                interrupted = self._evaluate_after()
             return self._finish(interrupted=interrupted, decode=tokenizer.decode)
 
     def _open_gateway(self, engine: Engine, tokenizer: Any) -> Gateway | GatewayClient:
@@ -247,6 +247,15 @@ class TrainingLoop:
                 with contextlib.suppress(AgentCoreRLError):  # the first error is the one to report
                     save()
             raise
+        return False
+
+    def _evaluate_after(self) -> bool:
+        """Evaluate the trained weights; True if Ctrl-C ended it. The summary then has no "after"."""
+        try:
+            self.evaluate(self._version(), "after")
+        except KeyboardInterrupt:
+            self.report.say("interrupted; the checkpoint is saved, and not evaluated")
+            return True
         return False
 
     def _finish(self, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 from ...agent.result import Result, read_result
 from ...common.text_table import format_table
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable, RewardInvalid
-from ...store import Store, open_store
+from ...store import Store, absolute_store, open_store
 from ...types import RolloutId
 from ..flags import say
 from .rollout import STORE
@@ -25,10 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if os.path.isdir(args.store) or args.store.startswith("."):
-        args.store = os.path.abspath(args.store)
-        if not os.path.isdir(args.store):
-            raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
+    args.store = absolute_store(args.store)
+    if args.store.startswith("/") and not os.path.isdir(args.store):
+        raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
     store = open_store(args.store)
     keys = [key for key in store.keys(f"{args.exp_id}/" if args.exp_id else "") if _is_result(key)]
     if not keys:

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from ...errors import ConfigError
 from ...rows import rows_of
 from ..flags import read_pairs, read_variables, say, split_pair
 from ..settings_file import read_settings_file
+from ..terminal.interrupt import CODE, terminate_as_interrupt
 from ..terminal.parser import Parser
 
 HELP = "train an agent's policy"
@@ -54,16 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exits with 1 if training fails, 130 after an interrupt, 143 after SIGTERM."""
     backend, settings, dry_run = read_train_arguments(args.backend, args.config, args.rest)
+    terminated: list[int] = []
     try:
         if dry_run:
             print(backend.plan(settings).text())
             return 0 if _try_agent(settings) else 1
-        summary = backend.train(settings)
+        with terminate_as_interrupt() as terminated:
+            summary = backend.train(settings)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGTERM if terminated else CODE
     except ImportError as error:
         raise ConfigError(str(error)) from error
     if os.environ.get("RANK", "0") == "0":  # one of several processes prints
         print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
-    return int(summary.get("exit_code") or (130 if summary.get("interrupted") else 0))
+    interrupted = (128 + signal.SIGTERM if terminated else CODE) if summary.get("interrupted") else 0
+    return int(summary.get("exit_code") or interrupted)
 
 
 def _try_agent(settings: TrainSettings) -> bool:

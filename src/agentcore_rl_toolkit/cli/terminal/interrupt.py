@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
     from types import FrameType
 
 CODE = 128 + signal.SIGINT
@@ -74,6 +75,28 @@ class Interrupts:
         if self._installed:
             self._resent = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[list[int]]:
+    """SIGTERM interrupts the block as Ctrl-C does, also where Ctrl-C is ignored; gives a list of those that came."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+    def on_terminate(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if ignored and len(came) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    previous = signal.signal(signal.SIGTERM, on_terminate)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
