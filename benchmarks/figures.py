@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scale_targets import client_section
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 MADE = "<!-- made by benchmarks/figures.py -->"
@@ -326,6 +328,7 @@ def client() -> list[str]:
         f"hands. A rollout that is waited for takes {found['in_flight']['kilobytes_each']:.0f} KB. Of a quota of\n"
         f"calls a second {quota['utilization']:.0%} is used, with {quota['throttles']} refused.",
         _table(["how they come", "p50, s", "p99, s", "requests to the store each"], rows),
+        *client_section(_read("scale")["client"], _table),
     ]
 
 

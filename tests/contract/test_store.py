@@ -183,6 +183,29 @@ def test_an_experiment_does_not_take_anothers_announcements(store: Store) -> Non
     assert got == ["team/ours/row/s.json"]
 
 
+def test_announcements_that_a_reader_does_not_want_are_for_the_others(store: Store, opener: OpenStore) -> None:
+    keys = [f"exp/row/s{n}.json" for n in range(6)]
+    mine, theirs = set(keys[::2]), set(keys[1::2])
+    for key in keys:
+        store.announce(key)
+    other, got, left = opener(), set[str](), set[str]()
+    deadline = time.monotonic() + 10
+    while (got != mine or left != theirs) and time.monotonic() < deadline:
+        got |= set(store.announcements("exp", 0, mine.__contains__))
+        left |= set(other.announcements("exp", 0, theirs.__contains__))
+    assert (got, left) == (mine, theirs)
+
+
+def test_the_stored_of_some_keys_are_found(store: Store) -> None:
+    for n in range(30):
+        store.put_if_absent(f"exp/row-{n:02}/s.json", b"x")
+    there = [f"exp/row-{n:02}/s.json" for n in range(0, 30, 2)]
+    missing = [f"exp/row-{n:02}/t.json" for n in range(40)]
+    found, unknown = store.find(sorted(there + missing))
+    assert found <= set(there) <= found | set(unknown)
+    assert store.find([]) == (set(), [])
+
+
 def test_many_processes_at_once(opener: OpenStore) -> None:
     store = opener()
     context = multiprocessing.get_context("spawn")
@@ -295,6 +318,36 @@ JUNK: list[Any] = [
 ]
 
 
+def test_a_message_for_others_is_there_for_them_at_once(aws_env: Any, queue: str) -> None:
+    store = open_store("some-bucket", sqs_url=queue)
+    aws_env.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "600"})
+    store.announce("exp/row/theirs.json")
+    assert store.announcements("exp", 1, lambda key: False) == []
+    assert read(open_store("some-bucket", sqs_url=queue), "exp", 1) == ["exp/row/theirs.json"]
+
+
+def test_a_message_that_nobody_wants_is_hidden_for_longer_and_longer(aws_env: Any, queue: str) -> None:
+    store = open_store("some-bucket", sqs_url=queue)
+    store.announce("exp/row/nobodys.json")
+    for _ in range(20):
+        store.announcements("exp", 0, lambda key: False)
+    assert store.usage["sqs:ChangeMessageVisibilityBatch"] < 10
+    assert waiting(aws_env, queue) == 1
+
+
+def test_a_reader_that_may_not_return_messages_says_so_once(
+    aws_env: Any, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store("some-bucket", sqs_url=queue)
+    store.client("sqs").meta.events.register(  # type: ignore[attr-defined]
+        "before-call.sqs.ChangeMessageVisibilityBatch", lambda **_: (_ for _ in ()).throw(PermissionError("no"))
+    )
+    for n in range(3):
+        store.announce(f"theirs/row-{n}/s.json")
+        store.announcements("exp", 1)
+    assert caplog.text.count("hint: allow sqs:ChangeMessageVisibility") == 1
+
+
 def test_messages_that_are_no_announcements_are_dropped(
     aws_env: Any, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -372,3 +425,34 @@ def test_a_list_of_many_pages(aws_env: Any) -> None:
     )
     assert sorted(store.keys()) == keys
     assert s3.head_object(Bucket=bucket, Key=keys[0])["ContentType"] == "application/json"
+
+
+def test_old_results_cost_a_look_no_more_than_reading_what_is_missing(aws_env: Any) -> None:
+    """Pages of ten stand for S3's of a thousand."""
+    store = open_store(aws_env.new_bucket())
+    store.client("s3").meta.events.register(  # type: ignore[attr-defined]
+        "provide-client-params.s3.ListObjectsV2", lambda params, **_: params | {"MaxKeys": 10}
+    )
+    old = [f"exp/row-{n:03}/old.json" for n in range(200)]
+    new = [f"exp/row-{n:03}/new.json" for n in range(200, 230)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda key: store.put_if_absent(key, b"x"), old + new[::2]))
+    found, unknown = store.find(new)
+    assert found.union(unknown) >= set(new[::2])
+    assert not found - set(new[::2])
+    assert len(found) >= 5  # these keys are close together, so a page of a listing settles several
+    assert store.usage["s3:ListObjectsV2"] <= 3  # not the 20 pages that come before
+    sparse = [key.replace("old", "wanted") for key in old[::10]]
+    assert store.find(sparse) == (set(), sparse[1:])  # a page settles one of them, so the rest is left to be read
+    assert store.usage["s3:ListObjectsV2"] <= 4
+
+
+def test_a_listing_in_another_order_tells_nothing(aws_env: Any) -> None:
+    store = open_store(aws_env.new_bucket())
+    keys = [f"exp/row-{n:02}/s.json" for n in range(20)]
+    for key in keys:
+        store.put_if_absent(key, b"x")
+    store.client("s3").meta.events.register(  # type: ignore[attr-defined]
+        "after-call.s3.ListObjectsV2", lambda parsed, **_: parsed["Contents"].reverse()
+    )
+    assert store.find(keys) == (set(), keys)

@@ -29,11 +29,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Begins at 0 seconds."""
 
     def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
+        self.clock = _Selector()
+        super().__init__(self.clock)
 
     def time(self) -> float:
-        return self._virtual.now
+        return self.clock.now
 
 
 def run_virtual(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
@@ -53,3 +53,10 @@ def run_virtual(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
 def virtual_clock() -> float:
     """The clock of the running loop."""
     return asyncio.get_running_loop().time()
+
+
+def stall(seconds: float) -> None:
+    """Let time pass while nothing on the loop may run, as a busy process does."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.clock.now += seconds

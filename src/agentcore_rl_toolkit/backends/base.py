@@ -125,7 +125,7 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
         from ..rollout.signal.rescore import load_reward
 
         load_reward(settings.reward)
-    notes = [_check_agent(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
+    notes = [*_check_agents(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
     if settings.eval_data:
         notes += _check_rows("eval_data", settings.eval_data, 1)
         notes += _check_overlap(settings.data, settings.eval_data)
@@ -150,8 +150,16 @@ def refuse_env(settings: TrainSettings) -> None:
         raise ConfigError(f"env {', '.join(settings.env)}: this backend can't pass secrets to its workers", hint=hint)
 
 
-def _check_agent(settings: TrainSettings) -> str:
-    agent = settings.agent
+def _check_agents(settings: TrainSettings) -> list[str]:
+    """A note about every place where sessions run."""
+    runtimes = list(settings.runtime) if isinstance(settings, RolloutSettings) else []
+    if runtimes:
+        settings.session_targets()  # refuses what can't be several
+    places = runtimes if runtimes and not settings.agent.startswith("arn:") else [settings.agent, *runtimes]
+    return [_check_agent(settings, place) for place in places]
+
+
+def _check_agent(settings: TrainSettings, agent: str) -> str:
     if not agent.startswith("arn:"):
         if not Path(agent).exists():
             raise ConfigError(f"no agent found at {agent!r}", hint="give an ARN, or the path of an agent (rl_app.py)")

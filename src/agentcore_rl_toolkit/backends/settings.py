@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ..client.runtimes.targets import resolve_targets
 from ..common.object_repr import object_repr
 from ..errors import ConfigError
 from ..runtime.local.agent_source import resolve_agent
@@ -140,7 +141,7 @@ class TrainSettings(CheckedSettings):
     seed: int = option(0, "seeds sampling, shuffling and initialization")
     sqs_url: str | None = option(None, "the SQS queue (name or URL) that announces stored results")
     timeout: float = option(300.0, "the most seconds a rollout may take", alias="session_timeout")
-    tps_limit: float = option(25.0, "the most runtime calls per second; AWS's quota is 25")
+    tps_limit: float = option(25.0, "the most calls per second to each runtime; AWS's quota is 25")
     env: Mapping[str, str] = option({}, "an environment variable for sessions on this machine; overrides .env")
     allow: tuple[str, ...] = option((), "an address that sessions on this machine may reach; may be repeated")
     memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
@@ -162,6 +163,10 @@ class TrainSettings(CheckedSettings):
         """The agent with the environment of its sessions on this machine, `.env` included; an ARN unchanged."""
         return resolve_agent(self.agent, env=self.env, allow=self.allow, memory_mb=self.memory_mb)
 
+    def session_targets(self) -> str | AgentSource | list[str]:
+        """Where sessions run."""
+        return self.local_agent()
+
     def client(self) -> RolloutClient:
         """The client of this run."""
         from ..client import RolloutClient
@@ -169,7 +174,7 @@ class TrainSettings(CheckedSettings):
         store = self.store or str((self.folder / "results").resolve())
         queue: dict[str, Any] = {"sqs_url": self.sqs_url} if self.sqs_url else {}
         return RolloutClient(
-            self.local_agent(),
+            self.session_targets(),
             store,
             self.experiment(),
             tps_limit=self.tps_limit,
@@ -188,6 +193,9 @@ class RolloutSettings(TrainSettings):
 
     agent_protocol: str = option(
         "agentcore", "how the agent is invoked: agentcore, or sagemaker for one written for SageMaker multi-turn RL"
+    )
+    runtime: tuple[str, ...] = option(
+        (), "run sessions on this deployed copy of the agent (an ARN), which shares the load; may be repeated"
     )
     temperature: float = option(1.0, "the sampling temperature of the policy")
     max_tokens: int | None = option(None, "the most tokens in one completion")
@@ -253,6 +261,10 @@ class RolloutSettings(TrainSettings):
                     f"{name}={getattr(self, name)} has no effect on whole rollouts", hint="set credit=turn"
                 )
         self.turn_credit  # noqa: B018 - refuses values out of range
+
+    def session_targets(self) -> str | AgentSource | list[str]:
+        sandbox = {"env": self.env, "allow": self.allow, "memory_mb": self.memory_mb}
+        return resolve_targets(self.agent, self.runtime, **sandbox)
 
     @property
     def turn_credit(self) -> TurnCredit | None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..client.runtimes.targets import resolve_targets
 from ..errors import ConfigError
-from ..runtime.local.agent_source import resolve_agent
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource
@@ -98,9 +98,10 @@ def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sandboxed_agent(args: argparse.Namespace) -> str | AgentSource:
-    """The agent of a command line, with what the sandbox flags give its sessions."""
-    return resolve_agent(args.agent, env=read_variables(args.env), allow=args.allow, memory_mb=args.memory_mb)
+def session_targets(args: argparse.Namespace) -> str | AgentSource | list[str]:
+    """Where the sessions of a command line run: at its agent, with what the sandbox flags give, or on `--runtime`."""
+    sandbox = {"env": read_variables(args.env), "allow": args.allow, "memory_mb": args.memory_mb}
+    return resolve_targets(args.agent, args.runtime, **sandbox)
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .deploy import build, deploy, destroy, doctor, export, init, serve
+from .deploy import build, deploy, destroy, doctor, export, init, plan, serve
 from .gateway import job_runtime
 from .gateway import serve as gateway_serve
 from .rollouts import eval, rescore, results, rollout, sft, train
@@ -48,6 +48,7 @@ VERBS: dict[str, Any] = {
     "deploy": deploy,
     "destroy": destroy,
     "doctor": doctor,
+    "plan": plan,
     "completion": completion,
 }
 

@@ -7,6 +7,7 @@ One bad rollout is one failed `BatchItem`, and no other item notices. Leaving th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -19,12 +20,14 @@ from typing import Any
 from ..agent.result import Result, read_result
 from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
-from ..errors import AgentCoreRLError, ConfigError, StoreError, StoreForbidden
+from ..errors import AgentCoreRLError, ConfigError, RuntimeFault, StoreError, StoreForbidden
+from ..store import Store
 from ..types import INFRASTRUCTURE, RolloutId, Status
 from .attempt import Attempt, failure_of
 from .in_flight import ClientCore
-from .scheduler import JobGroup, RolloutLoop
+from .scheduler import JobGroup, Outage, RolloutLoop
 
+_READ_AT_ONCE = 256
 _Kept = defaultdict[str, list[tuple[str, dict[str, Any]]]]
 """Keys and documents by input."""
 Progress = Callable[["BatchItem", int, int], object]
@@ -66,13 +69,14 @@ class BatchOptions:
     hedge_after: float | None = None
     resume: bool = False
     rerun_failures: bool = False
+    outage_seconds: float = 300.0
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_concurrent_sessions", "n"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("timeout", "hedge_after"):
+        for name in ("timeout", "hedge_after", "outage_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, not {value}")
@@ -104,8 +108,12 @@ class _Sample:
 class _Job:
     """One attempt at a sample."""
 
-    def __init__(self, batch: BatchRun, sample: _Sample, number: int = 1, since: float | None = None) -> None:
-        self._batch, self.sample, self.number, self.since = batch, sample, number, since
+    def __init__(
+        self, batch: BatchRun, sample: _Sample, number: int = 1, since: float | None = None, retries: int = 0
+    ) -> None:
+        self._batch, self.sample, self.number, self.since, self.retries = batch, sample, number, since, retries
+        self.was_down = False
+        """Whether the runtime could not be reached, or failed, before it accepted the rollout."""
 
     async def run(self) -> BatchItem:
         options, sample = self._batch.options, self.sample
@@ -116,6 +124,7 @@ class _Job:
         try:
             document, session_id = await attempt.run()
         except Exception as error:
+            self.was_down = isinstance(error, RuntimeFault) and error.status >= 500 and attempt.session_id is None
             status, text = failure_of(error, sample.input_id)
             return sample.item(status, self.number, self._elapsed(), error=text, session_id=attempt.session_id)
         return sample.item_of(document, self.number, self._elapsed(), session_id=session_id)
@@ -133,8 +142,10 @@ class _Row(JobGroup[_Job, BatchItem]):
         self.pending.extend(_Job(batch, sample) for sample in samples)
 
     def ended(self, job: _Job, outcome: BatchItem, *, counts: bool) -> None:
-        if outcome.status in INFRASTRUCTURE and job.number <= self._batch.options.max_retries:
-            self.pending.append(_Job(self._batch, job.sample, job.number + 1, job.since))
+        again = job.was_down and not counts and self._batch.may_wait()  # else an outage would use up all retries
+        if outcome.status in INFRASTRUCTURE and (again or job.retries < self._batch.options.max_retries):
+            retries = job.retries + (not again)
+            self.pending.append(_Job(self._batch, job.sample, job.number + 1, job.since, retries))
         else:
             self._batch.loop.hand_out(outcome)
 
@@ -144,16 +155,23 @@ class BatchRun:
 
     def __init__(self, core: ClientCore, payloads: Iterable[dict[str, Any]], options: BatchOptions) -> None:
         self.core, self.options = core, options
-        self._rows = [
-            [_Sample(index, number, input_id_of(row, index), row) for number in range(options.n)]
-            for index, row in enumerate(payloads)
-        ]
+        self._rows = list(payloads)
         self.total = len(self._rows) * options.n
         self._next_row = 0
         self._done = 0
+        self._kept: _Kept = defaultdict(list)
+        self._outage = Outage()
         self.loop = RolloutLoop[BatchItem, BatchItem](
-            options.max_concurrent_sessions, self._open_row, prepare=self._prepare
+            options.max_concurrent_sessions,
+            self._open_row,
+            prepare=self._prepare,
+            outage=self._outage,
+            patience=0.0,  # a row that fails alone is charged at once: a batch has no other use for its slot
         )
+
+    def may_wait(self) -> bool:
+        """Whether the outage, if there is one, has not used up its budget."""
+        return self._outage.seconds(asyncio.get_running_loop().time()) < self.options.outage_seconds
 
     async def next(self) -> BatchItem | None:
         """The next item in order of completion; None after the last."""
@@ -170,23 +188,26 @@ class BatchRun:
         await self.core.stopped()
 
     def _open_row(self) -> _Row | None:
+        """The next row that has samples to run; those that the store has are handed out."""
         while self._next_row < len(self._rows):
+            index, row = self._next_row, self._rows[self._next_row]
             self._next_row += 1
-            if samples := self._rows[self._next_row - 1]:
+            input_id = input_id_of(row, index)
+            samples = [_Sample(index, number, input_id, row) for number in range(self.options.n)]
+            if samples := [sample for sample in samples if not self._resume(sample)]:
                 return _Row(self, samples)
         return None
 
     async def _prepare(self) -> None:
         await self.core.open()
         if self.options.resume:
-            kept = await self._read_kept({samples[0].input_id for samples in self._rows})
-            self._rows = [[sample for sample in samples if not self._resume(sample, kept)] for samples in self._rows]
+            self._kept = await self._read_kept({input_id_of(row, index) for index, row in enumerate(self._rows)})
 
-    def _resume(self, sample: _Sample, kept: _Kept) -> bool:
+    def _resume(self, sample: _Sample) -> bool:
         """Hand out a result that the store has for this sample, if it has one."""
-        if not kept[sample.input_id]:
+        if not self._kept.get(sample.input_id):
             return False
-        key, document = kept[sample.input_id].pop(0)
+        key, document = self._kept[sample.input_id].pop(0)
         session_id = RolloutId.from_key(key).session_id
         self.loop.hand_out(
             sample.item_of(document, 0, Result(document).seconds or 0.0, session_id=session_id, resumed=True)
@@ -202,13 +223,18 @@ class BatchRun:
         except StoreForbidden as error:
             raise StoreForbidden(str(error), hint="allow s3:ListBucket; resume lists the stored results") from error
         kept: _Kept = defaultdict(list)
-        for key in keys:
-            with contextlib.suppress(StoreError):
-                result = await call(read_result, store, key)
-                failed = result.status is not Status.COMPLETED
-                if result.status not in INFRASTRUCTURE and not (failed and self.options.rerun_failures):
+        for start in range(0, len(keys), _READ_AT_ONCE):
+            part = keys[start : start + _READ_AT_ONCE]
+            for key, result in zip(
+                part, await asyncio.gather(*(call(_readable, store, key) for key in part)), strict=True
+            ):
+                if result is not None and self._counts(result):
                     kept[_input_of(key) or ""].append((key, result.document))
         return kept
+
+    def _counts(self, result: Result) -> bool:
+        failed = result.status is not Status.COMPLETED
+        return result.status not in INFRASTRUCTURE and not (failed and self.options.rerun_failures)
 
 
 class BatchResult:
@@ -305,6 +331,12 @@ def input_id_of(payload: dict[str, Any], index: int) -> str:
     except (Exception, SystemExit):  # it can't be sent either, which is then said of this one row
         return f"{index:06d}"
     return f"{index:06d}-{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def _readable(store: Store, key: str) -> Result | None:
+    with contextlib.suppress(StoreError):
+        return read_result(store, key)
+    return None
 
 
 def _input_of(key: str) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
@@ -17,6 +17,7 @@ from ..runtime import Runtime
 from .batch import AsyncBatchResult, BatchOptions, BatchResult, BatchRun, Progress
 from .future import RolloutFuture
 from .in_flight import AWS_TPS, ClientCore
+from .runtimes.usage import ClientUsage
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource
@@ -28,15 +29,17 @@ class RolloutClient:
     """Submits rollouts to one agent and brings their results back.
 
     `agent_runtime_arn` is an AWS ARN, a local runtime's ARN, or the path of an agent (`./rl_app.py`), for which the
-    client starts a local runtime and ends it again. An `AgentSource` is such a path with the variables, addresses and
-    limits of its sessions. A `Runtime`, such as `RayRuntime` or your own, is called on the client's event loop; closing
-    it is up to you. `s3_bucket` is whatever `open_store` takes, or a relative folder. `base_url`, `model_id` and
-    further keywords go into each payload's `_rollout`. The client contacts nothing before the first invoke.
+    client starts a local runtime and ends it again. A list of ARNs or runtimes of the same agent shares the sessions:
+    `tps_limit` holds for each, and one that fails is left out until it works again. An `AgentSource` is such a path
+    with the variables, addresses and limits of its sessions. A `Runtime`, such as `RayRuntime` or your own, is called
+    on the client's event loop; closing it is up to you. `s3_bucket` is whatever `open_store` takes, or a relative
+    folder. `base_url`, `model_id` and further keywords go into each payload's `_rollout`. The client contacts nothing
+    before the first invoke.
     """
 
     def __init__(
         self,
-        agent_runtime_arn: str | os.PathLike[str] | AgentSource | Runtime,
+        agent_runtime_arn: str | os.PathLike[str] | AgentSource | Runtime | Sequence[str | Runtime],
         s3_bucket: str | os.PathLike[str],
         exp_id: str,
         max_retry_attempts: int = 5,
@@ -51,7 +54,7 @@ class RolloutClient:
         self._agent = agent_runtime_arn
         settings = {"base_url": base_url, "model_id": model_id, **extra_config}
         self._core = ClientCore(
-            os.fspath(agent_runtime_arn) if isinstance(agent_runtime_arn, (str, os.PathLike)) else agent_runtime_arn,
+            [*agent_runtime_arn] if isinstance(agent_runtime_arn, (list, tuple)) else [cast(Any, agent_runtime_arn)],
             os.fspath(s3_bucket),
             exp_id,
             tps_limit=tps_limit,
@@ -72,8 +75,13 @@ class RolloutClient:
 
     @property
     def runtime(self) -> Runtime | None:
-        """The runtime that sessions run on; None before the first invoke and after `close()`."""
-        return self._core.runtime
+        """The runtime that sessions run on, the first of several; None before the first invoke and after `close()`."""
+        return self._core.runtimes[0] if self._core.runtimes else None
+
+    @property
+    def usage(self) -> ClientUsage:
+        """What this client has used so far: sessions, requests and bytes."""
+        return self._core.usage()
 
     @property
     def store_url(self) -> str:
@@ -115,6 +123,7 @@ class RolloutClient:
         hedge_after: float | None = None,
         resume: bool = False,
         rerun_failures: bool = False,
+        outage_seconds: float = 300.0,
         progress: Progress | None = None,
         **former: float,
     ) -> BatchResult:
@@ -122,7 +131,8 @@ class RolloutClient:
 
         `timeout` is per rollout, from when the runtime has accepted it. `n` samples of each row share its `input_id`.
         After a failure of the infrastructure a rollout runs again in a fresh session, up to `max_retries` times; after
-        the agent's own error it doesn't. `hedge_after` seconds without a result start a duplicate, and the first to
+        the agent's own error it doesn't. While no runtime can be reached, for `outage_seconds` at most, that costs each
+        rollout one retry. `hedge_after` seconds without a result start a duplicate, and the first to
         finish counts. `resume` hands out the results that the store has under this `exp_id` and runs the rest;
         `rerun_failures` runs failed ones again. A row that can't be sent as JSON is a failed item.
 
@@ -143,6 +153,7 @@ class RolloutClient:
         hedge_after: float | None = None,
         resume: bool = False,
         rerun_failures: bool = False,
+        outage_seconds: float = 300.0,
         progress: Progress | None = None,
         **former: float,
     ) -> AsyncBatchResult:

@@ -1,8 +1,9 @@
 """How results come back: announced where the store can, looked for everywhere, delivered once.
 
-Expected results are in one table by key. An announcement (heard on a thread) or a look (one listing of the experiment,
-or one read per result, whichever is cheaper) finds them; the first to find one removes it from the table, so nothing
-delivers it again. How often the client looks follows how long rollouts take.
+Expected results are in one table by key. An announcement (heard on a thread) or a look finds them; the first to find
+one removes it from the table, so nothing delivers it again. A look asks for the keys that are missing, and never lists
+what is old. How often the client looks follows how long rollouts take. Announcements of results that others expect are
+left to them.
 
 A store that doesn't answer costs a look, never a result. A result that can't be read, or that the store refuses to hand
 out for `PATIENCE` seconds, is an error of its one rollout. Without permission to list, results are read one by one, and
@@ -17,7 +18,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ..agent.result import Result, read_result
@@ -33,9 +33,12 @@ PATIENCE = 30.0
 """Seconds of refusals that the client tolerates: credentials are renewed, permissions spread."""
 _SHORTEST, _LONGEST = 0.2, 10.0
 _SHARE = 0.1
-_LISTED_AT_ONCE = 1000
+_FOUND_AT_ONCE = 1000
 _READS_PER_SECOND = 50
-_THREADS = 16
+_THREADS = 32
+_MOST_LISTENERS = 4
+_FULL = 10
+"""So many announcements at once mean that more wait: SQS hands out no more in one answer."""
 _WARN_SECONDS = 30.0
 _UNHEARD = 3
 """After this many results that no announcement preceded, the client expects none to come."""
@@ -70,7 +73,8 @@ class Delivery:
         self._expected: dict[str, _Expected] = {}
         self._typical: float | None = None
         """Seconds that a rollout takes, as far as known."""
-        self._listed = 0
+        self._reads = 0
+        """Results that the latest look had to read one by one."""
         self._may_list = True
         self.heard = False
         """Whether any announcement has come."""
@@ -78,13 +82,11 @@ class Delivery:
         self._loop = asyncio.get_running_loop()
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="results")
         self._looking: asyncio.Task[None] | None = None
-        self._listener: threading.Thread | None = None
+        self._listeners: list[threading.Thread] = []
         self._is_expecting = threading.Event()
         self._fetching: set[asyncio.Task[None]] = set()
         self._warned: dict[str, float] = {}
         self._closed = False
-        self.requests = 0
-        """Requests made to the store so far, announcements not counted."""
 
     async def open(self) -> None:
         """List the store once, so that a wrong bucket, region or credential is an error at once."""
@@ -101,9 +103,8 @@ class Delivery:
         self._is_expecting.set()
         if self._looking is None or self._looking.done():
             self._looking = self._loop.create_task(self._keep_looking())
-        if self._listener is None and self.store.announces:
-            self._listener = threading.Thread(target=self._listen, name="announcements", daemon=True)
-            self._listener.start()
+        if not self._listeners and self.store.announces:
+            self._add_listener()
 
     def forget(self, key: str) -> _Expected | None:
         """Stop waiting for a result."""
@@ -119,35 +120,46 @@ class Delivery:
         self._is_expecting.set()
         if self._looking is not None:
             self._looking.cancel()
-        if self._listener is not None:
-            await asyncio.to_thread(self._listener.join)
+        for listener in list(self._listeners):
+            await asyncio.to_thread(listener.join)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking call to the store on a thread."""
-        self.requests += 1
         return await self._loop.run_in_executor(self._threads, function, *args)
 
     # --- announcements -----------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        """On a thread of its own: hear announcements while results are expected."""
+    def _add_listener(self) -> None:
+        listener = threading.Thread(
+            target=self._listen, args=(bool(self._listeners),), name="announcements", daemon=True
+        )
+        self._listeners.append(listener)
+        listener.start()
+
+    def _listen(self, helps: bool) -> None:
+        """On a thread of its own: hear announcements while results are expected. A helper ends when it hears none."""
         while not self._closed:
             self._is_expecting.wait()
             if self._closed:
                 return
             try:
-                keys = self.store.announcements(self._exp_id, 1.0)
+                keys = self.store.announcements(self._exp_id, 1.0, self._expected.__contains__)
             except Exception as error:
                 self._warn("announcements could not be heard; the client looks for results instead: %s", error)
                 threading.Event().wait(1.0)
                 continue
             if keys:
                 self._loop.call_soon_threadsafe(self._announced, keys)
+            elif helps:
+                self._listeners.remove(threading.current_thread())
+                return
 
     def _announced(self, keys: list[str]) -> None:
         self.heard = True
+        if len(keys) == _FULL and len(self._listeners) < _MOST_LISTENERS and not self._closed:
+            self._add_listener()
         for key in keys:
             if key in self._expected:
                 self._expected[key].announced = True
@@ -173,35 +185,33 @@ class Delivery:
         now = self._loop.time()
         oldest = min((expected.since for expected in self._expected.values()), default=now)
         seconds = look_interval(now - oldest if self._typical is None else self._typical)
-        if not self._may_list:
-            seconds = max(seconds, len(self._expected) / _READS_PER_SECOND)
+        seconds = max(seconds, (self._reads if self._may_list else len(self._expected)) / _READS_PER_SECOND)
         relies_on_announcements = self.store.announces and (self.heard or self._unheard < _UNHEARD)
         return max(seconds, self.announced_interval) if relies_on_announcements else seconds
 
     async def look(self) -> None:
         """Look once for every expected result."""
-        keys = list(self._expected)
-        if not self._may_list or len(keys) <= 1 + self._listed // _LISTED_AT_ONCE:  # a listing takes more requests
-            await asyncio.gather(*(self._fetch(key) for key in keys))
-            return
-        # Results of earlier rollouts must not cost anything: a listing longer than this costs more than the reads.
-        most = _LISTED_AT_ONCE * (1 + len(keys) // 4)
-        try:
-            found = await self.call(lambda: list(islice(self.store.keys(f"{self._exp_id}/"), most + 1)))
-        except StoreForbidden as error:
-            self._stop_listing(error)
-        except StoreUnavailable as error:
-            self._warn("the store did not answer a look for results; the client looks again: %s", error)
-        except Exception as error:
-            self._refused(keys, error)
-        else:
-            self._listed = len(found)
-            self.requests += len(found) // _LISTED_AT_ONCE
-            there = set(found) & self._expected.keys()
-            if len(found) > most:  # cut short, so it says nothing of the others
-                self._listed, there = _LISTED_AT_ONCE * len(keys), set(keys)
-            self._answered(key for key in keys if key not in there)
-            await asyncio.gather(*(self._fetch(key) for key in there))
+        keys = sorted(self._expected)
+        parts = [keys[start : start + _FOUND_AT_ONCE] for start in range(0, len(keys), _FOUND_AT_ONCE)]
+        self._reads = sum(await asyncio.gather(*map(self._look_for, parts)))
+
+    async def _look_for(self, keys: list[str]) -> int:
+        """Deliver what is there of `keys`, which are in order; returns how many had to be read to know."""
+        there, unknown = set[str](), keys
+        if self._may_list:
+            try:
+                there, unknown = await self.call(self.store.find, keys)
+            except StoreForbidden as error:
+                self._stop_listing(error)
+            except StoreUnavailable as error:
+                self._warn("the store did not answer a look for results; the client looks again: %s", error)
+                return 0
+            except Exception as error:
+                self._refused(keys, error)
+                return 0
+        self._answered(set(keys).difference(there, unknown))
+        await asyncio.gather(*(self._fetch(key) for key in (*there, *unknown)))
+        return len(unknown)
 
     async def _fetch(self, key: str) -> None:
         """Deliver a result if it is there, or an error if it can't be read."""

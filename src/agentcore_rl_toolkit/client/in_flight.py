@@ -1,4 +1,4 @@
-"""The client's async core: rollouts in flight on one runtime, from the invoke to the result, and the stop after it.
+"""The client's async core: rollouts in flight on its runtimes, from the invoke to the result, and the stop after it.
 
 Everything here runs on the client's private loop; callers hold `client.py`, `future.py` and `batch.py`. A rollout in
 flight is a few small objects and no task, so thousands of them cost little.
@@ -11,10 +11,13 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import math
 import os
 import threading
 import time
 import weakref
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..agent.result import Result
@@ -23,12 +26,15 @@ from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..runtime.job_agent import JobAgentRuntime
 from ..runtime.local.sandbox_hints import refusal_hint
-from ..store import absolute_store, open_store
+from ..store import Store, absolute_store, open_store
 from ..store.base import bucket_folder, buckets_folder
 from ..types import RolloutId, Status
 from .delivery import Delivery
-from .pacing import Pacer
-from .runtime_calls import RuntimeCalls
+from .runtimes.pacing import Pacer
+from .runtimes.runtime_calls import RuntimeCalls
+from .runtimes.runtime_pool import RuntimePool
+from .runtimes.targets import check_targets
+from .runtimes.usage import ClientUsage, usage_of
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource, LocalRuntime
@@ -47,6 +53,7 @@ _LOCAL_ENDPOINT = "http://127.0.0.1:8800"
 _STOP_SECONDS = 30.0
 _LONGEST_TEXT = 1000
 _ANSWER_SECONDS = 30.0  # an app accepts a rollout at once, so silence means that it is gone
+_MOST_THREADS = 1024
 
 # All clients of this process that call one runtime with one limit share a pacer, because AWS counts them together.
 _pacers: weakref.WeakValueDictionary[tuple[str, float | None], Pacer] = weakref.WeakValueDictionary()
@@ -60,6 +67,17 @@ def requests_per_second(arn: str, tps_limit: float | None) -> float | None:
     True
     """
     return None if tps_limit == AWS_TPS and arn.startswith(_WITHOUT_QUOTA) else tps_limit
+
+
+def connections_for(rate: float | None, least: int) -> int:
+    """Connections to a runtime, each with a thread: as many as its quota fills when every answer takes its longest.
+
+    A session's first answer takes as long as its container takes to start.
+
+    >>> connections_for(25, least=50), connections_for(1, least=50), connections_for(None, least=50)
+    (750, 50, 50)
+    """
+    return max(least, min(math.ceil((rate or 0) * _ANSWER_SECONDS), _MOST_THREADS))
 
 
 class Flight:
@@ -88,7 +106,7 @@ class ClientCore:
 
     def __init__(
         self,
-        target: str | AgentSource | Runtime,
+        targets: Sequence[str | AgentSource | Runtime],
         store: str,
         exp_id: str,
         *,
@@ -99,20 +117,23 @@ class ClientCore:
         agent_protocol: str = "agentcore",
     ) -> None:
         RolloutId(exp_id, "check", "check")
-        self._target, self.exp_id = target, exp_id
+        self._targets, self.exp_id = check_targets(targets), exp_id
         self._store_name = absolute_store(store)
         open_store(self._store_name).close()  # raises if the name is wrong
         self._settings = rollout_settings
         if agent_protocol not in AGENT_PROTOCOLS:
             raise ConfigError(f"agent_protocol {agent_protocol!r}: it is one of {', '.join(AGENT_PROTOCOLS)}")
         self._protocol = agent_protocol
-        self._job_agent: JobAgentRuntime | None = None
+        self._job_agents: list[JobAgentRuntime] = []
         self._tps_limit, self._attempts, self._connections = tps_limit, max_retry_attempts, max_pool_connections
         self._opening: asyncio.Task[None] | None = None
-        self.runtime: Runtime | None = None
+        self.runtimes: list[Runtime] = []
         self._own: LocalRuntime | None = None
         self._source: AgentSource | None = None
-        self._calls: RuntimeCalls | None = None
+        self._calls: list[RuntimeCalls] = []
+        """To each runtime, those before a `close()` included."""
+        self._store_usages: list[Counter[str]] = []
+        self._pool: RuntimePool | None = None
         self.delivery: Delivery | None = None
         self._live: dict[str, Flight] = {}
         """Sessions that may be running, by session id."""
@@ -132,38 +153,48 @@ class ClientCore:
 
     async def _open(self) -> None:
         try:
-            self.runtime, s3_environ = await self._find_runtime()
-            key = (self.runtime.arn, requests_per_second(self.runtime.arn, self._tps_limit))
-            with _pacers_lock:
-                pacer = _pacers[key] = _pacers.get(key) or Pacer(key[1])
+            s3_environ = await self._find_runtimes()
             store = open_store(self._store_name, sqs_url=self._settings.get("sqs_url"), s3_environ=s3_environ)
-            if self._protocol == "sagemaker":
-                self._job_agent = JobAgentRuntime(self.runtime, store, self._store_name)
-            self._calls = RuntimeCalls(self._job_agent or self.runtime, pacer, attempts=self._attempts)
+            self._store_usages.append(store.usage)
+            calls = [self._calls_of(runtime, store) for runtime in self.runtimes]
+            self._calls += calls
+            self._pool = RuntimePool(calls)
             self.delivery = Delivery(store, self.exp_id)
             await self.delivery.open()
         except BaseException:
             await self._release()
             raise
 
-    async def _find_runtime(self) -> tuple[Runtime, dict[str, str] | None]:
-        """The runtime; and how to reach S3, if that is the runtime's own."""
-        agent = self._local_agent
-        if agent is not None:
-            return await self._start_runtime(agent)
-        if not isinstance(self._target, str):
-            return cast(Runtime, self._target), None
+    def _calls_of(self, runtime: Runtime, store: Store) -> RuntimeCalls:
+        key = (runtime.arn, requests_per_second(runtime.arn, self._tps_limit))
+        with _pacers_lock:
+            pacer = _pacers[key] = _pacers.get(key) or Pacer(key[1])
+        if self._protocol == "sagemaker":
+            runtime = JobAgentRuntime(runtime, store, self._store_name)
+            self._job_agents.append(runtime)
+        return RuntimeCalls(runtime, pacer, attempts=self._attempts)
+
+    async def _find_runtimes(self) -> dict[str, str] | None:
+        """Find the runtimes; returns how to reach S3, if that is a runtime's own."""
+        if (agent := self._local_agent) is not None:
+            runtime, s3_environ = await self._start_runtime(agent)
+            self.runtimes.append(runtime)
+            return s3_environ
+        for target in self._targets:
+            self.runtimes.append(self._at_arn(target) if isinstance(target, str) else cast(Runtime, target))
+        return None
+
+    def _at_arn(self, arn: str) -> Runtime:
         from ..runtime.aws import AgentCoreRuntime
 
-        default = _LOCAL_ENDPOINT if self._target.startswith(LOCAL_PREFIX) else None
-        runtime = AgentCoreRuntime(
-            self._target,
+        default = _LOCAL_ENDPOINT if arn.startswith(LOCAL_PREFIX) else None
+        return AgentCoreRuntime(
+            arn,
             endpoint_url=os.environ.get("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE") or default,
-            max_concurrency=self._connections,
+            max_concurrency=connections_for(requests_per_second(arn, self._tps_limit), self._connections),
             max_attempts=1,  # retries are ours, so that they are paced
             read_timeout=_ANSWER_SECONDS if self._protocol == "agentcore" else _JOB_SECONDS,
         )
-        return runtime, None
 
     async def _start_runtime(self, agent: str | AgentSource) -> tuple[Runtime, dict[str, str]]:
         from ..runtime.local import AgentSource, LocalRuntime
@@ -180,9 +211,10 @@ class ClientCore:
     @property
     def _local_agent(self) -> str | AgentSource | None:
         """The agent, if the client starts a runtime for it: not for an ARN, nor for a runtime of the caller."""
-        if isinstance(self._target, str):
-            return None if self._target.startswith("arn:") else self._target
-        return None if hasattr(self._target, "invoke") else self._target
+        target = self._targets[0]
+        if isinstance(target, str):
+            return None if target.startswith("arn:") else target
+        return None if hasattr(target, "invoke") else cast("AgentSource", target)
 
     @property
     def _has_credentials(self) -> bool:
@@ -219,13 +251,14 @@ class ClientCore:
     async def _release(self) -> None:
         """Close the store, and the runtime unless it is the caller's."""
         delivery, self.delivery = self.delivery, None
-        if self._job_agent is not None:
-            await self._job_agent.aclose()
-        runtime, self.runtime = self.runtime or self._own, None
+        while self._job_agents:
+            await self._job_agents.pop().aclose()
+        runtimes, self.runtimes = self.runtimes, []
         if delivery is not None:
             await delivery.close()
-        if runtime is not None and runtime is not self._target:
-            await runtime.aclose()
+        for runtime in runtimes:
+            if not any(runtime is target for target in self._targets):
+                await runtime.aclose()
 
     # --- one rollout -----------------------------------------------------------------------------------------------
 
@@ -260,7 +293,11 @@ class ClientCore:
 
     async def printed(self, session_id: str) -> str | None:
         """The end of what a session printed; None where the runtime doesn't say."""
-        return None if self._calls is None else await self._calls.printed(session_id)
+        return None if self._pool is None else await self._pool.printed(session_id)
+
+    def usage(self) -> ClientUsage:
+        """What this client has used so far."""
+        return usage_of(self._calls, sum(self._store_usages, Counter[str]()))
 
     def _body(self, payload: dict[str, Any], input_id: str, overrides: dict[str, Any]) -> bytes:
         if not isinstance(payload, dict):
@@ -275,8 +312,8 @@ class ClientCore:
             raise ConfigError(f"the payload can't be sent as JSON: {text_of(error)[:_LONGEST_TEXT]}") from None
 
     async def _invoke(self, flight: Flight, body: bytes) -> None:
-        assert self._calls is not None
-        answer = await self._calls.invoke(flight.id.session_id, body, given_up=flight.outcome.done)
+        assert self._pool is not None
+        answer = await self._pool.invoke(flight.id.session_id, body, given_up=flight.outcome.done)
         if answer is not None:
             _check_answer(answer, flight.id.result_key)
 
@@ -311,9 +348,9 @@ class ClientCore:
             await asyncio.wait(self._stopping, timeout=_STOP_SECONDS)
 
     async def _stop_session(self, session_id: str) -> None:
-        assert self._calls is not None
+        assert self._pool is not None
         try:
-            await self._calls.stop(session_id)
+            await self._pool.stop(session_id)
         finally:
             self._live.pop(session_id, None)
 

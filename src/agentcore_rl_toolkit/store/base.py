@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,9 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 class Store(Protocol):
     """Where results land: `S3Store`, `LocalStore`, and `SessionStore` in a sandbox."""
+
+    usage: Counter[str]
+    """Requests to AWS by operation, such as `s3:GetObject`, and `bytes_read`."""
 
     @property
     def url(self) -> str:
@@ -48,13 +52,20 @@ class Store(Protocol):
     def keys(self, prefix: str = "") -> Iterator[str]:
         """All keys that start with `prefix`, in the server's order."""
 
+    def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        """Which of `keys`, given in order, are stored, and those of which only a read can tell.
+
+        What else is stored costs next to nothing: the store lists where that is cheaper than reading, and only there.
+        """
+
     def announce(self, key: str) -> None:
         """Tell readers that the result `key` is stored."""
 
-    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+    def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         """Keys of one experiment announced since the last call; waits up to `wait_seconds` for the first.
 
-        Each announcement goes to one reader. It may arrive twice, or get lost.
+        Each announcement goes to one reader. It may arrive twice, or get lost. What `wanted` refuses stays for other
+        readers.
         """
 
     def close(self) -> None:

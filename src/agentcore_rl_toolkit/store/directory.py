@@ -2,7 +2,7 @@
 
     <root>/<exp_id>/<input_id>/<session_id>.json     the documents
     <root>/.new/                                     documents being written; a crash leaves them here, unread
-    <root>/.announced/<exp_id, quoted>/<time>-<id>   one small file per announcement; reading removes it
+    <root>/.announced/<exp_id, quoted>/<time>-<id>   one small file per announcement; its reader removes it
 
 Many processes may use it: a document appears whole or not at all, and one writer of a key wins. A symbolic link that
 leads out of the root is never followed.
@@ -15,7 +15,8 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 from urllib.parse import quote
@@ -30,6 +31,10 @@ _TEMPORARY = frozenset(
 
 _LONGEST_KEY = 4096
 _POLL_SECONDS = 0.01
+_POLL_SHARE = 0.05
+"""The part of its time that a reader polls: where many announcements wait for others, it polls less often."""
+KEPT_SECONDS = 60.0
+"""An announcement that nobody wanted for so long is removed: whoever waits for the result looks for it."""
 
 
 class LocalStore:
@@ -38,6 +43,9 @@ class LocalStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).resolve()
         self._new = self._root / ".new"
+        self.usage = Counter[str]()
+        self._passed: dict[Path, dict[str, float]] = {}
+        """Announcements left for other readers, by folder, with the time of the first look at them."""
 
     def __repr__(self) -> str:
         return object_repr(self, self.url)
@@ -66,7 +74,9 @@ class LocalStore:
                 size = os.fstat(file.fileno()).st_size
                 if limit is not None and size > limit:
                     raise ResultUnreadable(f"{key!r} in {self.url} is {size:,} bytes long; {limit:,} are read")
-                return file.read(-1 if limit is None else limit)
+                data = file.read(-1 if limit is None else limit)
+                self.usage["bytes_read"] += len(data)
+                return data
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise KeyNotFound(f"nothing is stored under {key!r} in {self.url}") from None
         except OSError as error:
@@ -93,33 +103,51 @@ class LocalStore:
         except OSError as error:
             self._fail(error, f"could not announce {key!r}")
 
-    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+    def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        root = f"{self._root}{os.sep}"
+        return {key for key in keys if os.path.exists(root + check_key(key))}, []
+
+    def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         folder = self._announced(exp_id)
         deadline = time.monotonic() + wait_seconds
         try:
             while True:
-                keys = list(self._read_announcements(folder))
-                left = deadline - time.monotonic()
-                if keys or left <= 0:
+                began = time.monotonic()
+                keys = list(self._read_announcements(folder, wanted))
+                now = time.monotonic()
+                if keys or now >= deadline:
                     return keys
-                time.sleep(min(left, _POLL_SECONDS))
+                time.sleep(min(deadline - now, max(_POLL_SECONDS, (now - began) / _POLL_SHARE)))
         except OSError as error:
             self._fail(error, f"could not read announcements of {exp_id!r}")
 
     def close(self) -> None:
         """Holds nothing between calls."""
 
-    def _read_announcements(self, folder: Path) -> Iterator[str]:
+    def _read_announcements(self, folder: Path, wanted: Callable[[str], bool] | None) -> Iterator[str]:
         """The announcements that this reader removed, oldest first."""
-        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        try:
+            names = sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        now, known = time.monotonic(), self._passed.get(folder, {})
+        passed = self._passed[folder] = {name: known[name] for name in names if name in known}
+        for name in names:
+            if name in passed and now - passed[name] < KEPT_SECONDS:
+                continue
             path = folder / name
             try:
                 with _open_file(path) as file:
                     key = file.read(_LONGEST_KEY).decode(errors="replace")
+                mine = wanted is None or wanted(key)
+                if not mine and name not in passed:
+                    passed[name] = now
+                    continue
                 path.unlink()
             except (FileNotFoundError, IsADirectoryError, PermissionError, ResultUnreadable):
                 continue  # another reader was first, or the file is not an announcement
-            yield key
+            if mine:
+                yield key
 
     def _write_once(self, path: Path, data: bytes, *, durable: bool = True) -> bool:
         """Write `path` whole unless it exists. True if it was written."""

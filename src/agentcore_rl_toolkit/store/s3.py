@@ -6,6 +6,7 @@ boto3 decides endpoints, region and credentials (`AWS_ENDPOINT_URL_S3`, `AWS_DEF
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import datetime
 import json
@@ -13,14 +14,17 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
 from ..common.object_repr import object_repr
 from ..errors import ConfigError, KeyNotFound, ResultUnreadable
 from ..types import RolloutId, check_key, check_prefix
+from .message_queue import MessageQueue
 from .s3_errors import error_code, store_error
 
 logger = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _TAKEN = frozenset({"412", "PreconditionFailed"})
 # Every listing has these fields, even an empty one; boto3 reads an answer without a body as a listing too.
 _EVERY_LIST = frozenset({"IsTruncated", "KeyCount", "Name"})
+_FEW = 8
+"""A listing takes as much as so many reads."""
 _QUEUE_HOST = re.compile(r"(?:sqs\.([\w-]+)|([\w-]+)\.queue|queue)\.amazonaws\.com(?:\.cn)?")
 
 
@@ -51,6 +57,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._queue = queue
         self._clients: dict[str, Any] = {}
+        self.usage = Counter[str]()
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -93,6 +100,8 @@ class S3Store:
                 if len(body) < size:
                     raise ConnectionError(f"it was cut off after {len(body):,} of {size:,} bytes")
                 if limit is None or len(body) <= limit:
+                    with self._lock:
+                        self.usage["bytes_read"] += len(body)
                     return body
             answer["Body"].close()
         except Exception as error:
@@ -122,6 +131,38 @@ class S3Store:
         except Exception as error:
             self._fail(error, f"could not list {prefix!r}")
 
+    def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        """List from the first missing key on, and from the next one after each page: old results are skipped over.
+
+        A page that settles only a few keys took more than reads of these would have, so the rest is left to be read.
+        """
+        there, left = set[str](), list(keys)
+        prefix = os.path.commonprefix([keys[0], keys[-1]]) if keys else ""  # noqa: RUF071 - not of paths
+        while len(left) > _FEW:
+            names, is_last = self._page_from(left[0], prefix)
+            if any(one > other for one, other in pairwise(names)):
+                return set(), list(keys)  # the server has an order of its own
+            settled = len(left) if is_last else bisect.bisect_right(left, names[-1]) if names else 0
+            there.update(set(left[:settled]).intersection(names))
+            left = left[settled:]
+            if settled <= _FEW:
+                break
+        return there, left
+
+    def _page_from(self, key: str, prefix: str) -> tuple[list[str], bool]:
+        """The keys from `key` on, as many as one request lists, and whether these are the last."""
+        before = self._name(key)[:-1]  # of what sorts between this and the key, nothing is a result
+        try:
+            page = self.client("s3").list_objects_v2(
+                Bucket=self._bucket, Prefix=self._prefix + prefix, StartAfter=before
+            )
+            if not page.keys() & _EVERY_LIST:
+                raise ConnectionError("the listing was cut off")
+        except Exception as error:
+            self._fail(error, f"could not list {prefix!r}")
+        names = [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
+        return names, not page.get("IsTruncated")
+
     def announce(self, key: str) -> None:
         if self._queue is None:
             return
@@ -135,37 +176,23 @@ class S3Store:
             },
         }
         try:
-            self.client("sqs").send_message(QueueUrl=self._queue_url, MessageBody=json.dumps({"Records": [record]}))
+            self._messages.send(json.dumps({"Records": [record]}))
         except Exception as error:
             self._fail(error, f"could not announce {key!r} on {self._queue}")
 
-    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+    def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         if self._queue is None:
             raise ConfigError(f"{self.url} has no queue for announcements", hint="name one with sqs_url")
+
+        def mine(body: str) -> list[str] | None:
+            named = self._results_in(body)
+            found = [key for exp, key in named if exp == exp_id and (wanted is None or wanted(key))]
+            return found if found or not named else None
+
         try:
-            messages = (
-                self.client("sqs")
-                .receive_message(
-                    QueueUrl=self._queue_url,
-                    MaxNumberOfMessages=10,
-                    WaitTimeSeconds=max(0, min(20, round(wait_seconds))),
-                )
-                .get("Messages", [])
-            )
-            wanted: list[str] = []
-            done: list[dict[str, str]] = []
-            for message in messages:
-                named = self._results_in(message["Body"])
-                mine = [key for exp, key in named if exp == exp_id]
-                # A message for another reader goes back to the queue when its visibility timeout is over.
-                if mine or not named:
-                    wanted += mine
-                    done.append({"Id": str(len(done)), "ReceiptHandle": message["ReceiptHandle"]})
-            if done:
-                self.client("sqs").delete_message_batch(QueueUrl=self._queue_url, Entries=done)
+            return self._messages.receive(wait_seconds, mine)
         except Exception as error:
             self._fail(error, f"could not read announcements from {self._queue}")
-        return wanted
 
     def close(self) -> None:
         with self._lock:
@@ -198,12 +225,8 @@ class S3Store:
         return self._prefix + check_key(key)
 
     @cached_property
-    def _queue_url(self) -> str:
-        assert self._queue is not None
-        if "/" in self._queue:
-            return self._queue
-        url: str = self.client("sqs").get_queue_url(QueueName=self._queue)["QueueUrl"]
-        return url
+    def _messages(self) -> MessageQueue:
+        return MessageQueue(self._queue or "", lambda: self.client("sqs"))
 
     def client(self, service: str) -> Any:
         """The boto3 client of `s3` or `sqs`."""
@@ -224,9 +247,14 @@ class S3Store:
                 session = boto3.session.Session(**self._credentials(service))
                 where = self._endpoint(service)
                 client = self._clients[service] = session.client(service, config=Config(**settings), **where)
+                client.meta.events.register(f"before-call.{service}", self._count)
                 return client
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{service} can't be used: {error}", hint="set AWS_REGION and credentials") from error
+
+    def _count(self, model: Any, **_: object) -> None:
+        with self._lock:
+            self.usage[f"{model.service_model.endpoint_prefix}:{model.name}"] += 1
 
     def _credentials(self, service: str) -> dict[str, str | None]:
         """Region and credentials: those of a given environment, and a queue's own region."""

@@ -8,7 +8,8 @@ read and announce its own results in the store that its invoke named, and nothin
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
@@ -33,6 +34,7 @@ class SessionStore:
     def __init__(self, proxy: str, root: str) -> None:
         self._proxy = urlsplit(proxy)
         self._root = root
+        self.usage = Counter[str]()
 
     def __repr__(self) -> str:
         return object_repr(self, self.url)
@@ -69,7 +71,10 @@ class SessionStore:
     def announce(self, key: str) -> None:
         self._request("POST", check_key(key))
 
-    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+    def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        return set(), list(keys)
+
+    def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         raise ConfigError("a session can't read announcements", hint="read them outside the sandbox")
 
     def close(self) -> None:

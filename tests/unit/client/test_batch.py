@@ -16,7 +16,7 @@ import pytest
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.client.batch import BatchItem, input_id_of
 from agentcore_rl_toolkit.client.scheduler import Outage
-from agentcore_rl_toolkit.errors import RuntimeFault
+from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
 from agentcore_rl_toolkit.runtime import Invocation
 from agentcore_rl_toolkit.types import Status
 from support.own_runtime import OwnRuntime, completed
@@ -30,7 +30,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(runtime: Any, folder: Path, rows: list[Any], **options: Any) -> list[BatchItem]:
     """The items of a batch, by index."""
-    with RolloutClient(runtime, folder, "exp") as client:
+    with RolloutClient(runtime, folder, "exp", max_retry_attempts=options.pop("attempts", 5)) as client:
         items = list(client.run_batch(rows, **{"timeout": 60} | options))
     assert Counter(item.index for item in items) == dict.fromkeys(range(len(rows)), 1)
     return sorted(items, key=lambda item: item.index)
@@ -306,3 +306,60 @@ def test_an_endless_progress_of_rows_is_read_once(tmp_path: Path) -> None:
 
     with RolloutClient(OwnRuntime(completed), tmp_path, "exp") as client:
         assert len(list(client.run_batch(rows()))) == 3
+
+
+def test_an_outage_costs_each_rollout_one_retry(tmp_path: Path) -> None:
+    """Every invoke fails for a while, more often than a rollout may be retried."""
+    failures = iter(range(60))
+
+    class Down(OwnRuntime):
+        async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "") -> Invocation:
+            if next(failures, None) is not None:
+                raise RuntimeFault("down")
+            return await super().invoke(session_id, payload)
+
+    items = run(Down(), tmp_path, [{"n": n} for n in range(10)], max_retries=1, attempts=1)
+    assert [item.success for item in items] == [True] * 10
+    assert sum(item.attempts for item in items) == 70
+
+
+def test_sessions_that_end_at_once_are_no_outage(tmp_path: Path) -> None:
+    lost = json.dumps({"status_code": 500, "error": {"kind": "session_lost"}}).encode()
+    items = run(OwnRuntime(lambda _: lost), tmp_path, [{"n": n} for n in range(5)], max_retries=1)
+    assert [(item.status, item.attempts) for item in items] == [(Status.SESSION_LOST, 2)] * 5
+
+
+def test_an_outage_longer_than_its_budget_ends_the_batch(tmp_path: Path) -> None:
+    class Down(OwnRuntime):
+        async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "") -> Invocation:
+            raise RuntimeFault("down")
+
+    items = run(Down(), tmp_path, [{"n": n} for n in range(10)], max_retries=1, outage_seconds=0.2, attempts=1)
+    assert {item.status for item in items} == {Status.SESSION_LOST}
+
+
+def test_rollouts_are_shared_by_several_runtimes(tmp_path: Path) -> None:
+    runtimes = [OwnRuntime(arn="arn:of:a"), OwnRuntime(arn="arn:of:b")]
+    with RolloutClient(runtimes, tmp_path, "exp") as client:
+        assert all(item.success for item in client.run_batch([{"n": n} for n in range(40)]))
+        usage = client.usage
+    assert (usage.sessions, usage.invokes, usage.stops, usage.failures) == (40, 40, 40, 0)
+    assert usage.runtimes == {"arn:of:a": len(runtimes[0].invoked), "arn:of:b": len(runtimes[1].invoked)}
+    assert min(usage.runtimes.values()) > 10
+    assert usage.bytes_read == 40 * len(completed({}))
+    assert client.usage == usage  # what was used before close() counts
+    with RolloutClient(runtimes[0], tmp_path, "exp") as client:
+        assert client.invoke({}).result(60)["status_code"] == 200
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "says"),
+    [
+        ([], "no runtime is named"),
+        (["rl_app.py", "arn:aws:bedrock-agentcore:us-east-1:123456789012:runtime/a"], "can't be one of several"),
+        (["arn:aws:bedrock-agentcore:us-east-1:123456789012:runtime/a"] * 2, "named twice"),
+    ],
+)
+def test_several_runtimes_are_several_arns(tmp_path: Path, runtimes: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RolloutClient(runtimes, tmp_path, "exp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -62,14 +62,20 @@ class OddStore:
         self._do("keys")
         yield from [key for key in self.documents if key.startswith(prefix)]
 
+    def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        self._do("keys")
+        return self.documents.keys() & set(keys), []
+
     def announce(self, key: str) -> None:
         self.said.append(key)
 
-    def announcements(self, exp_id: str, wait_seconds: float) -> list[str]:
+    def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         threading.Event().wait(0.02)
         self._do("announcements")
-        said, self.said = self.said, []
-        return said
+        mine = [key for key in self.said if wanted is None or wanted(key)]
+        for key in mine:
+            self.said.remove(key)
+        return mine
 
     def close(self) -> None: ...
 
@@ -215,39 +221,32 @@ def test_an_announced_result_that_may_not_be_read_is_an_error(store: OddStore, m
         threads.run(inbox.delivery.close())
 
 
-class LongStore(OddStore):
-    """An experiment with many old results; counts the keys that it hands out."""
+def test_a_look_asks_for_what_is_missing_and_reads_what_only_a_read_can_tell(store: OddStore, inbox: Inbox) -> None:
+    asked: list[list[str]] = []
 
-    handed_out = 0
+    def find(keys: Sequence[str]) -> tuple[set[str], list[str]]:
+        asked.append(list(keys))
+        return {KEYS[0]}, KEYS[2:]
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        for key in super().keys(prefix):
-            self.handed_out += 1
-            yield key
+    store.find = find  # type: ignore[method-assign]
+    put(store, *KEYS)
+    inbox.expect(*reversed(KEYS))
+    inbox.threads.run(inbox.delivery.look())
+    assert asked[0] == KEYS
+    assert inbox.documents.keys() == {KEYS[0], KEYS[2], KEYS[3]}
 
-    def close(self) -> None: ...
 
-
-def test_old_results_cost_a_look_no_more_than_reading_what_is_missing() -> None:
-    store = LongStore()
-    store.documents = {f"exp/old-{i:05}/s.json": b"{}" for i in range(30_000)}
-    keys = [f"exp/row-{i}/s.json" for i in range(20)]
-    found: list[Any] = []
-    with loop_thread() as loop:
-
-        async def look() -> None:
-            waiting = Delivery(store, "exp")
-            for key in keys:
-                waiting.expect(key, lambda document, error: found.append(document))
-            await waiting.look()
-            store.documents |= dict.fromkeys(keys, b'{"rewards": 1.0}')
-            await waiting.look()
-            await waiting.close()
-
-        loop.run(look())
-    assert [document["rewards"] for document in found] == [1.0] * 20
-    assert store.handed_out < 7_000  # of 30,000, in the first look
-    assert store.calls.count("keys") == 1
+def test_what_others_expect_is_left_to_them() -> None:
+    store = OddStore(announces=True)
+    with loop_thread() as threads:
+        inbox = Inbox(threads, store)
+        inbox.expect(KEYS[0])
+        put(store, *KEYS)
+        for key in KEYS:
+            store.announce(key)
+        eventually(lambda: inbox.documents)
+        assert store.said == KEYS[1:]
+        threads.run(inbox.delivery.close())
 
 
 @pytest.mark.parametrize("error", [StoreMisconfigured("no such bucket"), StoreError("refused"), RuntimeError("defect")])
@@ -289,7 +288,7 @@ def test_announcements_that_never_come_are_waited_for_no_longer(monkeypatch: pyt
         inbox.expect(*KEYS)
         eventually(lambda: len(inbox.documents) == 3)
         assert inbox.delivery.interval() < 0.6
-        store.announce("exp/of/another.json")
+        store.announce(KEYS[3])
         eventually(lambda: inbox.delivery.heard)
         assert inbox.delivery.interval() == 0.6
         threads.run(inbox.delivery.close())

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...client.evaluation import Outcome, Summary, summarize
+from ...client.runtimes.usage import total
 from ...engine import Engine
 from ...engine.remote.server import ServerEngine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
@@ -271,6 +272,7 @@ class TrainingLoop:
             "seconds": round(time.monotonic() - self._began, 1),
             **run_totals(self.report.steps, self.evaluations, step),
             "not_trained_on": causes.figures(),
+            "used": total(self._gather(self.runner.client.usage)).to_dict(),
             "examples": {str(at): describe_rollout(one, decode) for at, one in self._example().items()},
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),

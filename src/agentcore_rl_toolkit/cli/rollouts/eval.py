@@ -67,7 +67,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     _say_errors(item.error for item in items)
     outcomes = [item_outcome(item) for item in items]
     summary = _summarize(args, outcomes)
-    report: dict[str, Any] = {"exp_id": args.exp_id, "summary": summary.to_dict()}
+    report: dict[str, Any] = {"exp_id": args.exp_id, "summary": summary.to_dict(), "used": args.used.to_dict()}
     tables = [format_table([f"experiment {args.exp_id}", "figure"], summary.rows())]
     if args.compare:
         comparison = compare(stored_outcomes(args.store, args.compare), outcomes)
@@ -91,7 +91,12 @@ def _evaluate_models(args: argparse.Namespace) -> int:
         _say_errors(item.error for item in items)
         outcomes = [item_outcome(item) for item in items]
         summary = _summarize(args, outcomes)
-        report: dict[str, Any] = {"model": model, "exp_id": exp_id, "summary": summary.to_dict()}
+        report: dict[str, Any] = {
+            "model": model,
+            "exp_id": exp_id,
+            "summary": summary.to_dict(),
+            "used": args.used.to_dict(),
+        }
         column = dict(summary.rows())
         if number:
             comparison = compare(first, outcomes)

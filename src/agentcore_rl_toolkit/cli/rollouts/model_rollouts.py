@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...client.batch import BatchItem
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
-from ..flags import read_pairs, sandboxed_agent, say
+from ..flags import read_pairs, say, session_targets
 from ..terminal.progress import progress
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run_with_model(
         _kept_rollouts(args, model) as keep,
         _open_gateway(args, model) as gateway,
         RolloutClient(
-            sandboxed_agent(args),
+            session_targets(args),
             args.store,
             exp_id,
             tps_limit=args.tps_limit,
@@ -86,7 +86,7 @@ def run_with_model(
             for group in runner.run(rows):
                 for rollout in group.rollouts:
                     each(_item(rollout, group.index))
-        args.store = client.store_url
+        args.store, args.used = client.store_url, client.usage
     say(f"experiment {exp_id}: {len(rows) * args.n} rollouts, results in {args.store}")
 
 

@@ -19,7 +19,7 @@ from ...agent.result import Result
 from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
-from ..flags import add_sandbox_flags, read_pairs, sandboxed_agent, say
+from ..flags import add_sandbox_flags, read_pairs, say, session_targets
 from ..terminal.progress import progress
 from .model_rollouts import refuse_other_policies, run_with_model
 
@@ -69,7 +69,9 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hedge-after", type=float, metavar="SECONDS", help=help)
     parser.add_argument("--resume", action="store_true", help="with --exp-id: run only what the store lacks")
     parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed rollouts again")
-    parser.add_argument("--tps-limit", type=float, default=25, help="most requests a second on AWS (default: 25)")
+    parser.add_argument(
+        "--tps-limit", type=float, default=25, help="most requests a second to each runtime on AWS (default: 25)"
+    )
     parser.add_argument("--sqs-url", help="the SQS queue (name or URL) that announces results (default: none)")
     help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
     parser.add_argument("--base-url", help=help)
@@ -89,6 +91,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
     parser.add_argument("--agent-protocol", default="agentcore", metavar="PROTOCOL", help=help)
     add_sandbox_flags(parser)
+    help = "run sessions on this deployed copy of the agent (an ARN), which shares the load; may be repeated"
+    parser.add_argument("--runtime", action="append", default=[], metavar="ARN", help=help)
     parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 
 
@@ -131,7 +135,7 @@ def _run_with_url(args: argparse.Namespace, each: Callable[[BatchItem], object])
     policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
     with (
         RolloutClient(
-            sandboxed_agent(args),
+            session_targets(args),
             args.store,
             args.exp_id,
             tps_limit=args.tps_limit,
@@ -157,7 +161,7 @@ def _run_with_url(args: argparse.Namespace, each: Callable[[BatchItem], object])
         for item in batch:
             failed += not item.success
             each(item)
-    args.store = client.store_url
+    args.store, args.used = client.store_url, client.usage
     say(f"experiment {args.exp_id}: {len(batch)} rollouts, results in {args.store}")
     return failed
 

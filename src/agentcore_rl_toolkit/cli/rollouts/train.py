@@ -45,6 +45,7 @@ _METAVARS = {
     "guards_from": "FILE",
     "env": "NAME[=VALUE]",
     "allow": "HOST:PORT",
+    "runtime": "ARN",
 }
 
 

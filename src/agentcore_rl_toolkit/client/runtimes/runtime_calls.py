@@ -15,11 +15,12 @@ import random
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import AgentCoreRLError, RuntimeFault
-from ..runtime import Runtime
-from ..runtime.base import LONGEST_PRINTED, KeepsOutput
+from ...errors import AgentCoreRLError, RuntimeFault
+from ...runtime import Runtime
+from ...runtime.base import LONGEST_PRINTED, KeepsOutput
 from .pacing import Admission, Pacer
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _LONGEST_ANSWER = 1 << 20
 _LONGEST_TEXT = 4000
 _ANSWER_SECONDS = 300.0  # starting a session includes importing the agent
 _WARN_SECONDS = 60.0
+CATCH_UP = 0.5
+"""Seconds of slots that a process that was held up makes up for."""
 
 
 class RequestQueue:
@@ -43,6 +46,8 @@ class RequestQueue:
         self._invokes: deque[tuple[asyncio.Future[None], str]] = deque()
         self._changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
+        self._slot: float | None = None
+        """The latest slot, if requests have been waiting ever since."""
         self._warned_at = float("-inf")
 
     async def wait_to_stop(self) -> None:
@@ -83,6 +88,11 @@ class RequestQueue:
         self._admission.ended(session_id)
         self._changed.set()
 
+    @property
+    def running(self) -> int:
+        """Sessions that run, as far as this client knows."""
+        return self._admission.running
+
     def _serve(self) -> None:
         self._changed.set()
         if self._serving is None or self._serving.done():
@@ -90,6 +100,7 @@ class RequestQueue:
 
     async def _serve_all(self) -> None:
         try:
+            self._slot = None
             while self._has_waiting():
                 await self._serve_one()
         except Exception as error:
@@ -101,12 +112,15 @@ class RequestQueue:
     async def _serve_one(self) -> None:
         pause = 0.0 if self._stops else self._admission.next_start(_now()) - _now()
         if pause > 0:
+            self._slot = None
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), pause)
             return
-        pause = self._pacer.reserve(_now()) - _now()
-        if pause > 0:
+        # A slot that this process could not use in time is made up for; else a busy process would never fill a quota.
+        asked = _now() if self._slot is None else max(self._slot, _now() - CATCH_UP)
+        self._slot = self._pacer.reserve(asked)
+        if (pause := self._slot - _now()) > 0:
             await asyncio.sleep(pause)
         self._grant()
 
@@ -130,6 +144,21 @@ class RequestQueue:
             turn.set_result(None)
 
 
+@dataclass
+class RuntimeUsage:
+    """What one client has used of one runtime so far."""
+
+    sessions: int = 0
+    """Sessions that the runtime accepted."""
+    session_seconds: float = 0.0
+    """Seconds from the accepted invoke to the stop, of all sessions that were stopped."""
+    invokes: int = 0
+    stops: int = 0
+    throttles: int = 0
+    failures: int = 0
+    """Requests that failed otherwise."""
+
+
 class RuntimeCalls:
     """Invokes and stops sessions of one runtime."""
 
@@ -138,15 +167,47 @@ class RuntimeCalls:
         self._queue = RequestQueue(pacer)
         self._sent: set[str] = set()
         """Sessions that may be running: a request to start them was sent, and not refused."""
+        self._since: dict[str, float] = {}
+        """When each session that runs was accepted."""
+        self.usage = RuntimeUsage()
 
-    async def invoke(self, session_id: str, body: bytes, *, given_up: Callable[[], bool]) -> bytes | None:
-        """Send `body` to a session, starting it; returns the answer, or None if the rollout was given up meanwhile."""
+    @property
+    def arn(self) -> str:
+        return self._runtime.arn
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second at present, None for no limit."""
+        return self._pacer.rate
+
+    @property
+    def running(self) -> int:
+        """Sessions that the runtime has accepted and that have not ended."""
+        return self._queue.running
+
+    async def invoke(
+        self,
+        session_id: str,
+        body: bytes,
+        *,
+        given_up: Callable[[], bool],
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> bytes | None:
+        """Send `body` to a session, starting it; returns the answer, or None if the rollout was given up meanwhile.
+
+        `may_send` is asked when its turn has come, and at each retry; if not, it sends nothing and returns None.
+        """
         retries = _Retries(self._pacer, self._attempts)
         while True:
             await self._queue.wait_to_invoke(session_id)
+            if not may_send():
+                self._queue.ended(session_id)
+                return None
+            self.usage.invokes += 1
             try:
                 answer = await self._send(session_id, body)
             except RuntimeFault as fault:
+                self._count(fault)
                 if not retries.allows(fault) and not fault.full:
                     raise
                 if given_up():
@@ -155,6 +216,9 @@ class RuntimeCalls:
                     await retries.pause(fault)
             else:
                 self._pacer.succeeded(_now())
+                if session_id not in self._since:
+                    self.usage.sessions += 1
+                    self._since[session_id] = _now()
                 return answer
 
     async def _send(self, session_id: str, body: bytes) -> bytes:
@@ -187,6 +251,8 @@ class RuntimeCalls:
         finally:
             self._sent.discard(session_id)
             self._queue.ended(session_id)
+            if (since := self._since.pop(session_id, None)) is not None:
+                self.usage.session_seconds += _now() - since
 
     async def printed(self, session_id: str) -> str | None:
         """The end of what a session printed, of bounded size. None where the runtime doesn't say, or fails to."""
@@ -210,17 +276,25 @@ class RuntimeCalls:
         retries = _Retries(self._pacer, self._attempts)
         while True:
             await self._queue.wait_to_stop()
+            self.usage.stops += 1
             try:
                 await _contained(lambda: self._runtime.stop(session_id))
             except RuntimeFault as fault:
                 if fault.code == "ResourceNotFoundException":
                     return
+                self._count(fault)
                 if not retries.allows(fault):
                     raise
                 await retries.pause(fault)
             else:
                 self._pacer.succeeded(_now())
                 return
+
+    def _count(self, fault: RuntimeFault) -> None:
+        if fault.throttled:
+            self.usage.throttles += 1
+        else:
+            self.usage.failures += not fault.full
 
     async def _ask(self, session_id: str, body: bytes) -> bytes:
         try:

@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcore_rl_toolkit.client.pacing import FIRST_WAIT, LONGEST_HOLD, LONGEST_WAIT, THROTTLES, Admission, Pacer
+from agentcore_rl_toolkit.client.runtimes.pacing import (
+    FIRST_WAIT,
+    LONGEST_HOLD,
+    LONGEST_WAIT,
+    THROTTLES,
+    Admission,
+    Pacer,
+)
 from agentcore_rl_toolkit.errors import ConfigError
 
 rates = st.floats(0.2, 500)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 DECREASE = 0.5
 """The factor by which too many throttles lower the rate."""

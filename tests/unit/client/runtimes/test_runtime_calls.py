@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.client.pacing import FIRST_WAIT, Pacer
-from agentcore_rl_toolkit.client.runtime_calls import RequestQueue, RuntimeCalls
+from agentcore_rl_toolkit.client.runtimes.pacing import FIRST_WAIT, Pacer
+from agentcore_rl_toolkit.client.runtimes.runtime_calls import CATCH_UP, RequestQueue, RuntimeCalls
 from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
 from agentcore_rl_toolkit.runtime import CommandEvent, Invocation
-from support.virtual_time import run_virtual, virtual_clock
+from support.virtual_time import run_virtual, stall, virtual_clock
 
 LATENCY = 0.05
 
@@ -356,3 +356,25 @@ def test_a_stop_that_fails_is_logged_and_harms_nobody(error: BaseException, capl
 async def _invoke(runtime: Any) -> bytes | None:
     calls = RuntimeCalls(runtime, Pacer(None), attempts=5)
     return await calls.invoke("a", b"{}", given_up=lambda: False)
+
+
+def test_a_process_that_is_held_up_makes_up_for_its_slots() -> None:
+    async def use() -> list[float]:
+        queue, granted = RequestQueue(Pacer(10)), []
+
+        async def wait(n: int) -> None:
+            await queue.wait_to_invoke(f"s{n}")
+            granted.append(virtual_clock())
+            if n % 10 == 0:
+                stall(0.25)
+
+        await asyncio.gather(*(wait(n) for n in range(100)))
+        await asyncio.sleep(10)
+        idle_until = virtual_clock()
+        await asyncio.gather(*(wait(n) for n in range(101, 105)))
+        assert granted[-1] - idle_until == pytest.approx(0.3)  # an idle process has nothing to make up for
+        return granted[:100]
+
+    granted, _ = run_virtual(use())
+    assert granted[-1] - granted[0] == pytest.approx(9.9, abs=0.3)  # not 12.4
+    assert all(later - sooner > 0.9 - CATCH_UP for sooner, later in zip(granted, granted[10:], strict=False))

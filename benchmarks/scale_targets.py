@@ -1,0 +1,91 @@
+"""The figures page's section about the client at scale. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+Table = Callable[[Sequence[str], Iterable[Iterable[str]]], str]
+
+
+def client_section(found: dict[str, Any], table: Table) -> list[str]:
+    """What was measured of the client at scale, beside what it is to be."""
+    rows = [row for part, show in _PARTS.items() if part in found for row in show(found[part])]
+    return [
+        "### The client at scale",
+        "`python benchmarks/scale_client.py`: each client in a process of its own, against a scripted runtime on\n"
+        "AWS's wire, with S3 and SQS in its memory. In miniature: sessions wait, or call a gateway with a scripted\n"
+        "engine twice, and everything shares the machine's two cores. A floor is boto3 without a client, or a poll of\n"
+        "files whose names are known.",
+        table(["", "measured", "to be"], rows),
+    ]
+
+
+def _in_flight(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    accounted = f"{it['results']:,} results, {'each once' if it['once_each'] else 'NOT each once'}"
+    yield f"{it['rollouts']:,} rollouts, {it['most_at_once']:,} at the same time", accounted, "each once"
+    yield "memory of a rollout in flight, KB", f"{it['kb_each']:.1f}", "≤ 25"
+    yield "the client's CPU for a rollout, ms", f"{it['client_cpu_ms_each']:.2f}", "≤ 3"
+
+
+def _flat(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    sizes = f"{it['mb_after_a_quarter']:.0f} → {it['mb_at_the_end']:.0f}"
+    yield f"memory after a quarter of {it['rollouts']:,} rollouts and at their end, MB", sizes, "flat"
+    yield "CPU for each of them, ms", f"{it['client_cpu_ms_each']:.2f}", "≤ 3"
+
+
+def _latency(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, bound in (("directory", "≤ 100"), ("SQS", "≤ 1,000")):
+        ours, floor = it[name], it[f"{name}, floor"]
+        figure = f"{ours['p50_ms']:.0f}; {ours['p99_ms']:.0f} (floor {floor['p50_ms']:.0f}; {floor['p99_ms']:.0f})"
+        yield f"{name}: stored to in hand, p50 and p99 of {ours['results']}, ms", figure, bound
+
+
+def _old(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    without, among = it["0 old"], it["200000 old"]
+    figure = (
+        f"{without['seconds']:.1f} s, {without['requests']} requests; {among['seconds']:.1f} s, {among['requests']}"
+    )
+    yield "60 rollouts of 3 s without old results, and among 200,000", figure, "the same"
+
+
+def _quota(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "use of 25 requests a second with starts of 5 s", f"{it['quota_used']:.1%}", "≥ 98 %"
+
+
+def _outage(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    figure = f"{it['results']:,} results of {it['sessions']:,} sessions; all in hand {_after(it)}"
+    yield "2,000 rollouts, 30 s without the store", figure, "none lost, none doubled"
+
+
+def _after(it: dict[str, Any]) -> str:
+    return f"{it['seconds_until_all_were_in_hand']:.0f} s after it was back"
+
+
+def _killed(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    figure = f"{it['results']:,} results, {it['resumed']:,} of them from before, in {it['seconds_to_all']:.0f} s"
+    yield "2,000 rollouts, the client killed and resumed", figure, "none lost, none doubled"
+
+
+def _shared(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    figure = f"{' and '.join(map(str, it['results']))} results; p99 {it['p99_ms'] / 1000:.1f} s"
+    yield "two clients with one experiment on one queue, 100 rollouts each", figure, "to whoever asked"
+
+
+def _requests(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, one in it.items():
+        figure = f"{one['runtime']:.2f}; {one['s3']:.2f}; {one['sqs']:.2f}"
+        yield f"requests for a rollout {name}: runtime; S3 reads; SQS", figure, "–"
+
+
+_PARTS: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
+    "in_flight": _in_flight,
+    "flat": _flat,
+    "latency": _latency,
+    "quota": _quota,
+    "old_results": _old,
+    "shared_queue": _shared,
+    "requests": _requests,
+    "store_outage": _outage,
+    "killed": _killed,
+}
