@@ -24,7 +24,10 @@ import aiohttp
 from report import percentile, write
 
 from agentcore_rl_toolkit.common.text_table import format_table
+from agentcore_rl_toolkit.runtime import Runtime
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
+from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
+from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
 
 AGENT = """
 import os, time
@@ -104,14 +107,15 @@ async def live_benchmark(folder: Path, sessions: int) -> dict[str, Any]:
 
 async def churn_benchmark(folder: Path, sessions: int) -> dict[str, Any]:
     agent = make_agent(folder / "churn_agent", "")
-    async with LocalRuntime(agent) as runtime:
+    async with Supervisor(RuntimeSettings.make(agent)) as supervisor:
+        runtime = supervisor.agent(agent.parent.name)
         await in_parallel(200, 16, lambda: start_and_stop(runtime))  # what is cached once is not a leak
-        before = traces(runtime)
+        before = traces(supervisor)
         begun = time.perf_counter()
         await in_parallel(sessions, 16, lambda: start_and_stop(runtime))
         seconds = time.perf_counter() - begun
         await asyncio.sleep(2)
-        after = traces(runtime)
+        after = traces(supervisor)
     rows = [[name, str(before[name]), str(after[name]), str(after[name] - before[name])] for name in before]
     print(format_table([f"churn of {sessions} sessions", "before", "after", "difference"], rows))
     print(f"{sessions / seconds:.0f} sessions/s\n")
@@ -161,7 +165,7 @@ def make_agent(folder: Path, imports: str) -> Path:
     return path
 
 
-async def start_one(runtime: LocalRuntime, session_id: str | None = None, *, whole: bool = False) -> float:
+async def start_one(runtime: Runtime, session_id: str | None = None, *, whole: bool = False) -> float:
     """Invoke; milliseconds to the handler's first line, or to the whole answer."""
     begun = time.time()
     answer = await runtime.invoke(session_id or str(uuid.uuid4()), b"{}")
@@ -169,7 +173,7 @@ async def start_one(runtime: LocalRuntime, session_id: str | None = None, *, who
     return ((time.time() if whole else at) - begun) * 1000
 
 
-async def start_and_stop(runtime: LocalRuntime) -> None:
+async def start_and_stop(runtime: Runtime) -> None:
     session_id = str(uuid.uuid4())
     await start_one(runtime, session_id)
     await runtime.stop(session_id)
@@ -268,7 +272,7 @@ def process_seconds() -> float:
     return total
 
 
-def traces(runtime: LocalRuntime) -> dict[str, int]:
+def traces(runtime: Supervisor) -> dict[str, int]:
     import gc
 
     gc.collect()

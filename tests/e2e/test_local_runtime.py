@@ -308,7 +308,7 @@ def test_a_caller_that_gives_up_while_its_session_starts_leaves_no_error(
     with local_runtime(tmp_path / "agent", "time.sleep(60)\n") as user:
 
         async def give_up() -> None:
-            asking = asyncio.create_task(user.runtime.invoke(new_id(), b"{}"))
+            asking = asyncio.create_task(user.agent.invoke(new_id(), b"{}"))
             await asyncio.to_thread(eventually, lambda: user.agent.keeper.templates)
             asking.cancel()
             await asyncio.wait({asking})
@@ -382,7 +382,7 @@ def test_requests_per_second_are_limited(tmp_path: Path) -> None:
         user.ask(session)
 
         async def at_once() -> list[Any]:
-            calls = (user.runtime.invoke(session, b"{}") for _ in range(12))
+            calls = (user.agent.invoke(session, b"{}") for _ in range(12))
             return list(await asyncio.gather(*calls, return_exceptions=True))
 
         faults = [answer for answer in user.threads.run(at_once()) if isinstance(answer, RuntimeFault)]

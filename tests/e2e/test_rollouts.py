@@ -491,7 +491,11 @@ def test_only_the_end_of_what_a_session_printed_is_kept(client: RolloutClient) -
 def test_a_runtime_may_not_know_what_its_sessions_print(tmp_path: Path, printed: Any, kept: str | None) -> None:
     runtime = OwnRuntime()
     if printed is not None:
-        runtime.printed = printed  # type: ignore[attr-defined]
+
+        async def call(id: str) -> Any:
+            return printed(id)
+
+        runtime.printed = call  # type: ignore[attr-defined]
     with RolloutClient(runtime, tmp_path, "exp") as client, gateway(told()) as running:
         (group,) = run_rollouts([row("a")], 1, client=client, gateway=running, keep_dropped=True)
     assert (group.rollouts[0].status, group.rollouts[0].printed) == (Status.COMPLETED, kept)

@@ -69,7 +69,7 @@ def send(
 
 
 def invoke_path(user: RuntimeUser) -> str:
-    return f"/runtimes/{quote(user.runtime.arn, safe='')}/invocations"
+    return f"/runtimes/{quote(user.agent.arn, safe='')}/invocations"
 
 
 def everything(user: RuntimeUser) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def test_another_user_of_this_machine_needs_the_token(user: RuntimeUser) -> None
         user.runtime.port,
         "POST",
         invoke_path(user),
-        Authorization=f"Bearer {user.runtime.token}",
+        Authorization=f"Bearer {user.runtime.settings.token}",
         **{SESSION: new_id()},
     )
     assert (status, json.loads(text)) == (200, {"said": None})
@@ -184,13 +184,13 @@ def test_a_closed_connection_of_another_user_is_not_taken_for_roots(user: Runtim
 
 def test_a_wrong_bearer_token_is_always_refused(user: RuntimeUser) -> None:
     assert_refused(user, "token", hint="AGENTCORE_RL_RUNTIME_TOKEN", Authorization="Bearer wrong")
-    assert send(user, "GET", "/metrics", Authorization=f"Bearer {user.runtime.token}")[0] == 200
+    assert send(user, "GET", "/metrics", Authorization=f"Bearer {user.runtime.settings.token}")[0] == 200
 
 
 def test_beyond_loopback_everybody_needs_the_token(public: RuntimeUser) -> None:
     """Even this process, over loopback."""
     assert_refused(public, "token", hint="AGENTCORE_RL_RUNTIME_TOKEN")
-    for given in (f"Bearer {public.runtime.token}", f"AWS {public.runtime.token}:signature"):
+    for given in (f"Bearer {public.runtime.settings.token}", f"AWS {public.runtime.settings.token}:signature"):
         assert send(public, "GET", "/metrics", Authorization=given)[0] == 200
     for wrong in (
         "Basic x",
@@ -203,7 +203,7 @@ def test_beyond_loopback_everybody_needs_the_token(public: RuntimeUser) -> None:
 
 
 def test_beyond_loopback_names_are_configured_or_the_address_that_was_dialled(public: RuntimeUser) -> None:
-    token = f"Bearer {public.runtime.token}"
+    token = f"Bearer {public.runtime.settings.token}"
     assert send(public, "GET", "/metrics", Host="runtime.internal:80", Authorization=token)[0] == 200
     assert send(public, "GET", "/metrics", Host="127.0.0.1", Authorization=token)[0] == 200
     for host in ("10.9.8.7", "0.0.0.0", "runtime.internal.evil.example"):
@@ -218,8 +218,8 @@ def clients(user: RuntimeUser, key: str) -> tuple[Any, Any]:
 
 
 def test_boto3_sends_the_token_as_its_access_key(public: RuntimeUser) -> None:
-    agents, s3 = clients(public, public.runtime.token)
-    arn, session_id = public.runtime.arn, new_id()
+    agents, s3 = clients(public, public.runtime.settings.token)
+    arn, session_id = public.agent.arn, new_id()
     answer = agents.invoke_agent_runtime(agentRuntimeArn=arn, runtimeSessionId=session_id, payload=b'{"prompt": "hi"}')
     assert json.loads(answer["response"].read()) == {"said": "hi"}
     s3.put_object(Bucket="a-bucket", Key="a/key", Body=b"data")
@@ -229,13 +229,13 @@ def test_boto3_sends_the_token_as_its_access_key(public: RuntimeUser) -> None:
             "s3",
             endpoint_url=public.runtime.endpoint_url,
             region_name="us-west-2",
-            aws_access_key_id=public.runtime.token,
+            aws_access_key_id=public.runtime.settings.token,
             aws_secret_access_key="any",
             config=Config(signature_version=version, s3={"addressing_style": "path"}),
         )
         url = signer.generate_presigned_url("get_object", {"Bucket": "a-bucket", "Key": "a/key"})
         assert send(public, "GET", url.removeprefix(public.runtime.endpoint_url))[2] == "data"
-        forged = url.replace(public.runtime.token, "AKIAIOSFODNN7EXAMPLE")
+        forged = url.replace(public.runtime.settings.token, "AKIAIOSFODNN7EXAMPLE")
         assert send(public, "GET", forged.removeprefix(public.runtime.endpoint_url))[0] == 403
 
     agents, s3 = clients(public, "AKIAIOSFODNN7EXAMPLE")
@@ -247,7 +247,7 @@ def test_boto3_sends_the_token_as_its_access_key(public: RuntimeUser) -> None:
 
 def test_ones_own_processes_use_any_credentials_on_loopback(user: RuntimeUser) -> None:
     agents, s3 = clients(user, "AKIAIOSFODNN7EXAMPLE")
-    arn, session_id = user.runtime.arn, new_id()
+    arn, session_id = user.agent.arn, new_id()
     answer = agents.invoke_agent_runtime(agentRuntimeArn=arn, runtimeSessionId=session_id, payload=b'{"prompt": "hi"}')
     assert json.loads(answer["response"].read()) == {"said": "hi"}
     s3.put_object(Bucket="a-bucket", Key="a/key", Body=b"data")
@@ -257,8 +257,8 @@ def test_our_client_finds_the_token_in_the_environment(public: RuntimeUser, monk
     """Also beside credentials for AWS, which it leaves alone."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    monkeypatch.setenv("AGENTCORE_RL_RUNTIME_TOKEN", public.runtime.token)
-    runtime = AgentCoreRuntime(public.runtime.arn, endpoint_url=public.runtime.endpoint_url, max_attempts=1)
+    monkeypatch.setenv("AGENTCORE_RL_RUNTIME_TOKEN", public.runtime.settings.token)
+    runtime = AgentCoreRuntime(public.agent.arn, endpoint_url=public.runtime.endpoint_url, max_attempts=1)
 
     async def ask() -> bytes:
         try:
@@ -274,7 +274,7 @@ def test_lost_rollouts_are_reported_to_a_bucket_of_a_guarded_runtime(public: Run
     with contextlib.suppress(RuntimeFault):  # it may be gone before it has answered
         public.ask(session_id := new_id(), do="exit", _rollout=rollout("lost-bucket"))
     eventually(lambda: not any(session.id == session_id for session in public.runtime.sessions))
-    _, s3 = clients(public, public.runtime.token)
+    _, s3 = clients(public, public.runtime.settings.token)
     document = s3.get_object(Bucket="lost-bucket", Key=f"exp/row/{session_id}.json")["Body"].read()
     assert json.loads(document)["error"]["kind"] == "session_lost"
 
@@ -346,8 +346,8 @@ def test_by_default_stores_are_below_the_current_folder(
     user: RuntimeUser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert LocalRuntime(user.source).stores == [tmp_path]
-    assert LocalRuntime(user.source, stores=["results", "/x/../y"]).stores == [tmp_path / "results", Path("/y")]
+    assert LocalRuntime(user.source).stores == [str(tmp_path)]
+    assert LocalRuntime(user.source, stores=["results", "/x/../y"]).stores == [str(tmp_path / "results"), "/y"]
     monkeypatch.chdir("/")
     assert LocalRuntime(user.source).stores == []  # would be every folder that there is
 

@@ -82,7 +82,7 @@ def client(url: str, *, attempts: int = 1) -> Iterator[Any]:
 
 def run(aws: Any, user: RuntimeUser, session_id: str, command: str) -> Iterator[dict[str, Any]]:
     stream = aws.invoke_agent_runtime_command(
-        agentRuntimeArn=user.runtime.arn, runtimeSessionId=session_id, body={"command": command, "timeout": 60}
+        agentRuntimeArn=user.agent.arn, runtimeSessionId=session_id, body={"command": command, "timeout": 60}
     )["stream"]
     with contextlib.closing(stream):
         yield from (event["chunk"] for event in stream)
@@ -112,7 +112,7 @@ def test_a_command_that_is_sent_again_runs_once(user: RuntimeUser, session: str)
 
 def post(user: RuntimeUser, session_id: str, command: str, **headers: str) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", user.runtime.port, timeout=30)
-    path = f"/runtimes/{quote(user.runtime.arn, safe='')}/commands"
+    path = f"/runtimes/{quote(user.agent.arn, safe='')}/commands"
     connection.request("POST", path, json.dumps({"command": command}), {SESSION: session_id} | headers)
     return connection
 
@@ -128,7 +128,7 @@ def test_a_command_ends_with_its_callers_connection(user: RuntimeUser, session: 
 
 def test_in_flight_counts_what_is_in_flight(user: RuntimeUser, session: str) -> None:
     async def leave_early() -> None:
-        events = user.runtime.command(session, "echo a; sleep 3600")
+        events = user.agent.command(session, "echo a; sleep 3600")
         assert (await anext(events)).stdout == "a\n"  # type: ignore[call-overload]
         assert live(user, session).app.in_flight == 1
         await events.aclose()  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ def test_output_full_of_what_json_escapes(user: RuntimeUser, session: str) -> No
 
 def test_a_command_that_the_system_can_not_start(user: RuntimeUser, session: str) -> None:
     """65,536 characters are allowed, but they may have more bytes than a program's argument can."""
-    events = user.threads.collect(user.runtime.command(session, ": " + "😀" * 40_000))
+    events = user.threads.collect(user.agent.command(session, ": " + "😀" * 40_000))
     assert "Argument list too long" in (events[0].stderr or "")
     assert (events[-1].exit_code, events[-1].status) == (126, "COMPLETED")
 

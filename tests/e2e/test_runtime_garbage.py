@@ -66,7 +66,7 @@ def head(user: RuntimeUser, target: str | bytes, method: str = "POST", **headers
 
 
 def path(user: RuntimeUser, action: str = "invocations") -> str:
-    return f"/runtimes/{quote(user.runtime.arn, safe='')}/{action}"
+    return f"/runtimes/{quote(user.agent.arn, safe='')}/{action}"
 
 
 def send(user: RuntimeUser, action: str, body: bytes, session_id: str | bytes, **headers: str) -> tuple[int, Any]:

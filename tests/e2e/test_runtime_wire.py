@@ -59,7 +59,7 @@ def aws(user: RuntimeUser, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_boto3_unchanged(user: RuntimeUser, aws: Any) -> None:
-    client, arn, session_id = aws("bedrock-agentcore"), user.runtime.arn, new_id()
+    client, arn, session_id = aws("bedrock-agentcore"), user.agent.arn, new_id()
     assert arn.startswith("arn:aws:bedrock-agentcore:local:000000000000:runtime/wire_agent")
     answer = client.invoke_agent_runtime(agentRuntimeArn=arn, runtimeSessionId=session_id, payload=b'{"prompt": "hi"}')
     assert json.loads(answer["response"].read())["said"] == "hi"
@@ -83,7 +83,7 @@ def test_a_rollout_written_for_aws(user: RuntimeUser, aws: Any) -> None:
     client, s3, session_id = aws("bedrock-agentcore"), aws("s3"), new_id()
     settings = {"exp_id": "exp", "input_id": "row", "s3_bucket": "rollouts"}
     payload = json.dumps({"prompt": "hi", "_rollout": settings}).encode()
-    answer = client.invoke_agent_runtime(agentRuntimeArn=user.runtime.arn, runtimeSessionId=session_id, payload=payload)
+    answer = client.invoke_agent_runtime(agentRuntimeArn=user.agent.arn, runtimeSessionId=session_id, payload=payload)
     key = json.loads(answer["response"].read())["result_key"]
 
     def stored() -> bool:
@@ -116,10 +116,10 @@ def test_arns_that_are_not_here(aws: Any, arn: str, code: str) -> None:
 
 def test_endpoints(user: RuntimeUser, aws: Any) -> None:
     """An agent has one, DEFAULT; it may be named in the ARN or beside it, and the agent by its name and account."""
-    client, name, session_id = aws("bedrock-agentcore"), user.runtime.arn.rpartition("/")[2], new_id()
-    endpoint = f"{user.runtime.arn}/runtime-endpoint/DEFAULT"
+    client, name, session_id = aws("bedrock-agentcore"), user.agent.arn.rpartition("/")[2], new_id()
+    endpoint = f"{user.agent.arn}/runtime-endpoint/DEFAULT"
     known: list[dict[str, str]] = [
-        {"agentRuntimeArn": user.runtime.arn, "qualifier": "DEFAULT"},
+        {"agentRuntimeArn": user.agent.arn, "qualifier": "DEFAULT"},
         {"agentRuntimeArn": endpoint},
         {"agentRuntimeArn": endpoint, "qualifier": "DEFAULT"},
         {"agentRuntimeArn": name, "accountId": "000000000000"},
@@ -128,8 +128,8 @@ def test_endpoints(user: RuntimeUser, aws: Any) -> None:
         answer = client.invoke_agent_runtime(**place, runtimeSessionId=session_id, payload=b'{"prompt": "hi"}')
         assert json.loads(answer["response"].read())["said"] == "hi"
     unknown: list[dict[str, str]] = [
-        {"agentRuntimeArn": user.runtime.arn, "qualifier": "prod"},
-        {"agentRuntimeArn": f"{user.runtime.arn}/runtime-endpoint/prod"},
+        {"agentRuntimeArn": user.agent.arn, "qualifier": "prod"},
+        {"agentRuntimeArn": f"{user.agent.arn}/runtime-endpoint/prod"},
         {"agentRuntimeArn": endpoint, "qualifier": "prod"},
         {"agentRuntimeArn": name, "accountId": "123456789012"},
     ]
@@ -142,7 +142,7 @@ def test_endpoints(user: RuntimeUser, aws: Any) -> None:
     ):
         call = getattr(client, operation)
         with pytest.raises(client.exceptions.ResourceNotFoundException, match="no endpoint 'prod'"):
-            call(agentRuntimeArn=user.runtime.arn, qualifier="prod", runtimeSessionId=session_id, **more)
+            call(agentRuntimeArn=user.agent.arn, qualifier="prod", runtimeSessionId=session_id, **more)
     with pytest.raises(client.exceptions.ValidationException, match="accountId"):
         client.invoke_agent_runtime(agentRuntimeArn=name, runtimeSessionId=session_id, payload=b"{}")
     assert client.stop_runtime_session(agentRuntimeArn=endpoint, runtimeSessionId=session_id)["statusCode"] == 200
@@ -158,7 +158,7 @@ SENT = {
 
 def test_traces_and_mcp_sessions_come_back(user: RuntimeUser, aws: Any) -> None:
     client, session_id = aws("bedrock-agentcore"), new_id()
-    place = {"agentRuntimeArn": user.runtime.arn, "runtimeSessionId": session_id}
+    place = {"agentRuntimeArn": user.agent.arn, "runtimeSessionId": session_id}
     mcp = {"mcpSessionId": "mcp-1", "mcpProtocolVersion": "2025-06-18"}
     answer = client.invoke_agent_runtime(**place, payload=b"{}", **SENT, **mcp)
     answer["response"].read()
@@ -183,12 +183,12 @@ def test_traces_and_mcp_sessions_come_back(user: RuntimeUser, aws: Any) -> None:
 def test_what_only_aws_has_is_said_to_be_missing(user: RuntimeUser, aws: Any) -> None:
     client = aws("bedrock-agentcore")
     with pytest.raises(client.exceptions.ResourceNotFoundException, match=r"doesn't have GetAgentCard(.|\n)*hint: "):
-        client.get_agent_card(agentRuntimeArn=user.runtime.arn, runtimeSessionId=new_id())
+        client.get_agent_card(agentRuntimeArn=user.agent.arn, runtimeSessionId=new_id())
     for path in ("ws", "ws/shells", "ws?qualifier=DEFAULT"):
         connection = http.client.HTTPConnection("127.0.0.1", user.runtime.port, timeout=30)
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
         upgrade["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
-        connection.request("GET", f"/runtimes/{quote(user.runtime.arn, safe='')}/{path}", headers=upgrade)
+        connection.request("GET", f"/runtimes/{quote(user.agent.arn, safe='')}/{path}", headers=upgrade)
         response = connection.getresponse()
         assert (response.status, response.headers["x-amzn-ErrorType"]) == (404, "ResourceNotFoundException")
         assert "doesn't have" in json.loads(response.read())["message"]
@@ -199,7 +199,7 @@ def test_a_stop_that_is_sent_again_has_been_done(user: RuntimeUser, aws: Any) ->
     """boto3 sends the same token when the answer to the first request was lost."""
     client, session_id = aws("bedrock-agentcore"), new_id()
     user.ask(session_id)
-    place = {"agentRuntimeArn": user.runtime.arn, "runtimeSessionId": session_id, "clientToken": new_id()}
+    place = {"agentRuntimeArn": user.agent.arn, "runtimeSessionId": session_id, "clientToken": new_id()}
     for _ in range(2):
         assert client.stop_runtime_session(**place)["runtimeSessionId"] == session_id
     with pytest.raises(client.exceptions.ResourceNotFoundException):
@@ -217,7 +217,7 @@ def raw(user: RuntimeUser, path: str, body: bytes = b"{}", **headers: str) -> tu
 
 
 def invocations(user: RuntimeUser) -> str:
-    return f"/runtimes/{quote(user.runtime.arn, safe='')}/invocations"
+    return f"/runtimes/{quote(user.agent.arn, safe='')}/invocations"
 
 
 def test_faults_look_like_awss(user: RuntimeUser) -> None:
@@ -226,7 +226,7 @@ def test_faults_look_like_awss(user: RuntimeUser) -> None:
     assert "33 to 256 characters, not 5" in body["message"]
     status, headers, body = raw(user, "/runtimes/x/nonsense")
     assert (status, headers["x-amzn-ErrorType"]) == (404, "ResourceNotFoundException")
-    status, headers, body = raw(user, f"/runtimes/{quote(user.runtime.arn, safe='')}/stopruntimesession")
+    status, headers, body = raw(user, f"/runtimes/{quote(user.agent.arn, safe='')}/stopruntimesession")
     assert (status, headers["x-amzn-ErrorType"]) == (400, "ValidationException")
     assert "is missing" in body["message"]
 

@@ -473,12 +473,12 @@ def test_a_template_that_is_replaced_while_it_loads_keeps_nobody_waiting(tmp_pat
         import asyncio
 
         async def both() -> list[Any]:
-            first = asyncio.ensure_future(user.runtime.invoke(new_id(), b"{}"))
+            first = asyncio.ensure_future(user.agent.invoke(new_id(), b"{}"))
             await asyncio.sleep(1)
             user.source.write_text(
                 user.source.read_text().replace("return 1", "return 2").replace("sleep(3)", "sleep(0)")
             )
-            second = asyncio.ensure_future(user.runtime.invoke(new_id(), b"{}"))
+            second = asyncio.ensure_future(user.agent.invoke(new_id(), b"{}"))
             return [await (await answer).read() for answer in (first, second)]
 
         assert user.threads.run(asyncio.wait_for(both(), 30)) == [b"2", b"2"]

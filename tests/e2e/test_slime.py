@@ -91,7 +91,7 @@ def arn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         endpoints = ["AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", "AWS_ENDPOINT_URL_S3"]
         for name, value in (known | dict.fromkeys(endpoints, user.runtime.endpoint_url)).items():
             variables.setenv(name, value)
-        yield user.runtime.arn
+        yield user.agent.arn
         close_resources()
 
 

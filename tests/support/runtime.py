@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
-from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
+from agentcore_rl_toolkit.runtime.local import AgentSource, SessionPolicy
 from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
 from agentcore_rl_toolkit.runtime.local.sandbox.namespaces import KERNEL_PROTECTIONS
 from agentcore_rl_toolkit.runtime.local.sandbox.probe import probe
+from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
+from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
 from support.agent import PROLOGUE
 from support.loop import LoopThread, loop_thread
 
@@ -29,9 +31,9 @@ needs_limits = pytest.mark.skipif(bool(MISSING), reason=f"protections missing he
 
 
 class RuntimeUser:
-    """A started runtime with one agent."""
+    """A started supervisor with one agent, in this process, so that tests see what it holds."""
 
-    def __init__(self, runtime: LocalRuntime, threads: LoopThread, source: Path) -> None:
+    def __init__(self, runtime: Supervisor, threads: LoopThread, source: Path) -> None:
         self.runtime, self.threads, self.source = runtime, threads, source
 
     @property
@@ -41,7 +43,7 @@ class RuntimeUser:
 
     def ask(self, session_id: str | None = None, **payload: Any) -> Any:
         async def whole() -> Any:
-            answer = await self.runtime.invoke(session_id or new_id(), json.dumps(payload).encode())
+            answer = await self.agent.invoke(session_id or new_id(), json.dumps(payload).encode())
             return json.loads(await answer.read())
 
         return self.threads.run(whole())
@@ -53,11 +55,11 @@ class RuntimeUser:
 
     def sh(self, session_id: str, command: str, timeout: int = 30) -> str:
         """Output and errors of a command in a session."""
-        events = self.threads.collect(self.runtime.command(session_id, command, timeout=timeout))
+        events = self.threads.collect(self.agent.command(session_id, command, timeout=timeout))
         return "".join((e.stdout or "") + (e.stderr or "") for e in events)
 
     def stop(self, session_id: str) -> None:
-        self.threads.run(self.runtime.stop(session_id))
+        self.threads.run(self.agent.stop(session_id))
 
     def rewrite(self, source: str) -> None:
         """Change the agent's file, in a way that no clock hides."""
@@ -95,7 +97,7 @@ def local_runtime(
     path.write_text(PROLOGUE + textwrap.dedent(source))
     agent = AgentSource.parse(path, policy=policy or SessionPolicy(), env=env or {}, tps_limit=tps_limit)
     with loop_thread() as threads:
-        runtime = LocalRuntime(agent, **settings)
+        runtime = Supervisor(RuntimeSettings.make(agent, **settings))
         threads.run(runtime.start())
         try:
             yield RuntimeUser(runtime, threads, path)

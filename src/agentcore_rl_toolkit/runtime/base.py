@@ -76,5 +76,5 @@ class Runtime(Protocol):
 class KeepsOutput(Protocol):
     """A runtime that keeps what its sessions print. Not every runtime can."""
 
-    def printed(self, session_id: str) -> bytes | None:
+    async def printed(self, session_id: str) -> bytes | None:
         """The end of what a session printed, also after it has ended; None if there was no such session."""

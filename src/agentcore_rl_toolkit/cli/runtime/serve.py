@@ -91,12 +91,12 @@ async def _serve(runtime: LocalRuntime) -> int:
     for name, reason in runtime.missing.items():
         say(f"without protection {name!r}: {reason}")
     await stop.wait()
-    cut = [session.describe() for session in runtime.sessions]
+    cut = runtime.sessions
     say(f"stopping {len(cut)} sessions")
     await runtime.aclose()
     for session in cut:
-        if session["state"] == "busy":
-            say(f"cut off: {session['session_id']} ({session['agent']}, after {session['seconds']:.0f} s)")
+        if session.state == "busy":
+            say(f"cut off: {session.id} ({session.agent}, after {session.seconds:.0f} s)")
     return 0
 
 

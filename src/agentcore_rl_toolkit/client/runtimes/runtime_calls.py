@@ -267,7 +267,7 @@ class RuntimeCalls:
         return text.encode()[-LONGEST_PRINTED:].decode(errors="ignore")  # a replaced byte takes three
 
     async def _read_output(self, session_id: str) -> bytes | None:
-        data = self._runtime.printed(session_id) if isinstance(self._runtime, KeepsOutput) else None
+        data = await self._runtime.printed(session_id) if isinstance(self._runtime, KeepsOutput) else None
         if data is not None and not isinstance(data, bytes):
             raise RuntimeFault(f"the runtime answered with {type(data).__name__}, not with bytes")
         return data

@@ -7,7 +7,6 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import RuntimeFault
@@ -52,7 +51,7 @@ class LocalAgent:
         *,
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
-        stores: Sequence[Path] | None = None,
+        stores: Sequence[str] | None = None,
     ) -> Invocation:
         """Send `payload` to the session's app; the first invoke starts the session.
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from ...common.env_file import read_env
 from ...errors import ConfigError
+from ..base import PLACEHOLDER_AWS
 from ..hosting.agent_code import find_agent
 
 ACCOUNT = "000000000000"
@@ -89,6 +90,17 @@ class AgentSource:
     def arn(self) -> str:
         """The agent's ARN on this machine."""
         return ARN_PREFIX + self.name
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether its sessions have credentials for AWS; if not, the runtime's own S3 is the only one."""
+        return "AWS_ACCESS_KEY_ID" in self.env
+
+    def store_variables(self, endpoint_url: str, token: str) -> dict[str, str]:
+        """The variables with which the runtime itself reaches its sessions' stores."""
+        if self.has_credentials:
+            return dict(self.env)
+        return self.env | PLACEHOLDER_AWS | {"AWS_ENDPOINT_URL_S3": endpoint_url, "AWS_ACCESS_KEY_ID": token}
 
     def environment(self) -> dict[str, str]:
         """The variables of a session's process: those of the host that hold no secrets, and the agent's own."""

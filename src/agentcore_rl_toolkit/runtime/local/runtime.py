@@ -1,33 +1,58 @@
-"""`LocalRuntime`: AgentCore Runtime on one machine. Starts and ends everything; the other modules do the work."""
+"""`LocalRuntime`: AgentCore Runtime on one machine, for the program that starts it.
+
+Its supervisor (`supervisor/`) is a process of its own, which starts, watches, connects and ends sessions, so that this
+costs the program's interpreter nothing: a trainer shares no lock with it. The program holds one link to it. If the
+supervisor is killed, the runtime starts another on the same port, and stores `session_lost` for every rollout that the
+killed one left behind.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multidict import CIMultiDict
 
 from ...common.http_guard import reachable_host
 from ...common.object_repr import object_repr
 from ...common.private_loop import PrivateLoop
 from ...errors import ConfigError, RuntimeFault
 from ..base import CommandEvent, Invocation
-from .agent import LocalAgent
+from ..hosting.pending_rollouts import PendingRollouts
+from ..hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
 from .agent_source import AgentSource
-from .sandbox.cgroup import CONTROLLERS, CgroupTree
-from .sandbox.namespaces import PROTECTIONS
-from .sandbox.probe import default_max_sessions, probe
-from .server.access import Access, choose_token, store_folders
-from .server.aws_wire import WireServer
-from .server.local_s3 import LocalS3
-from .sessions.live_sessions import LiveSessions
-from .sessions.local_session import LocalSession, SessionContext
-from .sessions.store_proxy import StoreProxy
-from .template.template_keeper import Machine
+from .supervisor.child import SupervisorChild
+from .supervisor.link import LinkBroken, SupervisorLink, read_data
+from .supervisor.runtime_settings import RuntimeSettings
+from .template.app_frames import AppAnswer
 
-_LONGEST_FOLDER = 60
+logger = logging.getLogger(__name__)
+
+_MOST_REMEMBERED = 100_000
+_APP_HEADER = "app-"
+
+
+@dataclass(frozen=True)
+class SessionStatus:
+    """A session of a local runtime, as it was when it was asked for."""
+
+    id: str
+    agent: str
+    state: str
+    """`idle`, `busy` or `stopping`."""
+    seconds: float
+    """Since it started."""
+
+    @property
+    def stopping(self) -> bool:
+        return self.state == "stopping"
 
 
 class LocalRuntime:
@@ -56,34 +81,29 @@ class LocalRuntime:
         current one). `token` is for callers who are not this user on this machine (default: that of
         `AGENTCORE_RL_RUNTIME_TOKEN`, or a new one). `allow_hosts` are further host names of the runtime.
         """
-        if isinstance(agents, (str, os.PathLike)):
-            agents = AgentSource.parse(agents)
-        self._sources = [agents] if isinstance(agents, AgentSource) else list(agents)
-        names = [source.name for source in self._sources]
-        if not names or len(set(names)) != len(names):
-            raise ConfigError(f"agents need distinct names, not {names}", hint="name them in a config file")
-        for name in protections or ():
-            if name not in PROTECTIONS:
-                raise ConfigError(f"unknown protection {name!r}", hint=f"known: {', '.join(PROTECTIONS)}")
-        self.max_sessions = max_sessions or default_max_sessions()
-        self.host, self.port = host, port
-        self.stores = store_folders(stores)
-        """The folders that callers over HTTP may name as their store."""
-        self.token = choose_token(token)
-        """boto3 sends it as its access key id."""
-        self.access = Access(self.token, host=host, allow_hosts=allow_hosts)
-        self.agents: dict[str, LocalAgent] = {}
+        self._settings = RuntimeSettings.make(
+            agents,
+            host=host,
+            port=port,
+            max_sessions=max_sessions,
+            spares=spares,
+            protections=protections,
+            buckets=buckets,
+            stores=stores,
+            token=token,
+            allow_hosts=allow_hosts,
+        )
+        self.host, self.token, self.stores = host, self._settings.token, self._settings.stores
+        self.port = port
+        self.max_sessions = self._settings.max_sessions
+        self.agents = {source.name: LinkedAgent(self, source) for source in self._settings.agents}
+        self.protections: list[str] = []
+        """What sessions are protected by."""
         self.missing: dict[str, str] = {}
         """The protections that this machine lacks, with the reason."""
-        self.counts = {"started": 0, "ended": 0, "refused": 0, "lost": 0}
-        self._spares = spares
-        self._wanted = PROTECTIONS if protections is None else protections
-        self._buckets = Path(buckets) if buckets is not None else None
-        self._machine: Machine | None = None
-        self._table: LiveSessions | None = None
-        self._store_proxy: StoreProxy | None = None
-        self._server: WireServer | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._child: SupervisorChild | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def __aenter__(self) -> LocalRuntime:
         await self.start()
@@ -100,8 +120,9 @@ class LocalRuntime:
         self._blocking.close()
 
     def __repr__(self) -> str:
-        agents = [source.name for source in self._sources]
-        return object_repr(self, *agents, endpoint_url=self.endpoint_url, sessions=len(self.sessions))
+        agents = [source.name for source in self._settings.agents]
+        running = {} if self._child is None else {"endpoint_url": self.endpoint_url, "pid": self.pid}
+        return object_repr(self, *agents, **running)
 
     @property
     def arn(self) -> str:
@@ -114,35 +135,33 @@ class LocalRuntime:
         return f"http://{reachable_host(self.host)}:{self.port}"
 
     @property
-    def sessions(self) -> list[LocalSession]:
-        """All sessions that are not quite gone."""
-        return [] if self._table is None else self._table.assigned
+    def pid(self) -> int:
+        """The supervisor's process."""
+        return 0 if self._child is None else self._child.pid
 
     @property
-    def protections(self) -> list[str]:
-        """What sessions are protected by."""
-        return [] if self._machine is None else list(self._machine.protections)
+    def sessions(self) -> list[SessionStatus]:
+        """All sessions that are not quite gone. Asks the supervisor, from any thread."""
+        found = self._describe()["sessions"]
+        return [SessionStatus(one["session_id"], one["agent"], one["state"], one["seconds"]) for one in found]
 
     @property
-    def machine(self) -> Machine:
-        """What the runtime holds of the machine while it runs."""
-        assert self._machine is not None, "the runtime has not been started"
-        return self._machine
+    def counts(self) -> dict[str, int]:
+        """How many sessions were `started`, `ended`, `refused` and `lost`. Asks the supervisor, from any thread."""
+        return dict(self._describe()["counts"])
 
-    def agent(self, name: str) -> LocalAgent:
+    def agent(self, name: str) -> LinkedAgent:
         """An agent by its name."""
         if name not in self.agents:
             known = ", ".join(self.agents)
             raise RuntimeFault(f"agent {name!r} does not exist, only {known}", code="ResourceNotFoundException")
         return self.agents[name]
 
-    def log_of(self, session_id: str) -> Path | None:
-        """The log of the latest session whose id is this or starts so; None if there was none."""
-        return None if self._table is None else self._table.log_of(session_id)
-
-    def printed(self, session_id: str) -> bytes | None:
+    async def printed(self, session_id: str) -> bytes | None:
         """The end of what a session printed, also after it has ended; None if there was no such session."""
-        return None if self._table is None else self._table.printed(session_id)
+        answer = await self.ask("/printed", {"session": session_id})
+        data = b"".join([piece async for piece in read_data(answer)])
+        return data if answer.headers.get("known") == "yes" else None
 
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
         """Invoke the only agent."""
@@ -157,53 +176,130 @@ class LocalRuntime:
         return self._only_agent().command(session_id, command, timeout=timeout)
 
     async def start(self) -> None:
-        """Probe the machine's protections, then listen. An agent's template starts with its first session."""
-        found = await asyncio.to_thread(probe)
-        self.missing = {name: reason for name, reason in found.items() if reason is not None}
-        used = [name for name in PROTECTIONS if name in self._wanted and found[name] is None]
-        self._machine = Machine(_make_state_folder(), used, CgroupTree([c for c in used if c in CONTROLLERS]))
-        s3 = LocalS3(self._buckets or self._machine.state / "buckets")
-        self._store_proxy = StoreProxy(s3)
-        self._server = WireServer(self, s3)
-        try:
-            await self._store_proxy.start()
-            context = SessionContext(self._machine, self._store_proxy, self.token)
-            self._table = LiveSessions(context, self.max_sessions, self.counts)
-            for source in self._sources:
-                self.agents[source.name] = LocalAgent(source, self._machine, self._table, spares=self._spares)
-            await self._server.start()
-        except BaseException:
-            await self.aclose()
-            raise
-        self.port = context.port = self._server.port
-        context.endpoint_url = self.endpoint_url
-        self._watching = asyncio.create_task(self._table.watch())
+        """Start the supervisor; returns when it listens. An agent's template starts with its first session."""
+        child = SupervisorChild(dataclasses.replace(self._settings, port=self.port), self._killed)
+        ready = await child.start()
+        self._child, self.port = child, ready["port"]
+        self.protections, self.missing = ready["protections"], ready["missing"]
 
     async def aclose(self) -> None:
         """End all sessions and remove everything the runtime made."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await asyncio.gather(*(agent.aclose() for agent in self.agents.values()))
-        if self._server is not None:
-            await self._server.close()
-        if self._store_proxy is not None:
-            await self._store_proxy.close()
-        if self._machine is not None:
-            self._machine.cgroups.close()
-            await asyncio.to_thread(shutil.rmtree, self._machine.state, ignore_errors=True)
+        self._closed = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait({self._restarting})
+        if self._child is not None:
+            await self._child.close()
 
-    def _only_agent(self) -> LocalAgent:
+    async def ask(self, path: str, headers: Mapping[str, str], body: bytes = b"") -> AppAnswer:
+        """Send the supervisor a request; raises its fault."""
+        if self._restarting is not None and not self._restarting.done():
+            await asyncio.wait({self._restarting})
+        try:
+            return await self._link().ask(path, headers, body)
+        except LinkBroken:
+            raise _ended() from None
+
+    def _link(self) -> SupervisorLink:
+        if self._child is None or self._closed:
+            raise RuntimeFault("the runtime is not running", hint="call start() first")
+        return self._child.link
+
+    def _describe(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._link().ask_now("/sessions")
+        except LinkBroken:
+            raise _ended() from None
+        return found
+
+    def _killed(self) -> None:
+        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        """Clean up after a killed supervisor, start another, and report the rollouts that went with the first."""
+        assert self._child is not None
+        logger.error("the runtime's supervisor (process %d) was killed; starting another", self._child.pid)
+        await self._child.close()
+        try:
+            await self.start()
+        except Exception as error:
+            logger.error("the runtime's supervisor could not be started again: %s", error)
+        await asyncio.gather(*(agent.report_lost() for agent in self.agents.values()))
+
+    def _only_agent(self) -> LinkedAgent:
         if len(self.agents) != 1:
             raise ConfigError(f"this runtime has {len(self.agents)} agents", hint="pick one with runtime.agent(name)")
         return next(iter(self.agents.values()))
 
 
-def _make_state_folder() -> Path:
-    """The runtime's own folder; the paths of the sockets in it must be short."""
-    home = tempfile.gettempdir()
-    state = Path(tempfile.mkdtemp(prefix="agentcore-rl-", dir=home if len(home) < _LONGEST_FOLDER else "/tmp"))
-    (state / "logs").mkdir()
-    return state
+class LinkedAgent:
+    """One agent of a local runtime; a `Runtime`."""
+
+    def __init__(self, runtime: LocalRuntime, source: AgentSource) -> None:
+        self.source = source
+        self._runtime = runtime
+        self._invoked: dict[str, bytes] = {}
+        """The last rollout that each session was asked for, until it is stopped."""
+
+    @property
+    def arn(self) -> str:
+        return self.source.arn
+
+    async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
+        """Send `payload` to the session's app; the first invoke starts the session."""
+        check_session_id(session_id)
+        check_payload(payload)
+        if b"_rollout" in payload:
+            self._remember(session_id, payload)
+        headers = self._names(session_id) | {"content-type": content_type}
+        answer = await self._runtime.ask("/invoke", headers, payload)
+        kept = len(_APP_HEADER)
+        returned = {name[kept:]: value for name, value in answer.headers.items() if name.startswith(_APP_HEADER)}
+        status, kind = int(answer.headers["status"]), answer.headers["kind"]
+        return Invocation(session_id, status, kind, read_data(answer), CIMultiDict(returned))
+
+    async def stop(self, session_id: str) -> None:
+        """End the session; returns when nothing of it is left."""
+        check_session_id(session_id)
+        answer = await self._runtime.ask("/stop", self._names(session_id))
+        answer.close()
+        self._invoked.pop(session_id, None)
+
+    async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
+        """Run a shell command inside a live session."""
+        check_session_id(session_id)
+        check_command(command, timeout)
+        headers = self._names(session_id) | {"timeout": str(timeout)}
+        answer = await self._runtime.ask("/command", headers, command.encode())
+        async with contextlib.aclosing(read_data(answer)) as events:
+            async for event in events:
+                yield CommandEvent(**json.loads(event))
+
+    async def aclose(self) -> None:
+        """End the runtime, with all its agents."""
+        await self._runtime.aclose()
+
+    async def report_lost(self) -> None:
+        """Store `session_lost` for the rollouts of a killed supervisor's sessions that have no result."""
+        invoked, self._invoked = self._invoked, {}
+        environ = self.source.store_variables(self._runtime.endpoint_url, self._runtime.token)
+        for session_id, payload in invoked.items():
+            with contextlib.suppress(RuntimeFault):  # a request that was refused
+                pending = PendingRollouts()
+                pending.add(rollout_request(payload), session_id)
+                await pending.report_lost("the runtime's supervisor was killed", environ)
+
+    def _names(self, session_id: str) -> dict[str, str]:
+        return {"agent": self.source.name, "session": session_id}
+
+    def _remember(self, session_id: str, payload: bytes) -> None:
+        self._invoked[session_id] = payload
+        if len(self._invoked) > _MOST_REMEMBERED:
+            del self._invoked[next(iter(self._invoked))]
+
+
+def _ended() -> RuntimeFault:
+    return RuntimeFault("the runtime's supervisor ended", hint="send the request again")
 
 
 class BlockingRuntime:

@@ -99,6 +99,11 @@ class CgroupTree:
         """The controllers that limit sessions."""
         return tuple(self._homes)
 
+    @property
+    def folders(self) -> list[str]:
+        """The runtime's own groups."""
+        return sorted({str(home) for home in self._homes.values()})
+
     def create(self, name: str, policy: SessionPolicy) -> Cgroup:
         """A group for one session, with its limits set."""
         group = Cgroup({controller: home / name for controller, home in self._homes.items()})
@@ -145,6 +150,13 @@ class CgroupTree:
         if controller not in self._version1:
             _write(home / "cgroup.subtree_control", f"+{controller}")
         return home
+
+
+def remove_groups(folders: Iterable[str]) -> bool:
+    """Remove the groups of a runtime that was killed; False while one has a process."""
+    for folder in folders:
+        _remove_tree(Path(folder))
+    return not any(os.path.isdir(folder) for folder in folders)
 
 
 def _hierarchies() -> tuple[dict[str, Path], Path | None]:

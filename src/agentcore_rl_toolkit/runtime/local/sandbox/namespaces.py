@@ -40,6 +40,12 @@ HOSTS = "/.session/hosts"
 _FILES_PER_MEGABYTE = 128
 
 
+def prepare_to_enter() -> None:
+    """In the template: make once what every session needs to enter its sandbox."""
+    build_filter()
+    linux.find_functions()
+
+
 def enter_session(root: Root, hostname: str) -> None:
     """Give this process, freshly forked from a template, the protections of `root.spec`."""
     spec = root.spec

@@ -8,6 +8,7 @@ ENOSYS, so that libc falls back to `clone`, whose flags a filter can read.
 
 from __future__ import annotations
 
+import functools
 import platform
 import struct
 
@@ -46,6 +47,7 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = (0x00050000 | number for number in (1, 38, 97))
 
 
+@functools.cache
 def build_filter(machine: str | None = None) -> bytes | None:
     """The program for this machine's architecture; None for an architecture without call numbers here."""
     machine = machine or platform.machine()

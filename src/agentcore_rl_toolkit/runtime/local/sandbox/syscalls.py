@@ -34,6 +34,12 @@ _SYS = {
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
+def find_functions() -> None:
+    """Look up the functions of libc that sessions call, so that a forked process need not."""
+    for name in ("unshare", "mount", "prctl", "sethostname", "syscall"):
+        getattr(_libc, name)
+
+
 def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()

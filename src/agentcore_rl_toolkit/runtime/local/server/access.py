@@ -11,7 +11,6 @@ import hmac
 import logging
 import os
 import re
-import secrets
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from ....common.http_guard import GuardRefusal, RequestGuard, is_loopback
 from ....common.socket_owner import is_own_process
-from ....errors import ConfigError, RuntimeFault
+from ....errors import RuntimeFault
 from ....store.base import directory_of
 from ...base import TOKEN_VARIABLE
 
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 _CREDENTIAL = re.compile(r"AWS4-[A-Z0-9-]+ .*?\bCredential=([^/,\s]+)/")
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -40,17 +38,6 @@ def http_logger() -> logging.Logger:
     if not logger.filters:
         logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], UNREADABLE))
     return logger
-
-
-def choose_token(given: str | None) -> str:
-    """The given token, or the environment's, or a new one."""
-    token = given or os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(20)
-    if not _TOKEN.fullmatch(token):
-        raise ConfigError(
-            "the runtime's token must be 16 to 128 letters, digits, '-' and '_'",
-            hint=f"unset {TOKEN_VARIABLE}, and the runtime makes one",
-        )
-    return token
 
 
 class Access:
@@ -87,7 +74,7 @@ class Access:
         return self._own[transport]
 
 
-def check_store(payload: Mapping[str, Any], folders: Sequence[Path]) -> None:
+def check_store(payload: Mapping[str, Any], folders: Sequence[str]) -> None:
     """Refuse a rollout whose store is a folder outside of `folders`."""
     settings = payload.get("_rollout")
     name = settings.get("s3_bucket") if isinstance(settings, dict) else None
@@ -95,21 +82,13 @@ def check_store(payload: Mapping[str, Any], folders: Sequence[Path]) -> None:
     if directory is None:
         return
     wanted = Path(os.path.realpath(directory))
-    known = ", ".join(map(str, folders)) or "none"
+    known = ", ".join(folders) or "none"
     if not any(wanted.is_relative_to(os.path.realpath(folder)) for folder in folders):
         raise RuntimeFault(
             f"s3_bucket: {name} is not in a folder that this runtime may store results in",
             code="AccessDeniedException",
             hint=f"it may use {known} and folders below; start it with --allow-store for others",
         )
-
-
-def store_folders(given: Iterable[str | os.PathLike[str]] | None) -> list[Path]:
-    """The folders that callers may name: by default the current one, unless that is the root."""
-    if given is not None:
-        return [Path(os.path.abspath(folder)) for folder in given]
-    here = Path.cwd()
-    return [] if here == Path(here.anchor) else [here]
 
 
 def _token_in(headers: Mapping[str, str], query: Mapping[str, str]) -> tuple[str, bool]:

@@ -33,7 +33,7 @@ from .status_pages import StatusPages
 
 if TYPE_CHECKING:
     from ..agent import LocalAgent
-    from ..runtime import LocalRuntime
+    from ..supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _AWS_ONLY = {
 class WireServer:
     """The runtime's HTTP server."""
 
-    def __init__(self, runtime: LocalRuntime, s3: LocalS3) -> None:
+    def __init__(self, runtime: Supervisor, s3: LocalS3) -> None:
         self._runtime = runtime
         self._s3 = s3
         self._pages = StatusPages(runtime)
@@ -78,7 +78,7 @@ class WireServer:
         settings: dict[str, Any] = {"access_log": None, "logger": http_logger(), "auto_decompress": False}
         self._runner = web.AppRunner(app, shutdown_timeout=2, **settings)
         await self._runner.setup()
-        host, port = self._runtime.host, self._runtime.port
+        host, port = self._runtime.settings.host, self._runtime.port
         try:
             await web.TCPSite(self._runner, host, port, backlog=1024).start()
         except OSError as error:
@@ -138,7 +138,7 @@ class WireServer:
             if name.lower() in _PASSED_ON or name.lower().startswith(_PASSED_ON_PREFIXES)
         }
         kind = _checked_header("Content-Type", request.headers.get("Content-Type", "application/json"))
-        stores, body = self._runtime.stores, await _read_body(request)
+        stores, body = self._runtime.settings.stores, await _read_body(request)
         result = await agent.invoke(session_id, body, content_type=kind, headers=passed, stores=stores)
         headers = _headers(session_id, result.content_type) | _returned(_RETURNED, result.headers, request.headers)
         return await _stream(request, web.StreamResponse(status=result.status, headers=headers), result.body)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 if TYPE_CHECKING:
-    from ..runtime import LocalRuntime
+    from ..supervisor.supervisor import Supervisor
 
 _LARGEST_PAGE = 1 << 20
 
@@ -17,7 +17,7 @@ _LARGEST_PAGE = 1 << 20
 class StatusPages:
     """Counts requests; reads everything else off the runtime when asked."""
 
-    def __init__(self, runtime: LocalRuntime) -> None:
+    def __init__(self, runtime: Supervisor) -> None:
         self._runtime = runtime
         self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -36,7 +36,7 @@ class StatusPages:
             "# TYPE agentcore_rl_sessions gauge",
             f"agentcore_rl_sessions {len(self._runtime.sessions)}",
             "# TYPE agentcore_rl_sessions_max gauge",
-            f"agentcore_rl_sessions_max {self._runtime.max_sessions}",
+            f"agentcore_rl_sessions_max {self._runtime.settings.max_sessions}",
         ]
         for name, count in self._runtime.counts.items():
             metric = f"agentcore_rl_sessions_{name}_total"
@@ -50,14 +50,7 @@ class StatusPages:
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _show_sessions(self, request: web.Request) -> web.Response:
-        return web.json_response(
-            {
-                "max_sessions": self._runtime.max_sessions,
-                "counts": self._runtime.counts,
-                "missing": self._runtime.missing,
-                "sessions": [session.describe() for session in self._runtime.sessions],
-            }
-        )
+        return web.json_response(self._runtime.describe())
 
     async def _show_log(self, request: web.Request) -> web.Response:
         path = self._runtime.log_of(request.match_info["session"])

@@ -1,6 +1,7 @@
 """The runtime's connection to one session's app: requests over its socket, and answers of bounded size.
 
-Answers are untrusted. Errors and pings are read up to a few thousand bytes; answers to callers are streamed.
+Answers are untrusted. Heads, errors and pings are read up to a few thousand bytes; answers to callers are streamed.
+`template/app_frames.py` has the format.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-import aiohttp
-
 from ....errors import RuntimeFault
+from ..template import app_frames as frames
+from ..template.app_frames import AppAnswer, BrokenAnswer
 
+_CHUNK = 1 << 16
 _LARGEST_CHECKED = 1 << 20
 _LARGEST_PING = 1 << 16
 _PING_SECONDS = 10.0
@@ -30,84 +32,96 @@ class AppConnection:
         self.used_at = time.monotonic()
         self.has_answered = False
         self._socket_path, self._end_fault = socket_path, end_fault
-        self._http: aiohttp.ClientSession | None = None
+        self._open: set[AppAnswer] = set()
 
-    def open(self) -> None:
-        self.used_at = time.monotonic()
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(self._socket_path), limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """Break off all requests."""
-        if self._http is not None:
-            await self._http.close()
+        for answer in self._open:
+            answer.close()
 
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> AppAnswer:
         """Send a request, which `done` ends; raises a fault if the session ends meanwhile."""
-        assert self._http is not None
         self.in_flight += 1
         self.used_at = time.monotonic()
         try:
-            # Following a redirect would invoke the app again.
-            url = f"http://session{path}"
-            response = await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+            answer = await self._ask("POST", path, body, headers)
         except BaseException as error:
             self.in_flight -= 1
-            if isinstance(error, aiohttp.ClientError):
+            if isinstance(error, BrokenAnswer):
                 raise await self._end_fault() from error
             raise
         self.has_answered = True
-        return response
+        return answer
 
-    def done(self, response: aiohttp.ClientResponse) -> None:
+    async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> AppAnswer:
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._socket_path), limit=_CHUNK)
+        except OSError as error:
+            raise BrokenAnswer(str(error)) from None
+        answer = AppAnswer(reader, writer)
+        self._open.add(answer)
+        try:
+            writer.write(frames.request(method, path, headers, body))
+            await answer.read_head()
+        except BaseException:
+            self._release(answer)
+            raise
+        return answer
+
+    def _release(self, answer: AppAnswer) -> None:
+        self._open.discard(answer)
+        answer.close()
+
+    def done(self, answer: AppAnswer) -> None:
         """Release the connection of an answer, whether or not it was read to its end."""
-        response.close() if not response.content.at_eof() else response.release()
+        self._release(answer)
         self.in_flight -= 1
         self.used_at = time.monotonic()
 
     async def ping(self) -> str:
         """The status that the app reports; `Unhealthy` if it reports none."""
-        assert self._http is not None
-        limit = aiohttp.ClientTimeout(total=_PING_SECONDS)
         try:
-            async with self._http.get("http://session/ping", timeout=limit) as response:
-                self.has_answered = True
-                return str(json.loads(await response.content.read(_LARGEST_PING))["status"])[:40]
-        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError, RecursionError):
+            return await asyncio.wait_for(self._ping(), _PING_SECONDS)
+        except (BrokenAnswer, asyncio.TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             return "Unhealthy"
 
-    async def body(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The answer as a stream; a small JSON document is read and checked first."""
-        is_json = response.headers.get("Content-Type", "").startswith("application/json")
-        if is_json and (response.content_length or _LARGEST_CHECKED) < _LARGEST_CHECKED:
-            return _one(await self._checked_json(response))
-        return self._stream(response)
-
-    async def read(self, response: aiohttp.ClientResponse, most: int) -> bytes:
-        """The answer, or its first `most` bytes."""
-        data = b""
-        async with contextlib.aclosing(self._stream(response)) as chunks:
-            async for chunk in chunks:
-                data += chunk
-                if len(data) >= most:
-                    break
-        return data[:most]
-
-    async def _stream(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    async def _ping(self) -> str:
+        answer = await self._ask("GET", "/ping", b"", {})
         try:
-            async for chunk in response.content.iter_any():
-                yield chunk
-        except aiohttp.ClientError as error:
+            self.has_answered = True
+            data = await _first(answer, _LARGEST_PING)
+            return str(json.loads(data)["status"])[:40]
+        finally:
+            self._release(answer)
+
+    async def body(self, answer: AppAnswer) -> AsyncIterator[bytes]:
+        """The answer as a stream; a small JSON document is read and checked first."""
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        length = answer.headers.get("content-length", "")
+        if is_json and length.isdecimal() and len(length) < 10 and int(length) < _LARGEST_CHECKED:
+            return _one(await self._checked_json(answer))
+        return self._stream(answer)
+
+    async def read(self, answer: AppAnswer, most: int) -> bytes:
+        """The answer, or its first `most` bytes."""
+        try:
+            return await _first(answer, most)
+        except BrokenAnswer as error:
             raise await self._end_fault() from error
         finally:
-            self.done(response)
+            self.done(answer)
 
-    async def _checked_json(self, response: aiohttp.ClientResponse) -> bytes:
-        body = await self.read(response, _LARGEST_CHECKED)
+    async def _stream(self, answer: AppAnswer) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in answer.chunks():
+                yield chunk
+        except BrokenAnswer as error:
+            raise await self._end_fault() from error
+        finally:
+            self.done(answer)
+
+    async def _checked_json(self, answer: AppAnswer) -> bytes:
+        body = await self.read(answer, _LARGEST_CHECKED)
         try:
             json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -115,6 +129,16 @@ class AppConnection:
             message = f"the app's answer has the type application/json, but is not JSON ({error}): {shown}"
             raise RuntimeFault(message, code="RuntimeClientError") from None
         return body
+
+
+async def _first(answer: AppAnswer, most: int) -> bytes:
+    data = b""
+    async with contextlib.aclosing(answer.chunks()) as chunks:
+        async for chunk in chunks:
+            data += chunk
+            if len(data) >= most:
+                break
+    return data[:most]
 
 
 async def _one(body: bytes) -> AsyncIterator[bytes]:

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
+from multidict import CIMultiDict
 
 from ....errors import AgentCoreRLError, RuntimeFault
 from ....store.session_store import STORE_PROXY_VARIABLE
@@ -31,6 +31,7 @@ from ..agent_source import AgentSource, parse_address
 from ..sandbox.cgroup import Cgroup
 from ..sandbox.namespaces import SESSION_UID
 from ..sandbox.root_filesystem import chown_tree
+from ..template.app_frames import BrokenAnswer
 from ..template.channel import Channel
 from ..template.init_process import IMPORT_FAILED
 from ..template.output_log import OutputLog
@@ -150,7 +151,7 @@ class LocalSession:
         self.created_at = time.monotonic()
         self._store_url = self._context.store_proxy.admit(self._rollouts)
         self._egress = Egress(frozenset({self._context.port}), self._context.connections)
-        self.app.open()
+        self.app.used_at = time.monotonic()
         env = self._session_variables() | (model_variables(payload) if self._reads_model else {})
         await self._open_egress(self._addresses(payload), {"op": "assign", "env": env})
 
@@ -212,32 +213,21 @@ class LocalSession:
     def _aws_hosts(self, store: str) -> list[str]:
         """S3 and SQS themselves, if the user gave the session credentials for them."""
         env = self.source.env
-        if not self._has_credentials or "AWS_ENDPOINT_URL_S3" in env or store.startswith(("/", "file:")):
+        if not self.source.has_credentials or "AWS_ENDPOINT_URL_S3" in env or store.startswith(("/", "file:")):
             return []
         region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         bucket = store.removeprefix("s3://").partition("/")[0]
         hosts = [f"s3.{region}.amazonaws.com", f"{bucket}.s3.{region}.amazonaws.com", f"sqs.{region}.amazonaws.com"]
         return [f"{host}:443" for host in [*hosts, f"{bucket}.s3.amazonaws.com"]]
 
-    @property
-    def _has_credentials(self) -> bool:
-        return "AWS_ACCESS_KEY_ID" in self.source.env
-
     def _session_variables(self) -> dict[str, str]:
         """The variables that the session gets beside the agent's own."""
         env = {"TMPDIR": "/tmp"}
-        if not self._has_credentials:  # then the runtime's own S3 is the only one
+        if not self.source.has_credentials:
             env |= PLACEHOLDER_AWS | {"AWS_ENDPOINT_URL_S3": f"{self._store_url}/s3"}
         if "filesystem" in self.protections:
             return env | {STORE_PROXY_VARIABLE: self._store_url}
         return env | dict.fromkeys(("TMPDIR", "HOME"), str(self._private_folder / "tmp"))
-
-    def _store_variables(self) -> dict[str, str]:
-        """The variables with which the runtime itself reaches the session's stores."""
-        if self._has_credentials:
-            return dict(self.source.env)
-        s3 = {"AWS_ENDPOINT_URL_S3": self._context.endpoint_url, "AWS_ACCESS_KEY_ID": self._context.token}
-        return self.source.env | PLACEHOLDER_AWS | s3
 
     # --- use -------------------------------------------------------------------------------------------------------
 
@@ -252,8 +242,8 @@ class LocalSession:
             text = (await self.app.read(response, _LOG_TAIL)).decode(errors="replace")
             message = f"Received error ({response.status}) from runtime: {text}"
             raise RuntimeFault(message, code="RuntimeClientError", reason="agent")
-        kind = response.headers.get("Content-Type", "")
-        return Invocation(self.id, response.status, kind, await self.app.body(response), response.headers)
+        kind = response.headers.get("content-type", "")
+        return Invocation(self.id, response.status, kind, await self.app.body(response), CIMultiDict(response.headers))
 
     async def command(self, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
         """Run a shell command in the sandbox."""
@@ -262,9 +252,9 @@ class LocalSession:
         try:
             if response.status != 200:
                 raise RuntimeFault(f"the command could not be started ({response.status})", code="RuntimeClientError")
-            async for event in read_events(response.content.iter_any(), timeout):
+            async for event in read_events(response.chunks(), timeout):
                 yield event
-        except aiohttp.ClientError as error:
+        except BrokenAnswer as error:
             raise await self._end_fault() from error
         finally:
             self.app.done(response)
@@ -298,7 +288,8 @@ class LocalSession:
     async def _end(self) -> None:
         try:
             await self._end_process()
-            self.lost = await self._rollouts.report_lost(self.reason, self._store_variables())
+            environ = self.source.store_variables(self._context.endpoint_url, self._context.token)
+            self.lost = await self._rollouts.report_lost(self.reason, environ)
         except Exception:
             logger.exception("session %s could not be ended cleanly", self.id)
         finally:
@@ -309,7 +300,7 @@ class LocalSession:
 
     async def _end_process(self) -> None:
         if self.app.in_flight == 0:
-            await self.app.close()  # an open connection would delay the app's shutdown
+            self.app.close()  # an open connection would delay the app's shutdown
         if self._template is None:
             return
         for number, seconds in ((15, self.source.policy.stop_grace), (9, 10.0)):
@@ -324,7 +315,7 @@ class LocalSession:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        await self.app.close()
+        self.app.close()
         await self._egress.close()
         self._context.store_proxy.dismiss(self._store_url)
         if self._output is not None:

@@ -26,10 +26,10 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        """Send one message; the receiver gets copies of the descriptors."""
+    def send(self, message: dict[str, Any], descriptors: list[int] | None = None, *, wait: bool = True) -> None:
+        """Send one message; the receiver gets copies of the descriptors. `BlockingIOError` instead of a `wait`."""
         attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        self._socket.sendmsg([json.dumps(message).encode()], attached)
+        self._socket.sendmsg([json.dumps(message).encode()], attached, 0 if wait else socket.MSG_DONTWAIT)
 
     def receive(self) -> tuple[dict[str, Any] | None, list[int]]:
         """The next message, and descriptors that the caller closes; None when the other end is closed."""

@@ -23,7 +23,7 @@ from typing import Any
 import agentcore_rl_toolkit
 
 from ...hosting.request_checks import MODEL_VARIABLES, model_variables
-from .session_server import import_server, warm_up_server
+from .session_server import warm_up_server
 
 _MOST_NAMES = 20_000
 _IMPORTLIB = "<frozen importlib"
@@ -32,6 +32,8 @@ _FINDERS = ("BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFin
 _PROGRAMS = frozenset({"antigravity", "ensurepip", "idlelib", "pip", "test", "this", "turtledemo"})
 """Packages with modules that have effects when imported."""
 _READERS = ("os", Mapping.__module__, f"{agentcore_rl_toolkit.__name__}.config")
+_PROBES = [("GET", "/ping", b""), ("POST", "/invocations", b"{")]
+"""A ping, and a request that isn't JSON: the agent's own code is not called."""
 _NOWHERE = "http://127.0.0.1:9"
 """The discard port: nothing listens there, and the throwaway session can't reach the network anyway."""
 
@@ -122,7 +124,7 @@ def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], 
     app = load()
     reads_model = _WatchedEnvironment.reads_model
     observer.finish_agent()
-    for warm_up in (warm_up_server(app), warm_up_sdks()):
+    for warm_up in (warm_up_server(app, _PROBES), warm_up_sdks()):
         with contextlib.suppress(Exception):
             asyncio.run(asyncio.wait_for(warm_up, 10))
     observer.finish_warm_up()
@@ -192,7 +194,6 @@ def preload(report: dict[str, Any], trusted: Iterable[str]) -> list[str]:
     folders = tuple(os.path.realpath(path).rstrip("/") + "/" for path in (*trusted, ours))
     before = unsafe_to_fork()
     with _importing_only_from(folders):
-        import_server()
         # An agent's module with a package's name takes that package's place in every session: preload nothing then.
         if not any(_is_installed(name, folders) for name in _strings(report.get("own"))):
             for name in _strings(report.get("imported")):

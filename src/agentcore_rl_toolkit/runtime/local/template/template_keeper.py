@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import os
-import site
 import subprocess
 import time
 from collections.abc import Callable
@@ -45,6 +44,8 @@ class Machine:
     """The runtime's own folder."""
     protections: list[str]
     cgroups: CgroupTree
+    user_site: str | None
+    """The folder of `pip install --user`, if this Python uses it."""
 
 
 class TemplateHandle:
@@ -66,6 +67,11 @@ class TemplateHandle:
         self._clearing: asyncio.Task[None] | None = None
         self._lifeline = -1
         self._log = OutputLog(machine.state / f"template-{id(self):x}.log")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a template that was launched has ended, or is ending."""
+        return self._channel is None
 
     def launch(self) -> None:
         """Start the process; `ready` tells how it went."""
@@ -113,7 +119,7 @@ class TemplateHandle:
             "root": dataclasses.asdict(root),
             "entry": self.source.entry,
             "preload": self._preload,
-            "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else None,
+            "user_site": self._machine.user_site,
             "control": control,
             "lifeline": lifeline,
             "cgroups": cgroups,
@@ -228,6 +234,8 @@ class TemplateKeeper:
         """A template to prepare one session from; raises a fault with the agent's traceback if it can't be imported."""
         while not self._closed:
             self.check_for_changes()
+            if self._current is not None and self._current.has_ended:
+                self._current = None  # it was killed
             current = self._current = self._current or self._launch()
             message = await asyncio.shield(current.ready)
             if message["op"] == "ready":

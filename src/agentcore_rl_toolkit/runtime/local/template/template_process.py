@@ -31,11 +31,12 @@ from typing import Any, NoReturn
 from ...hosting.agent_code import import_traceback, load_app
 from ..sandbox import syscalls as linux
 from ..sandbox.import_paths import trusted_folders
-from ..sandbox.namespaces import enter_session
+from ..sandbox.namespaces import enter_session, prepare_to_enter
 from ..sandbox.root_filesystem import Root, RootSpec, build_root, enter_namespaces
 from .channel import Channel
 from .init_process import IMPORT_FAILED, Body, InitProcess, close_all_but, exit_code, read_assignment
 from .preload import observe_imports, preload
+from .session_server import warm_up_template
 
 _LARGEST_REPORT = 1 << 20
 _LONGEST_TRACEBACK = 20_000
@@ -135,6 +136,8 @@ class TemplateProcess:
         if unsafe:
             self._channel.send({"op": "unsafe", "why": unsafe[:20]})
             return
+        warm_up_template()
+        prepare_to_enter()
         gc.collect()
         gc.freeze()  # keeps memory pages shared
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -231,14 +234,15 @@ class TemplateProcess:
         """
         from .session_server import serve_session
 
-        app = None if self._reads_model else self._import(folder)
-        variables = read_assignment(awaited)
-        if variables is None:
-            return
-        os.environ.update(variables)
-        app = app or self._import(folder)
+        if self._reads_model:
+            variables = read_assignment(awaited)
+            if variables is None:
+                return
+            os.environ.update(variables)
+            awaited = -1
+        app = self._import(folder)
         os.chdir(folder)
-        serve_session(app, socket.socket(fileno=listen))
+        serve_session(app, socket.socket(fileno=listen), awaited)
 
     def _import(self, folder: str) -> Any:
         try:
