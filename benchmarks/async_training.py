@@ -275,7 +275,7 @@ def start_demo(folder: Path, steps: int, ahead: int, seed: int, **more: Any) -> 
 
 def kills(number: int) -> dict[str, Any]:
     """Kill runs at random moments, resume them, and count what each step has trained on at the end."""
-    from agentcore_rl_toolkit.backends.loop.row_order import rows_of_step
+    from agentcore_rl_toolkit.backends.loop.rows.row_order import RowOrder, name_sources
     from agentcore_rl_toolkit.rollout import read_rollouts
 
     dice, done, wrong, runs = random.Random(0), 0, 0, 0
@@ -294,8 +294,9 @@ def kills(number: int) -> dict[str, Any]:
             rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
             files = sorted((folder / "run" / "rollouts").iterdir())
             wrong += len(files) != steps
+            order = RowOrder(name_sources([("train.jsonl", len(rows), 1.0)]), 2, 0)
             for step, file in enumerate(files):
-                wanted = Counter(row["prompt"] for row in rows_of_step(rows, step, 2, 0) for _ in range(4))
+                wanted = Counter(rows[number]["prompt"] for number in order.step(step) for _ in range(4))
                 wrong += Counter(one.payload["prompt"] for one in read_rollouts(file)) != wanted
             runs += 1
         print(f"{done} kills in {runs} runs, {wrong} steps wrong", flush=True)

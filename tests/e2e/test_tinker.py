@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("tinker")
 
-from agentcore_rl_toolkit.backends.loop.row_order import rows_of_step
+from agentcore_rl_toolkit.backends.loop.rows.row_order import RowOrder, name_sources
 from agentcore_rl_toolkit.backends.loop.training_loop import delay_interrupt
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
 from agentcore_rl_toolkit.cli import main
@@ -192,9 +192,10 @@ def test_rollouts_of_later_steps_run_ahead_and_none_becomes_too_old(
     assert fake.losses
     assert fake.loss_configs[0] == {"clip_low_threshold": 0.0, "clip_high_threshold": 2.0}
     rows = [json.loads(line) for line in (parts / "rows.jsonl").read_text().splitlines()]
+    order = RowOrder(name_sources([("rows.jsonl", len(rows), 1.0)]), 2, 0)
     for step, line in enumerate(lines(tmp_path / "run")):
         rollouts = list(read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.jsonl"))
-        wanted = Counter(row["prompt"] for row in rows_of_step(rows, step, 2, 0) for _ in range(4))
+        wanted = Counter(rows[number]["prompt"] for number in order.step(step) for _ in range(4))
         assert Counter(rollout.payload["prompt"] for rollout in rollouts) == wanted
         ages = {step - int(version) for one in rollouts for row in one.rows for version, _, _ in row.versions}
         assert ages <= {0, 1, 2}

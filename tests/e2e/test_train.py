@@ -380,6 +380,38 @@ def test_a_runs_newest_checkpoint_makes_rollouts(
     assert "--resume can't be combined with --model" in capsys.readouterr().err
 
 
+def test_rows_are_mixed_from_files_and_those_that_teach_nothing_are_left_out(parts: Path, tmp_path: Path) -> None:
+    def run(output: str, steps: int, **more: Any) -> tuple[Any, list[Any], list[list[str]]]:
+        given = settings(parts, tmp_path / output, "same", steps=steps, mix={str(parts / "vary.jsonl"): 1}, **more)
+        summary = train(given, report=Report(given, quiet=True))
+        files = [tmp_path / output / "rollouts" / f"step-{step:06d}.jsonl" for step in range(steps)]
+        asked = [sorted({r.payload["do"] + r.payload["prompt"] for r in read_rollouts(file)}) for file in files]
+        return summary, lines(tmp_path / output / "metrics.jsonl"), asked
+
+    more: dict[str, Any] = {"skip_epochs": 1, "rows_per_step": 4, "save_every": 3}
+    summary, metrics, asked = run("whole", 6, **more)
+    assert [sum(row.startswith("same") for row in step) for step in asked] == [2] * 6
+    same = [row for step in asked for row in step if row.startswith("same")]
+    assert sorted(same[:4]) == sorted({*same})  # the first epoch has all of them; no other row taught anything
+    assert [line["rows/skipped"] for line in metrics][:2] == [0, 2]
+    assert {name: metrics[0][f"source/{name}"] for name in ("same/reward", "same/teaching", "vary/teaching")} == {
+        "same/reward": 1.0,
+        "same/teaching": 0.0,
+        "vary/teaching": 1.0,
+    }
+    assert (metrics[0]["source/same/groups"], metrics[0]["source/vary/rollouts"]) == (2, 4)
+    assert summary["sources"]["same"] == {"rows": 4, "rollouts": 24, "reward": [1.0] * 6}
+    outcomes = lines(tmp_path / "whole" / "row_outcomes.jsonl")
+    assert [(line["step"], len(line["taught"]), len(line["same"])) for line in outcomes] == [
+        (n, 2, 2) for n in range(6)
+    ]
+
+    run("parted", 3, **more)
+    with (tmp_path / "parted" / "row_outcomes.jsonl").open("a") as file:
+        file.write('{"step": 3, "taught": [], "same": [0, 1, 2, 3, 4, 5, 6, 7]}\n{"st')  # of a step that runs again
+    assert run("parted", 6, **more, resume=True)[2] == asked
+
+
 def sampled_by(output: Path) -> list[tuple[Any, ...]]:
     """The tokens and weight versions of everything that a run sampled, and in training the rewards: held-out rows have
     random ones."""

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("trl")
 
 from agentcore_rl_toolkit.backends.loop.report import Report
-from agentcore_rl_toolkit.backends.loop.row_order import rows_of_step
+from agentcore_rl_toolkit.backends.loop.rows.row_order import RowOrder, name_sources
 from agentcore_rl_toolkit.backends.trl import train
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.rollout import Rollout, read_rollouts
@@ -116,8 +116,9 @@ def check_every_row_once(given: TrlSettings) -> None:
     steps = rollouts_of(output)
     assert [line["step"] for line in lines(output)] == list(range(1, given.steps + 1))
     assert len(steps) == given.steps
+    order = RowOrder(name_sources([("rows.jsonl", len(rows), 1.0)]), given.rows_per_step, given.seed)
     for step, rollouts in enumerate(steps):
-        wanted = Counter(row["prompt"] for row in rows_of_step(rows, step, given.rows_per_step, given.seed))
+        wanted = Counter(rows[number]["prompt"] for number in order.step(step))
         assert Counter(r.payload["prompt"] for r in rollouts) == {name: given.n * k for name, k in wanted.items()}
     assert len({r.session_id for rollouts in steps for r in rollouts}) == given.steps * given.rows_per_step * given.n
 

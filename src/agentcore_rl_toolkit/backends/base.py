@@ -125,10 +125,14 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
         from ..rollout.signal.rescore import load_reward
 
         load_reward(settings.reward)
-    notes = [*_check_agents(settings), *_check_rows("data", settings.data, settings.rows_per_step)]
+    mixed = tuple(settings.mix) if isinstance(settings, LoopSettings) else ()
+    notes = [*_check_agents(settings), *_check_rows("data", settings.data, 1 if mixed else settings.rows_per_step)]
+    for path in mixed:
+        notes += _check_rows("mix", path, 1)
     if settings.eval_data:
         notes += _check_rows("eval_data", settings.eval_data, 1)
-        notes += _check_overlap(settings.data, settings.eval_data)
+        for path in (settings.data, *mixed):
+            notes += _check_overlap(path, settings.eval_data)
     _check_model(settings.model)
     if isinstance(settings, RolloutSettings):
         settings.rollout_options(None)  # refuses a failure table that can't be read

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import time
 import types
@@ -372,6 +373,10 @@ class LoopSettings(SavingSettings):
     guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
     guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     learning_rate: float = option(1e-5, "the learning rate of the optimizer")
+    mix: Mapping[str, float] = option({}, "a further file of rows: take this many of them for each row of data")
+    skip_epochs: int = option(
+        0, "leave a row out of this many epochs after all its rollouts had the same reward: it taught nothing"
+    )
     async_steps: int = option(
         0, "start rollouts of up to this many later steps while training runs; 0 waits for each step"
     )
@@ -379,11 +384,17 @@ class LoopSettings(SavingSettings):
     chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; separate several with commas")
 
-    at_least_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.at_least_zero, "lora_rank", "async_steps")
+    at_least_zero: ClassVar[tuple[str, ...]] = (
+        *(*SavingSettings.at_least_zero, "lora_rank", "async_steps", "skip_epochs"),
+    )
     more_than_zero: ClassVar[tuple[str, ...]] = (*SavingSettings.more_than_zero, "learning_rate")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for path, weight in self.mix.items():
+            if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
+                hint = "give the number of its rows for each row of data, e.g. 0.5"
+                raise ConfigError(f"mix {path} must be a number above 0, not {weight!r}", hint=hint)
         if self.async_steps and self.max_staleness is not None:
             hint = "leave max_staleness out: with async_steps, no rollout starts that could become older than that"
             raise ConfigError("max_staleness can't be used with async_steps: it throws rollouts away", hint=hint)

@@ -36,6 +36,13 @@ def test_what_runs_ahead_is_bounded_by_admission_only() -> None:
     assert LoopSettings(max_staleness=2).async_steps == 0
 
 
+@pytest.mark.parametrize("weight", [0, -1.0, float("inf"), float("nan"), True, "half"])
+def test_the_share_of_a_file_is_a_number_above_0(weight: Any) -> None:
+    with pytest.raises(ConfigError, match=r"mix more\.jsonl must be a number above 0(.|\n)*for each row of data"):
+        LoopSettings(mix={"more.jsonl": weight})
+    assert LoopSettings(mix={"more.jsonl": 0.5}).mix == {"more.jsonl": 0.5}
+
+
 def test_a_group_of_one_learns_nothing() -> None:
     with pytest.raises(ConfigError, match="n must be at least 2, not 1") as caught:
         TrlSettings(n=1)

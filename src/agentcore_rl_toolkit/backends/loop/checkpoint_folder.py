@@ -29,7 +29,7 @@ class CheckpointFolder:
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
         if latest is None:
-            for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "summary.json"):
+            for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl", "summary.json"):
                 _remove(self.path / name)
         else:
             for path in (*self._files("rollouts"), *self._files("evaluations")):

@@ -24,7 +24,6 @@ from ...engine import Engine
 from ...gateway.render.tokenizer import load_tokenizer
 from .checkpoint_folder import CheckpointFolder
 from .report import Report
-from .row_order import rows_of_step
 from .service_examples import Example, log_ratios_by_row, to_examples
 from .service_settings import ServiceSettings
 from .training_loop import TrainingLoop, delay_interrupt
@@ -114,8 +113,7 @@ class ServiceRun:
 
     def _step(self) -> None:
         settings, began = self.settings, time.monotonic()
-        rows = rows_of_step(self.loop.rows, self.step, settings.rows_per_step, settings.seed)
-        groups = self.loop.groups(rows, self.step)
+        groups = self.loop.groups(self.step)
         examples = to_examples(groups, scale=settings.scale_advantages, per=settings.per, credit=settings.turn_credit)
         self.loop.add_advantages({one.rollout.session_id or "": one.advantage for one in examples})
         rolled = time.monotonic()

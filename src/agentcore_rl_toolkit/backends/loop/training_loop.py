@@ -39,7 +39,7 @@ from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
 from .report import Report, run_totals
-from .row_order import rows_of_step, with_spares
+from .rows.training_rows import TrainingRows
 from .steps_ahead import StepsAhead
 
 _MOST_EMPTY_STEPS = 3
@@ -72,10 +72,10 @@ class TrainingLoop:
         self.settings, self.report, self.folder = settings, report, folder
         self._version, self._update_engine = version, update_engine
         self._process, self._processes, self._gather = process, processes, gather
-        self.rows = self._read(settings.data)
+        self._rows_per_step = settings.rows_per_step // processes
+        self.training_rows = TrainingRows(settings, self._read, process, processes, gather)
+        self.rows = self.training_rows.all
         self.held_out = self._read(settings.eval_data) if settings.eval_data else []
-        if len(self.rows) < settings.rows_per_step:
-            raise ConfigError(f"{settings.data} has {len(self.rows)} rows, and a step takes {settings.rows_per_step}")
         self.guards = Guards(settings.guard, settings.guards_from)
         self._facts: list[RolloutFacts] = []
         self._warned: list[Warned] = []
@@ -115,6 +115,7 @@ class TrainingLoop:
             self.report.say(gateway.abilities.line)
             if self._process == 0:
                 self.writer.describe(**self._describe())
+            self.training_rows.resume(start)
             if start is None:
                 self.guards.resume(self.settings.folder, None)
                 self.evaluate(0, "before")
@@ -135,17 +136,17 @@ class TrainingLoop:
             )
         return self.settings.open_gateway(engine, tokenizer)
 
-    def groups(self, rows: list[dict[str, Any]], step: int) -> Sequence[Group]:
+    def groups(self, step: int) -> Sequence[Group]:
         """Run a step's rows, or with `async_steps` wait for those that run ahead: one group each, dropped ones last."""
         began = time.monotonic()
-        groups = self._run_step(rows, step) if not self.settings.async_steps else self._take_step(step)
+        groups = self._run_step(step) if not self.settings.async_steps else self._take_step(step)
         self._measure(groups, step, time.monotonic() - began)
         self._causes.add(groups)
         empty = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
         self._empty_steps = self._empty_steps + 1 if empty else 0
         if self._empty_steps == _MOST_EMPTY_STEPS:
             raise self._nothing_trained(f"nothing could be trained on in {_MOST_EMPTY_STEPS} steps in a row")
-        return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: len(rows)]
+        return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: self._rows_per_step]
 
     def updated(self, step: int) -> None:
         """With `async_steps`: the weights have had `step` updates. Sample with them, and start what may start now."""
@@ -271,6 +272,7 @@ class TrainingLoop:
             "interrupted": interrupted,
             "seconds": round(time.monotonic() - self._began, 1),
             **run_totals(self.report.steps, self.evaluations, step),
+            "sources": self.training_rows.totals(self.report.steps),
             "not_trained_on": causes.figures(),
             "used": total(self._gather(self.runner.client.usage)).to_dict(),
             "examples": {str(at): describe_rollout(one, decode) for at, one in self._example().items()},
@@ -289,26 +291,27 @@ class TrainingLoop:
         """What `run.json` says: enough to know the run by, and nothing secret."""
         settings = self.settings
         names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
-        more = ("temperature", "timeout", "lora_rank", "async_steps")
+        more = ("temperature", "timeout", "lora_rank", "async_steps", "mix", "skip_epochs")
         known = {name: getattr(settings, name) for name in (*names, *more)}
         return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
 
     # --- a step's rollouts -------------------------------------------------------------------------------------------
 
-    def _run_step(self, rows: list[dict[str, Any]], step: int) -> list[Group]:
+    def _run_step(self, step: int) -> list[Group]:
         """Run them now, with the weights as they are."""
         self._update_engine(step)
         self.runner.failures_reset()
         with self.writer.part("train", step) as part:
             self._part, groups = part, []
-            progress = self.report.part(f"step {step + 1}", len(rows) * (self.settings.n + self.settings.oversample))
+            rollouts = self._rows_per_step * (self.settings.n + self.settings.oversample)
+            progress = self.report.part(f"step {step + 1}", rollouts)
 
             def write(rollout: Rollout) -> None:
                 part.write(rollout)
                 progress.add(rollout)
 
             for group in self.runner.run(
-                self._supply(rows, step), groups=len(rows), on_rollout=write, seed=self._seed("train", step)
+                self._supply(step), groups=self._rows_per_step, on_rollout=write, seed=self._seed("train", step)
             ):
                 part.add_group(group)
                 groups.append(group)
@@ -316,10 +319,9 @@ class TrainingLoop:
 
     def _open_step(self, stream: RolloutStream, step: int) -> tuple[RunPart, Groups]:
         """Start them now, to be taken later."""
-        settings, part = self.settings, self.writer.open_part("train", step)
-        rows = rows_of_step(self.rows, step, settings.rows_per_step, settings.seed)[self._process :: self._processes]
-        supply, seed = self._supply(rows, step), self._seed("train", step)
-        return part, stream.add(supply, groups=len(rows), on_rollout=part.write, seed=seed)
+        part = self.writer.open_part("train", step)
+        supply, seed = self._supply(step), self._seed("train", step)
+        return part, stream.add(supply, groups=self._rows_per_step, on_rollout=part.write, seed=seed)
 
     def _take_step(self, step: int) -> list[Group]:
         """Wait for those that were started before."""
@@ -350,10 +352,10 @@ class TrainingLoop:
             self.report.say(f"{path}: {problem}; the other lines are used")
         return rows
 
-    def _supply(self, rows: list[dict[str, Any]], step: int) -> Iterator[dict[str, Any]]:
+    def _supply(self, step: int) -> list[dict[str, Any]]:
         """The step's rows; with dynamic sampling, also random rows to replace dropped groups."""
-        seed = f"{self.settings.seed}/{step}/{self._process}"
-        return with_spares(rows, self.rows, seed) if self.settings.dynamic_sampling else iter(rows)
+        rows = self.training_rows.of_step(step)
+        return [*rows, *self.training_rows.spares(step)] if self.settings.dynamic_sampling else rows
 
     def _seed(self, phase: str, step: int) -> str:
         """What the seeds of a phase's model calls follow from; each process counts its rows from 0."""
@@ -369,7 +371,8 @@ class TrainingLoop:
             mine |= staleness_metrics(groups, step)
         sampled = sum(r.fidelity.sampled for group in groups for r in (*group.rollouts, *group.others))
         mine["tokens_per_second"] = sampled / max(1e-9, seconds)
-        self.metrics = merge_metrics(self._gather(mine))
+        by_source = self.training_rows.measure(step, groups, self.runner.options.judge)
+        self.metrics = merge_metrics(self._gather(mine)) | by_source
 
     def _add_evaluation(self, step: int, rollouts: list[Rollout]) -> None:
         mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]

@@ -147,7 +147,7 @@ class TrlRun:
             self.engine.update(str(step))
 
     def _run_groups(self, rows: list[dict[str, Any]], n: int, step: int) -> Sequence[Group]:
-        groups = self.loop.groups(rows, step)  # with async_steps, `row_order.py` has chosen the rows, not TRL's sampler
+        groups = self.loop.groups(step)  # `row_order.py` has chosen the rows, not TRL's sampler
         self.trainer.step_metrics = self.loop.metrics
         return groups
 

@@ -43,6 +43,7 @@ _METAVARS = {
     "failures": "STATUS=ACTION",
     "guard": "NAME=ACTION",
     "guards_from": "FILE",
+    "mix": "FILE=NUMBER",
     "env": "NAME[=VALUE]",
     "allow": "HOST:PORT",
     "runtime": "ARN",
