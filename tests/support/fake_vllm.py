@@ -19,12 +19,20 @@ class FakeVllm(FakeServer):
         super().__init__(**options)
         self.adapters: dict[str, str] = {}
         self.engine_dead = False
+        self.kv_used: float | None = None
+        """The share of its KV cache that its metrics tell; None for a server without metrics."""
+        self.kv_running, self.kv_waiting = 1, 0
         self.image_tokens = 4
         self.images: set[str] = set()
         """Hashes of the images in its cache."""
 
     def handle(self, handler: Handler, path: str, body: dict[str, Any]) -> None:
-        if path == "/health":
+        if path == "/metrics" and self.kv_used is not None:
+            counts = {"kv_cache_usage_perc": self.kv_used, "num_requests_running": self.kv_running}
+            counts |= {"num_requests_waiting": self.kv_waiting, "num_preemptions_total": 0}
+            lines = [f'vllm:{name}{{engine="0",model_name="{MODEL}"}} {value}' for name, value in counts.items()]
+            handler.data("\n".join(["# TYPE vllm:kv_cache_usage_perc gauge", *lines, ""]).encode(), "text/plain")
+        elif path == "/health":
             handler.json(None, 503 if self.engine_dead else 200)
         elif path == "/v1/models":
             handler.json({"object": "list", "data": self._models()})

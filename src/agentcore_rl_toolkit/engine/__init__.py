@@ -7,7 +7,8 @@ messages, sessions or trajectories, and report every failure as an `EngineError`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import ConfigError, EngineError
@@ -27,25 +28,51 @@ __all__ = [
     "resolve_model",
 ]
 
-KINDS = ("vllm", "vllm-generate", "sglang", "tinker", "transformers")
+SERVERS = ("vllm", "vllm-generate", "sglang")
+KINDS = (*SERVERS, "tinker", "transformers")
 
 
-def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None) -> Engine:
+def open_engine(
+    spec: str | Sequence[str], *, api_key: str | None = None, tokenizer: Any = None, changeable: bool = False
+) -> Engine:
     """The engine that `spec` describes; several, in a list or separated by commas, are replicas.
 
-    `tokenizer` is a Transformers tokenizer for an engine in this process: for JSON schemas and stop strings.
+    `tokenizer` is a Transformers tokenizer for an engine in this process: for JSON schemas and stop strings. With
+    `changeable`, a single server is a replica too, so that others can be added.
 
     >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
     hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-generate, sglang, tinker, ...
     """
+    named = {f"{kind}={place}": _open(kind, place, api_key, tokenizer) for kind, place in _read_specs(spec)}
+    engines = list(named.values())
+    from .remote.server import ServerEngine
+
+    if len(engines) == 1 and not (changeable and isinstance(engines[0], ServerEngine)):
+        return engines[0]
+    from .replicas import Replicas
+
+    return Replicas(engines, names=list(named))
+
+
+def make_servers(specs: Sequence[str]) -> dict[str, Callable[[], Engine]]:
+    """What makes each of these inference servers' engines, by name, for `Replicas.change`."""
+    read = _read_specs(specs)
+    for kind, place in read:
+        if kind not in SERVERS:
+            raise ConfigError(f"{kind}={place} can't be a replica", hint=f"give one of {', '.join(SERVERS)}")
+    return {f"{kind}={place}": partial(_open, kind, place, None, None) for kind, place in read}
+
+
+def _read_specs(spec: str | Sequence[str]) -> list[tuple[str, str]]:
+    """The kinds and places that a description names."""
     parts = [part.strip() for one in ([spec] if isinstance(spec, str) else spec) for part in one.split(",")]
     kind = ""
-    engines: list[tuple[str, Engine]] = []
+    found: list[tuple[str, str]] = []
     for part in parts:
         if part == "trainer":
-            engines.append((part, _open(part, "", api_key, tokenizer)))
+            found.append((part, ""))
             continue
         named, equals, place = part.partition("=")
         if not equals or "://" in named:
@@ -56,12 +83,8 @@ def open_engine(spec: str | Sequence[str], *, api_key: str | None = None, tokeni
                 hint=f"write it like vllm=http://localhost:8000; the kinds are {', '.join(KINDS)}, and `trainer`",
             )
         kind = named
-        engines.append((kind, _open(kind, place, api_key, tokenizer)))
-    if len(engines) == 1:
-        return engines[0][1]
-    from .replicas import Replicas
-
-    return Replicas([engine for _, engine in engines])
+        found.append((kind, place))
+    return found
 
 
 def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:

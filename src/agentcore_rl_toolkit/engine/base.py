@@ -146,6 +146,24 @@ class EngineInfo:
     weight_version: str | None = None
 
 
+@dataclass(frozen=True)
+class EngineLoad:
+    """How busy an inference server is."""
+
+    kv_used: float
+    """The share of its KV cache that is in use, from 0 to 1."""
+    running: int
+    waiting: int
+    """Requests in its queue."""
+    preempted: int = 0
+    """Requests that it gave up for lack of KV cache, since its start."""
+
+    @property
+    def next_kv(self) -> float:
+        """About the share of the cache that one more request takes: as much as those that run, on average."""
+        return self.kv_used / self.running if self.running else 0.0
+
+
 class Engine(Protocol):
     """Samples tokens."""
 

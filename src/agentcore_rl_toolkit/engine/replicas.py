@@ -1,5 +1,8 @@
 """Several engines as one: a session stays with the replica that has its KV cache, unless that one is overloaded.
 
+Where replicas tell their load, it decides who gets a new session; else its hash does. Replicas come and go while the
+others sample: one that leaves gets no new requests, and is closed when its last one has ended.
+
 A replica that keeps failing is ejected until it answers again. A failed request is tried elsewhere only if nothing was
 sampled yet. `pause` and `resume` reach every replica; the weights are the trainer's business.
 """
@@ -8,19 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from xxhash import xxh3_64_intdigest
 
 from ..common.object_repr import object_repr
 from ..errors import ConfigError, EngineError
-from .base import Engine, EngineInfo, Sampled, SampleRequest
+from .base import Engine, EngineInfo, EngineLoad, Sampled, SampleRequest
 
 logger = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
+_MUCH = 0.1
+"""Of the cache: a new session goes to the replica of its hash unless another one has so much more room."""
+_LEAST_KV = 0.001
+"""Of the cache, for a session of a replica that has none yet."""
+_MOST_HOMES = 100_000
+"""Sessions whose replica is remembered; an older one gets a replica by its hash again."""
 
 
 @dataclass(eq=False)
@@ -29,21 +40,47 @@ class Replica:
 
     engine: Engine
     number: int
+    name: str = ""
+    """Where it is: the same replica has the same name when it comes back."""
     in_flight: int = 0
     failures: int = 0
     """In a row."""
     ejected: bool = False
+    load: EngineLoad | None = None
+    """When it was last asked."""
+    joined: int = 0
+    """Sessions that it was given since then."""
+
+    @property
+    def pressure(self) -> float | None:
+        """The share of its KV cache that its requests need, those in its queue and its new sessions too."""
+        if self.load is None:
+            return None
+        more = self.load.waiting + self.joined
+        return self.load.kv_used + more * max(self.load.next_kv, _LEAST_KV)
 
 
 class Replicas:
     """Engines that sample from the same weights."""
 
     def __init__(
-        self, engines: Sequence[Engine], *, slack: int = 16, eject_after: int = 2, check_every: float = 5.0
+        self,
+        engines: Sequence[Engine],
+        *,
+        names: Sequence[str] = (),
+        slack: int = 16,
+        eject_after: int = 2,
+        check_every: float = 5.0,
     ) -> None:
+        """`names` say where the engines are, so that `change` knows those that stay."""
         if not engines:
             raise ConfigError("no engine was given", hint="give at least one, like vllm=http://localhost:8000")
-        self.replicas = [Replica(engine, i) for i, engine in enumerate(engines)]
+        named = names or [str(number) for number in range(len(engines))]
+        self.replicas = [Replica(engine, i, named[i]) for i, engine in enumerate(engines)]
+        self._added = len(engines)
+        self._homes: OrderedDict[str, Replica] = OrderedDict()
+        """The replicas that new sessions were given, by load."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._slack = slack  # requests that a session's replica may have more than the least loaded one
         self._eject_after = eject_after
         self._check_every = check_every
@@ -80,8 +117,52 @@ class Replicas:
         if not session_id:
             return least
         # The highest score wins (rendezvous hashing): a replica that leaves or returns moves only its own sessions.
-        own = max(left, key=lambda replica: xxh3_64_intdigest(f"{session_id}\n{replica.number}".encode()))
+        own = self._home(session_id, left)
         return own if own.in_flight <= least.in_flight + self._slack else least
+
+    def _home(self, session_id: str, left: Sequence[Replica]) -> Replica:
+        """The replica that has a session's prefix, or the one that a new session goes to."""
+        home = self._homes.get(session_id)
+        if home is not None and home in left:
+            return home
+        # The highest hash wins (rendezvous): a replica that leaves or returns moves only its own sessions.
+        home = max(left, key=lambda replica: xxh3_64_intdigest(f"{session_id}\n{replica.name}".encode()))
+        pressures = {replica.number: replica.pressure for replica in left}
+        if None in pressures.values():  # one that doesn't tell may be busier than any
+            return home
+        known = cast("dict[int, float]", pressures)
+        least = min(left, key=lambda replica: known[replica.number])
+        if known[home.number] > known[least.number] + _MUCH:
+            home = least
+        home.joined += 1
+        self._homes[session_id] = home
+        self._homes.move_to_end(session_id)
+        while len(self._homes) > _MOST_HOMES:
+            self._homes.popitem(last=False)
+        return home
+
+    async def change(self, engines: Mapping[str, Callable[[], Engine]]) -> None:
+        """Sample from these replicas, by name. Those that stay keep their sessions; new ones are made and started."""
+        if not engines:
+            raise ConfigError("no engine was given", hint="give at least one, like vllm=http://localhost:8000")
+        known = {replica.name: replica for replica in self.replicas}
+        added = []
+        for name in [name for name in engines if name not in known]:
+            added.append(Replica(engines[name](), self._added, name, failures=self._eject_after - 1, ejected=True))
+            self._added += 1
+        await asyncio.gather(*(replica.engine.start() for replica in added))
+        await asyncio.gather(*(self._check(replica) for replica in added))  # paused or resumed as the others are
+        gone = [replica for replica in self.replicas if replica.name not in engines]
+        self.replicas = [*(replica for replica in self.replicas if replica.name in engines), *added]
+        for replica in gone:
+            task = asyncio.ensure_future(self._leave(replica))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, replica: Replica) -> None:
+        while replica.in_flight:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await replica.engine.close()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         tried: list[Replica] = []
@@ -121,6 +202,14 @@ class Replicas:
                 self._count_failure(replica, e)
                 error = e
         raise error
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each replica's name and state, as far as they are known."""
+        return [
+            {"name": one.name, "healthy": not one.ejected, "in_flight": one.in_flight}
+            | ({} if one.load is None else dataclasses.asdict(one.load))
+            for one in self.replicas
+        ]
 
     async def pause(self) -> None:
         """Pause all of them or none: if one fails, the others resume."""
@@ -163,7 +252,11 @@ class Replicas:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._checks
             self._checks = None
-        await asyncio.gather(*(replica.engine.close() for replica in self.replicas))
+        for task in self._leaving:
+            task.cancel()
+        await asyncio.gather(
+            *self._leaving, *(replica.engine.close() for replica in self.replicas), return_exceptions=True
+        )
 
     async def check(self) -> None:
         """Check the health of every replica; eject those that fail, readmit those that recovered."""
@@ -180,6 +273,9 @@ class Replicas:
                 await replica.engine.info()
                 if replica.ejected:
                     await self._readmit(replica)
+                load = getattr(replica.engine, "load", None)
+                if load is not None:
+                    replica.load, replica.joined = await load(), 0
         except EngineError as e:
             self._count_failure(replica, e)
         except TimeoutError:

@@ -26,8 +26,9 @@ from aiohttp import web
 from ..common.http_guard import RequestGuard, is_loopback, reachable_host
 from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
-from ..engine import open_engine
+from ..engine import make_servers, open_engine
 from ..engine.base import Engine
+from ..engine.replicas import Replicas
 from ..errors import ConfigError, EngineError, GatewayFault
 from .base import ADMIN_KEY as ADMIN_KEY
 from .call.core import Core, GatewayLimits
@@ -73,6 +74,7 @@ class Server:
         be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
         self.core = core
+        self._admin_key = admin_key
         here_only = is_loopback(host)
         self.app = make_app(core, admin_key=admin_key, url=lambda: self.url, trusts_own_user=here_only)
         public_name = urlsplit(public_url).hostname if public_url else None
@@ -107,6 +109,7 @@ class Server:
             self.core.gate.begin_with(before)
         told = self.core.gate.changes
         await self.core.start()
+        await self._take_engines()
         limits = self.core.limits
         self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
         try:
@@ -117,6 +120,15 @@ class Server:
         self._port = self._listening.sockets[0].getsockname()[1]
         await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
+
+    async def _take_engines(self) -> None:
+        """Sample from the replicas that the first worker samples from, which may have changed since the start."""
+        engine = self.core.engine
+        if self._router is None or not isinstance(engine, Replicas):
+            return
+        names = await self._router.fetch_engines(self._admin_key)
+        if names and set(names) != {replica.name for replica in engine.replicas}:
+            await engine.change(make_servers(names))
 
     async def _listen(self, server: web.Server) -> asyncio.Server:
         loop = asyncio.get_running_loop()

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _FORWARDED = "X-Gateway-Worker"
 _FOR, _ALL = "X-Gateway-For", "all"
 """Tells the first worker to forward the operation to all others."""
-_FOR_ALL = {"/resume", "/drain", "/weights"}
+_FOR_ALL = {("POST", "/resume"), ("POST", "/drain"), ("PUT", "/weights"), ("PUT", "/engines")}
 _STATE_SECONDS = 5.0
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
 _CHECKED = {"origin", "sec-fetch-site"}
@@ -102,11 +102,11 @@ class WorkerRouter:
                 return await self._proxy(request, owner)
         elif path == "/sessions" and request.method == "POST":
             return await self._open(request)
-        elif self._index and (path == "/pause" or path in _FOR_ALL):
+        elif self._index and (path == "/pause" or (request.method, path) in _FOR_ALL):
             return await self._proxy(request, 0)
         elif path == "/pause":
             return await self._pause(request)
-        elif path in _FOR_ALL:
+        elif (request.method, path) in _FOR_ALL:
             failed = await self._forward_to_others(request, await self._read_admitted(request))
             own = await self._handle_own(request)
             return own if failed is None else failed
@@ -126,18 +126,28 @@ class WorkerRouter:
 
     async def fetch_state(self) -> WeightState | None:
         """The first worker's weights and pause; None if it does not answer, or if this is the first worker."""
+        said = await self._ask_first("/health", "weight_version")
+        return None if said is None else WeightState(said["weight_version"], said["status"] == "paused")
+
+    async def fetch_engines(self, admin_key: str) -> list[str]:
+        """The names of the replicas that the first worker samples from; none if it doesn't say."""
+        said = await self._ask_first("/engines", "engines", {"Authorization": f"Bearer {admin_key}"})
+        return [] if said is None else [one["name"] for one in said["engines"]]
+
+    async def _ask_first(self, path: str, key: str, headers: dict[str, str] | None = None) -> dict[str, Any] | None:
+        """What the first worker answers, if it has `key`; None if it does not, or if this is the first worker."""
         if self._index == 0:
             return None
-        headers = {_FORWARDED: self._mark.decode()}
+        sent = {_FORWARDED: self._mark.decode(), **(headers or {})}
         try:
             async with (
                 asyncio.timeout(self._state_seconds),
-                self._connected().get(f"{self._urls[0]}/health", headers=headers) as answer,
+                self._connected().get(self._urls[0] + path, headers=sent) as answer,
             ):
-                said = orjson.loads(await answer.read())
-                return WeightState(said["weight_version"], said["status"] == "paused")
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
-            logger.warning("worker 0 did not report its weights: %s", error)
+                said: dict[str, Any] = orjson.loads(await answer.read())
+                return said if key in said else None
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            logger.warning("worker 0 did not answer %s: %s", path, error)
             return None
 
     def _others(self) -> list[int]:

@@ -15,11 +15,13 @@ import numpy as np
 import openai
 import pytest
 
+from agentcore_rl_toolkit.engine import open_engine
 from agentcore_rl_toolkit.engine.base import EngineInfo, SampleRequest
 from agentcore_rl_toolkit.engine.replicas import Replicas
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
+from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, Control, Gated, client, gateway, ids, in_thread, until
 
 HELLO = [{"role": "user", "content": "what is two plus two?"}]
@@ -548,3 +550,30 @@ def test_a_large_read_lets_others_in(accept: str):
         loop.call_soon_threadsafe(count)
         Control(running)("GET", f"/sessions/{session['session_id']}/turns", headers={"Accept": accept})
         assert len(set(seen)) == 20
+
+
+def test_engine_replicas_are_changed_while_running():
+    with FakeVllm().serving() as one, FakeVllm().serving() as other:
+        one.kv_used = other.kv_used = 0.25
+        with gateway(open_engine(f"vllm={one.url}", changeable=True)) as running:
+            control = Control(running)
+            names = [f"vllm={one.url}", f"vllm={other.url}"]
+            first = control("GET", "/engines").json()["engines"][0]
+            assert (first["name"], first["healthy"], first["kv_used"]) == (names[0], True, 0.25)
+            changed = control("PUT", "/engines", json={"engines": names}).json()["engines"]
+            assert [engine["name"] for engine in changed] == names
+            assert control("GET", "/health").json()["replicas_well"] == 2
+            control("PUT", "/engines", json={"engines": names[1:]}).raise_for_status()
+            session = running.open_session()
+            client(session).chat.completions.create(model=session["model"], messages=HELLO, max_tokens=2)
+            assert "/v1/completions" in {path for path, _ in other.requests}
+            assert "/v1/completions" not in {path for path, _ in one.requests}
+            for wrong in ([], ["transformers=tiny"], ["nonsense"]):
+                assert control("PUT", "/engines", json={"engines": wrong}).status_code == 400
+            assert httpx.put(f"{running.url}/engines", json={"engines": names}).status_code == 401
+
+
+def test_an_engine_in_this_process_has_no_replicas():
+    with gateway([]) as running:
+        refused = Control(running)("PUT", "/engines", json={"engines": ["vllm=http://127.0.0.1:9"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "engine_not_changeable")

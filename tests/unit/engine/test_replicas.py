@@ -457,3 +457,62 @@ def test_specs() -> None:
 def test_specs_that_are_none(spec: Any) -> None:
     with pytest.raises(ConfigError, match="hint:"):
         open_engine(spec)
+
+
+def homes_of(replicas: Replicas, *sessions: str) -> list[int]:
+    return [replica.number for session in sessions if (replica := replicas.pick(session)) is not None]
+
+
+def test_new_sessions_go_where_the_cache_has_room(loop: LoopThread) -> None:
+    with FakeVllm().serving() as full, FakeVllm().serving() as free:
+        full.kv_used, free.kv_used = 0.2, 0.2
+        replicas = Replicas([VllmEngine(full.url), VllmEngine(free.url)])
+        loop.run(replicas.start())
+        early = {name: home for name in map(str, range(40)) for home in homes_of(replicas, name)}
+        assert set(early.values()) == {0, 1}
+        full.kv_used, full.kv_running, free.kv_running = 0.9, 9, 20
+        loop.run(replicas.check())
+        assert set(homes_of(replicas, *(f"new-{n}" for n in range(20)))) == {1}
+        assert all(homes_of(replicas, name) == [home] for name, home in early.items()), "their prefix is cached there"
+        full.kv_used, full.kv_waiting = 0.15, 60  # little in use, and a long queue
+        loop.run(replicas.check())
+        assert set(homes_of(replicas, *(f"newer-{n}" for n in range(20)))) == {1}
+        loop.run(replicas.close())
+
+
+def test_many_sessions_between_two_looks_dont_go_to_one_replica(loop: LoopThread) -> None:
+    with FakeVllm().serving() as one, FakeVllm().serving() as other:
+        one.kv_used, one.kv_running, other.kv_used, other.kv_running = 0.5, 10, 0.2, 4
+        replicas = Replicas([VllmEngine(one.url), VllmEngine(other.url)])
+        loop.run(replicas.start())
+        shares = Counter(homes_of(replicas, *(f"s{n}" for n in range(40))))
+        assert min(shares.values()) > 10
+        loop.run(replicas.close())
+
+
+def test_replicas_come_and_go_while_others_sample(loop: LoopThread) -> None:
+    servers = [Server(number) for number in range(3)]
+    servers[0].first, servers[0].delay = [0, 0, 0], 0.05
+    replicas = Replicas(servers[:2], names=["a", "b"])
+    loop.run(replicas.start())
+    home = next(name for name in map(str, range(40)) if homes_of(replicas, name) == [0])
+    stays = [name for name in map(str, range(40)) if homes_of(replicas, name) == [1]]
+
+    async def change() -> int:
+        items = replicas.sample(SampleRequest(array(IDS, [1]), Sampling(), session_id=home))
+        count = len((await anext(items)).token_ids)
+        await replicas.pause()
+        await replicas.change({"b": lambda: servers[1], "c": lambda: servers[2]})
+        count += sum([len(item.token_ids) async for item in items])
+        return count
+
+    assert loop.run(change()) == 3, "one that leaves ends what it samples"
+    assert [replica.name for replica in replicas.replicas] == ["b", "c"]
+    assert servers[2].paused, "one that joins is paused as the others are"
+    assert not replicas.replicas[1].ejected
+    loop.run(replicas.resume())
+    moved = [name for name in stays if homes_of(replicas, name) != [1]]
+    assert 0 < len(moved) < len(stays), "it takes its own share only"
+    with pytest.raises(ConfigError, match="no engine was given"):
+        loop.run(replicas.change({}))
+    loop.run(replicas.close())

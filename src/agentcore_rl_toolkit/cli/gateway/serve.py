@@ -203,7 +203,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     renderer = ChatRenderer(tokenizer, renderer=args.renderer, history=args.history, template=args.template)
     log = _open_log(args)
     limits = GatewayLimits(max_in_flight=args.max_in_flight, body_seconds=args.body_timeout)
-    engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full)
+    engine = open_engine(",".join(args.engine), tokenizer=tokenizer.full, changeable=True)
     core = Core(
         engine,
         renderer,

@@ -10,10 +10,11 @@ import msgspec
 
 from ...common.object_repr import object_repr
 from ...errors import EngineError
-from ..base import EngineInfo, Sampled, SampleRequest
+from ..base import EngineInfo, EngineLoad, Sampled, SampleRequest
 from .framing import DONE
 from .http_client import HttpClient, error_message
 from .payload import decode
+from .server_metrics import read_load
 
 
 class ServedModel(msgspec.Struct):
@@ -57,6 +58,14 @@ class ServerEngine:
         length = next((model.max_model_len for model in own if model.max_model_len), None)
         self._info = EngineInfo(tuple(names), length, await self._weight_version())
         return self._info
+
+    async def load(self) -> EngineLoad | None:
+        """How busy the server is; None if it has no metrics (SGLang needs `--enable-metrics`)."""
+        response = await self.http.send("GET", "/metrics")
+        with response:
+            if response.status != 200:
+                return None
+            return read_load((await response.read()).decode("utf-8", "replace"))
 
     async def _weight_version(self) -> str | None:
         """The version that the server reports; None if it reports none."""

@@ -21,8 +21,10 @@ from aiohttp import web
 from xxhash import xxh3_128
 
 from ...common.socket_owner import is_own_process
+from ...engine import make_servers
 from ...engine.channel.channel_engine import ChannelEngine
-from ...errors import EngineError, GatewayFault
+from ...engine.replicas import Replicas
+from ...errors import ConfigError, EngineError, GatewayFault
 from ..base import METRIC
 from ..call.choice import engine_fault
 from ..call.core import Core
@@ -38,7 +40,7 @@ from .exports import row_fields, send_list, turn_fields, wants_packed
 from .http_server import Handler, read_body
 from .job_reports import JobReports
 from .model_queries import ModelQueries
-from .openapi import AGENT, OPERATIONS, SESSION, WeightsRequest, openapi
+from .openapi import AGENT, OPERATIONS, SESSION, EnginesRequest, WeightsRequest, openapi
 from .stream_sender import StreamSender
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,8 @@ class App:
             "setWeightVersion": self._set_weights,
             "readAbilities": self._read_abilities,
             "connectEngine": self._connect_engine,
+            "listEngines": self._list_engines,
+            "changeEngines": self._change_engines,
             **BatchOperations(core, self.urls).handlers(),
         }
         of_session: dict[str, SessionHandler] = {
@@ -321,6 +325,21 @@ class App:
 
     async def _connect_engine(self, request: web.BaseRequest) -> web.StreamResponse:
         return await accept_engine(request, self.core.engine, self.core.refresh_info)
+
+    async def _list_engines(self, request: web.BaseRequest) -> web.StreamResponse:
+        engine = self.core.engine
+        return _json(dump({"engines": engine.describe() if isinstance(engine, Replicas) else []}))
+
+    async def _change_engines(self, request: web.BaseRequest) -> web.StreamResponse:
+        body, engine = parse(read_json(await read_body(request)), EnginesRequest), self.core.engine
+        if not isinstance(engine, Replicas):
+            raise GatewayFault("this gateway's engine is not a server", status=409, code="engine_not_changeable")
+        try:
+            await engine.change(make_servers(body.engines))
+        except ConfigError as error:
+            raise GatewayFault.invalid(str(error), param="engines") from None
+        await self.core.refresh_info()
+        return await self._list_engines(request)
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         lines = [f"{METRIC}{name} {value}" for name, value in self.core.metrics().items()]

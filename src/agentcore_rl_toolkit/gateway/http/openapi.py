@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,12 @@ class WeightsRequest(Struct):
     """The name of the weights that the engine samples from now on."""
 
     version: str | int
+
+
+class EnginesRequest(Struct):
+    """The engine's replicas from now on, each like `vllm=http://10.0.0.7:8000`."""
+
+    engines: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1024)]
 
 
 def _object(*required: str, **properties: Schema) -> Schema:
@@ -110,6 +116,7 @@ _MESSAGE = _object("id", "type", "role", "model", "content", "stop_reason", "sto
 _CONVERSE = _object("output", "stopReason", "usage", "metrics")
 _GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
 _PACKED = (_JSON, "application/msgpack")
+_ENGINES = _object("engines", engines={"type": "array", "items": _object("name", "healthy", "in_flight")})
 _ABILITIES = _object(
     *("line", "problems", "blind", "images", "routes", "models", "wants_engine", "workers"),
     images={"type": "boolean", "description": "whether the model is shown images"},
@@ -169,6 +176,8 @@ OPERATIONS = (
     _post("/drain", "drain", "Wait until nothing is being sampled", _HEALTH),
     _put("/weights", "setWeightVersion", "Name the weights that are sampled from now on", _HEALTH, WeightsRequest),
     _get("/abilities", "readAbilities", "The renderer, and what it can bridge and show", _ABILITIES),
+    _get("/engines", "listEngines", "The engine's replicas, with their load", _ENGINES),
+    _put("/engines", "changeEngines", "Sample from these replicas from now on", _ENGINES, EnginesRequest),
     _get("/engine", "connectEngine", "Connect the engine of a trainer, with a WebSocket", _ANY),
     _batch("open", "openSessions", "Open up to 256 sessions; repeating it opens none twice", OpenBatchRequest),
     _batch("fold", "foldSessions", "Training rows of up to 256 sessions, in packed arrays", BatchRequest),

@@ -1,0 +1,172 @@
+"""Where the gateway runs, and what it costs the process that has the engine: CPU time a call, calls a second, recovery.
+
+Each place gets the same traffic: agents in a process of their own, each asking turn after turn; the engine is a script
+in this process. Calls a second are a ratio of rounds that alternate. Every figure of CPU time is of one process's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from agentcore_rl_toolkit.engine.base import SampleRequest  # noqa: E402
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine  # noqa: E402
+from agentcore_rl_toolkit.gateway.gateway import Gateway  # noqa: E402
+from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcesses  # noqa: E402
+from support.gateway import gateway_tokenizer  # noqa: E402
+
+AGENTS, TURNS = 48, 20
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def measure(seconds: float, rounds: int) -> dict[str, Any]:
+    """The figures of this section."""
+    reply = [index % 400 + 20 for index in range(50)]
+    engine = ScriptedEngine(lambda request: _answer(request, reply), chunk=50)
+    found: dict[str, list[dict[str, float]]] = {"here": [], "workers_1": [], "workers_2": []}
+    with (
+        Gateway(engine, tokenizer=gateway_tokenizer()) as here,
+        GatewayProcesses(engine, gateway_tokenizer(), workers=1) as one,
+        GatewayProcesses(engine, gateway_tokenizer(), workers=2) as two,
+    ):
+        places = {"here": (here, []), "workers_1": (one, one.pids), "workers_2": (two, two.pids)}
+        for _ in range(rounds):
+            for name, (gateway, pids) in places.items():
+                found[name].append(_round(gateway, pids, seconds))
+        steps = [(_step(), _step_under(two, seconds)) for _ in range(rounds)]
+    figures: dict[str, Any] = {name: _medians(rounds_of) for name, rounds_of in found.items()}
+    pairs = zip(found["workers_1"], found["workers_2"], strict=True)
+    figures["two_workers_to_one"] = round(statistics.median(b["calls_s"] / a["calls_s"] for a, b in pairs), 2)
+    figures["step_with_traffic_to_without"] = round(statistics.median(b / a for a, b in steps), 3)
+    return figures | {"recovery_s": _recovery()}
+
+
+def _answer(request: SampleRequest, reply: list[int]) -> list[int]:
+    return [*reply, gateway_tokenizer().eos_token_id or 0]
+
+
+def _round(gateway: Any, pids: list[int], seconds: float) -> dict[str, float]:
+    """Calls a second, and CPU milliseconds a call of this process and of the workers."""
+    before, own = [_cpu(pid) for pid in pids], time.process_time()
+    with _traffic(gateway) as load:
+        calls, took = _run(load, seconds)
+    own = time.process_time() - own
+    workers = sum(_cpu(pid) for pid in pids) - sum(before)
+    return {
+        "calls_s": calls / took,
+        "trainer_cpu_ms": 1000 * own / max(1, calls),
+        "worker_cpu_ms": 1000 * workers / max(1, calls),
+    }
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+@contextmanager
+def _traffic(gateway: Any) -> Iterator[subprocess.Popen[str]]:
+    """Agents that wait for a line on their stdin, and tell how many calls they made."""
+    urls = [gateway.open_session()["base_url"] for _ in range(AGENTS)]
+    load = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert load.stdin is not None
+    load.stdin.write(json.dumps(urls) + "\n")
+    try:
+        yield load
+    finally:
+        load.kill()
+        load.communicate()
+
+
+def _run(load: subprocess.Popen[str], seconds: float) -> tuple[int, float]:
+    assert load.stdin is not None
+    assert load.stdout is not None
+    load.stdin.write(f"{seconds}\n")
+    calls, took = json.loads(load.stdout.readline())
+    return calls, took
+
+
+def _step() -> float:
+    """Seconds of a fixed amount of Python: what a training step does besides waiting for its device."""
+    began, total = time.perf_counter(), 0
+    for number in range(6_000_000):
+        total += number & 3
+    return time.perf_counter() - began
+
+
+def _step_under(gateway: Any, seconds: float) -> float:
+    with _traffic(gateway) as load:
+        running = threading.Thread(target=_run, args=(load, seconds))
+        running.start()
+        time.sleep(0.5)
+        took = _step()
+        running.join()
+    return took
+
+
+def _recovery() -> float:
+    """Seconds from the death of all workers until a session that was open is folded, its next turn included."""
+    engine = ScriptedEngine(lambda request: _answer(request, [20, 21]))
+    with GatewayProcesses(engine, gateway_tokenizer(), workers=2) as gateway, _traffic(gateway) as load:
+        session = gateway.open_session()
+        _run(load, 0.5)
+        for pid in gateway.pids:
+            os.kill(pid, signal.SIGKILL)
+        began = time.perf_counter()
+        gateway.trajectories(session["session_id"])
+        return round(time.perf_counter() - began, 2)
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
+
+
+async def _agents(urls: list[str], seconds: float) -> tuple[int, float]:
+    import aiohttp
+
+    began = time.perf_counter()
+    calls = 0
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def agent(url: str) -> None:
+            nonlocal calls
+            while time.perf_counter() - began < seconds:
+                messages: list[dict[str, str]] = []
+                for turn in range(TURNS):
+                    messages.append({"role": "user", "content": f"Look at the result of turn {turn}, and go on."})
+                    body = {"model": "scripted", "messages": messages}
+                    async with http.post(f"{url}/chat/completions", json=body) as answer:
+                        said = await answer.json()
+                    calls += 1
+                    if time.perf_counter() - began >= seconds:
+                        return
+                    messages.append({"role": "assistant", "content": said["choices"][0]["message"]["content"]})
+
+        await asyncio.gather(*(agent(url) for url in urls))
+    return calls, time.perf_counter() - began
+
+
+def _main() -> None:
+    """The agents' process."""
+    urls, seconds = json.loads(sys.stdin.readline()), float(sys.stdin.readline())
+    print(json.dumps(asyncio.run(_agents(urls, seconds))), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
