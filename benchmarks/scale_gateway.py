@@ -6,7 +6,7 @@ in this process. Calls a second are a ratio of rounds that alternate. Every figu
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import json
 import os
 import signal
@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import report
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -29,7 +31,7 @@ from agentcore_rl_toolkit.gateway.gateway import Gateway  # noqa: E402
 from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcesses  # noqa: E402
 from support.gateway import gateway_tokenizer  # noqa: E402
 
-AGENTS, TURNS = 48, 20
+AGENTS = 48
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -83,7 +85,11 @@ def _traffic(gateway: Any) -> Iterator[subprocess.Popen[str]]:
     """Agents that wait for a line on their stdin, and tell how many calls they made."""
     urls = [gateway.open_session()["base_url"] for _ in range(AGENTS)]
     load = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, str(Path(__file__).with_name("scale_agents.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     assert load.stdin is not None
     load.stdin.write(json.dumps(urls) + "\n")
@@ -137,36 +143,18 @@ def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
 
 
-async def _agents(urls: list[str], seconds: float) -> tuple[int, float]:
-    import aiohttp
-
-    began = time.perf_counter()
-    calls = 0
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-
-        async def agent(url: str) -> None:
-            nonlocal calls
-            while time.perf_counter() - began < seconds:
-                messages: list[dict[str, str]] = []
-                for turn in range(TURNS):
-                    messages.append({"role": "user", "content": f"Look at the result of turn {turn}, and go on."})
-                    body = {"model": "scripted", "messages": messages}
-                    async with http.post(f"{url}/chat/completions", json=body) as answer:
-                        said = await answer.json()
-                    calls += 1
-                    if time.perf_counter() - began >= seconds:
-                        return
-                    messages.append({"role": "assistant", "content": said["choices"][0]["message"]["content"]})
-
-        await asyncio.gather(*(agent(url) for url in urls))
-    return calls, time.perf_counter() - began
-
-
-def _main() -> None:
-    """The agents' process."""
-    urls, seconds = json.loads(sys.stdin.readline()), float(sys.stdin.readline())
-    print(json.dumps(asyncio.run(_agents(urls, seconds))), flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=5, help="of each place")
+    args = parser.parse_args()
+    figures = measure(args.seconds, args.rounds)
+    print(json.dumps(figures, indent=2))
+    path = ROOT / "benchmarks" / "results" / "scale.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known.pop("machine", None)
+    report.write("scale", known | {"gateway": figures})
 
 
 if __name__ == "__main__":
-    _main()
+    main()

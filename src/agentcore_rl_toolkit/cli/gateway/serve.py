@@ -151,7 +151,7 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         if not args.worker and not has_parent and not stop.is_set():
-            others = [_start_worker(number) for number in range(1, args.workers)]
+            others = [_start_worker(number, args.port + number) for number in range(1, args.workers)]
             await wait_unless(stop, asyncio.gather(*(other.listening for other in others)))
         if (args.worker or has_parent) and not stop.is_set():
             announce_listening()
@@ -167,9 +167,9 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     return 0
 
 
-def _start_worker(number: int) -> WorkerProcess:
+def _start_worker(number: int, port: int) -> WorkerProcess:
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
-    return WorkerProcess(f"worker {number}", command)
+    return WorkerProcess(f"worker {number}", command, port=port)
 
 
 async def wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:

@@ -75,7 +75,9 @@ class GatewayProcesses(GatewayClient):
         for number, one in enumerate(self._sockets):
             line = [*command, "--worker", str(number), "--socket", str(one.fileno())]
             name = f"the gateway's worker {number}"
-            self._workers.append(WorkerProcess(name, line, environment=environment, keeps=[one.fileno()]))
+            self._workers.append(
+                WorkerProcess(name, line, port=one.getsockname()[1], environment=environment, keeps=[one.fileno()])
+            )
         await asyncio.gather(*(worker.listening for worker in self._workers))
         await super()._connect()
 

@@ -35,11 +35,12 @@ class WorkerProcess:
         name: str,
         command: Sequence[str],
         *,
+        port: int,
         environment: Mapping[str, str] | None = None,
         keeps: Sequence[int] = (),
     ) -> None:
         """`keeps` are descriptors that the process inherits."""
-        self._name, self._command = name, command
+        self._name, self._command, self._port = name, command, port
         self._environment, self._keeps = environment, keeps
         self.listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the worker listens; fails with a `ConfigError` if it never does."""
@@ -70,7 +71,7 @@ class WorkerProcess:
             except Exception as error:  # out of processes or descriptors
                 code = f"{type(error).__name__}: {error}"
             if not self.listening.done() and time.monotonic() - started > _START_SECONDS:
-                text = f"{self._name} ended with {code} before it listened"
+                text = f"{self._name} ended with {code} before it listened on port {self._port}"
                 self.listening.set_exception(ConfigError(text, hint="read its output above"))
                 return
             logger.warning("%s ended with %s; starting it again", self._name, code)
