@@ -64,11 +64,14 @@ class Server:
         worker: int = 0,
         workers: int = 1,
         worker_urls: Sequence[str] = (),
+        peers: Sequence[str] = (),
+        peer_url: str = "",
         listens: socket.socket | None = None,
         make_app: Callable[..., App] = App,
     ) -> None:
         """Worker `worker` of `workers`, which listen on `port` and the ports after it, or at their `worker_urls`.
 
+        `peers` are the addresses of all gateways that share sessions, `peer_url` is this one's among them.
         `listens` is a socket that is bound already: whoever keeps it open loses no connection while a worker restarts.
         `make_app` makes what routes requests: in production, a `ProductionApp`. On loopback, the Host of a request must
         be loopback, the host of `public_url`, or one of `allow_hosts`.
@@ -84,13 +87,21 @@ class Server:
         self._socket = listens
         own_urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         urls = list(worker_urls) or own_urls
-        if len(urls) > 1:
-            self.app.worker_urls = urls
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
         router = WorkerRouter(
-            self.app.handle, worker, urls, mark=mark, paused=lambda: core.gate.paused, admit=self.app.check_admin
+            self.app.handle,
+            worker,
+            urls,
+            mark=mark,
+            peers=peers,
+            peer=peer_url,
+            knows=core.sessions.has,
+            paused=lambda: core.gate.paused,
+            admit=self.app.check_admin,
         )
-        self._router = router if workers > 1 else None
+        self._router = router if workers > 1 or peers else None
+        if self._router is not None:
+            self.app.worker_urls = self._router.urls
         self._announces = not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None
@@ -104,6 +115,8 @@ class Server:
     async def start(self) -> None:
         if self._announces:
             self.core.abilities.log()
+        if self._router is not None:
+            await self._router.fetch_peers()
         before = await self._router.fetch_state() if self._router is not None else None
         if before is not None:
             self.core.gate.begin_with(before)

@@ -2,6 +2,8 @@
 
 A session belongs to the worker that its id hashes to, and its URL leads there. A worker forwards requests for another
 worker's session, byte by byte as they arrive, so one address is enough: only the owner decides whether to read them.
+Several gateways behind one address share sessions the same way. A gateway that joins owns its share of new sessions;
+sessions that were open before are found where they are.
 
 Operations on all workers go through the first one. The others end with it, so its death leaves nothing half done.
 A pause holds for all workers or for none: if one worker fails or the caller disconnects, the others resume. A resume
@@ -16,22 +18,26 @@ import asyncio
 import hmac
 import itertools
 import logging
+import math
 import secrets
-import zlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import orjson
 from aiohttp import web
 from yarl import URL
 
-from ..errors import GatewayFault
+from ..errors import ConfigError, GatewayFault
 from .http.gateway_app import error_response
 from .http.http_server import read_body
+from .http.openapi import PeersRequest
 from .record.log import WeightState
 from .remote.frames import MEDIA, MOST_SESSIONS, BatchAnswer, PackedFault, pack
+from .remote.members import check_peers, of_gateways, of_workers
+from .wire.fields import parse
 from .wire.json_body import dump, read_json
 
 logger = logging.getLogger(__name__)
@@ -41,6 +47,9 @@ _FOR, _ALL = "X-Gateway-For", "all"
 """Tells the first worker to forward the operation to all others."""
 _FOR_ALL = {("POST", "/resume"), ("POST", "/drain"), ("PUT", "/weights"), ("PUT", "/engines")}
 _STATE_SECONDS = 5.0
+_HAS = "/members/has/"
+"""Asked by one member of another: whether it has a session."""
+_FOUND_SECONDS, _MISSING_SECONDS, _MOST_FOUND = 60.0, 5.0, 10_000
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
 _CHECKED = {"origin", "sec-fetch-site"}
 """Headers that the receiving worker has checked already; the next one sees another Host."""
@@ -58,20 +67,29 @@ class WorkerRouter:
         urls: Sequence[str],
         *,
         mark: str = "",
+        peers: Sequence[str] = (),
+        peer: str = "",
+        knows: Callable[[str], bool] = lambda session_id: True,
         paused: Callable[[], bool] = lambda: False,
         admit: Callable[[web.BaseRequest], None] = lambda request: None,
         state_seconds: float = _STATE_SECONDS,
     ) -> None:
         """`handle` serves this worker's own requests; `urls` are those of all workers, `index` is this worker's.
 
+        `peers` are the addresses of several gateways that share sessions, the one at `peer` is this one. `knows` tells
+        whether this worker has a session: after a gateway has joined, it may be one that the owner doesn't have.
         `mark` is a secret of the workers: a request that carries it was forwarded by one, and is not forwarded again.
         `paused` returns whether this worker is paused. `admit` raises a `GatewayFault` for a request without the admin
         key, before the body of an operation on all workers is read. `state_seconds` limits how long the others may take
         to report their state; other operations may take as long as they need.
         """
         self._handle_own = handle
-        self._index = index
-        self._urls = urls
+        self._own_urls, self._own_index, self._peer = urls, index, peer
+        self._peers, self._leaving = list(peers), list[str]()
+        self._knows = knows
+        self._found: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
+        """Where sessions were found that their owners don't have, and until when that counts."""
+        self._take_members()
         self._mark = mark.encode()
         self._paused = paused
         self._admit = admit
@@ -81,15 +99,28 @@ class WorkerRouter:
 
     def owner(self, session_id: str) -> int:
         """The worker that owns a session."""
-        return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % len(self._urls)
+        return self._members.owner(session_id)
+
+    def _take_members(self) -> None:
+        if self._peers:
+            self._members = of_gateways(self._peers, self._peer, self._own_urls, self._own_index, self._leaving)
+        else:
+            self._members = of_workers(self._own_urls, self._own_index)
+        self._index, self._first = self._members.index, self._members.first
+        self._urls = [member.url for member in self._members.members] if self._peers else self._own_urls
+        self._found.clear()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Serve a request, or forward it."""
         given = request.headers.get(_FORWARDED)
         passed = given is not None and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._mark)
-        if passed and (self._index or request.headers.get(_FOR) != _ALL):
-            return await self._handle_own(request)
         try:
+            if passed and request.path.startswith(_HAS):
+                return web.Response(status=200 if self._knows(request.path[len(_HAS) :]) else 404)
+            if passed and request.path == "/peers" and request.headers.get(_FOR) != _ALL:
+                return await self._change_peers(request, await read_body(request))
+            if passed and (self._index != self._first or request.headers.get(_FOR) != _ALL):
+                return await self._handle_own(request)
             return await self._handle(request)
         except GatewayFault as fault:  # a body that can't be read
             return error_response(request, fault)
@@ -97,13 +128,19 @@ class WorkerRouter:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/")
         if path.startswith("/sessions/"):
-            owner = self.owner(path[len("/sessions/") :].partition("/")[0].partition(".")[0])
+            owner = await self._locate(path[len("/sessions/") :].partition("/")[0].partition(".")[0])
             if owner != self._index:
                 return await self._proxy(request, owner)
         elif path == "/sessions" and request.method == "POST":
             return await self._open(request)
-        elif self._index and (path == "/pause" or (request.method, path) in _FOR_ALL):
-            return await self._proxy(request, 0)
+        elif self._index != self._first and (path in ("/pause", "/peers") or (request.method, path) in _FOR_ALL):
+            return await self._proxy(request, self._first)
+        elif path == "/peers" and request.method == "PUT":
+            body = await self._read_admitted(request)
+            return await self._forward_to_others(request, body) or await self._change_peers(request, body)
+        elif path == "/peers" and request.method == "GET":
+            self._admit(request)
+            return self._tell_peers()
         elif path == "/pause":
             return await self._pause(request)
         elif (request.method, path) in _FOR_ALL:
@@ -115,6 +152,11 @@ class WorkerRouter:
         elif path in ("/metrics", "/health", "/sessions") and request.method == "GET":
             return await self._sum(request, path)
         return await self._handle_own(request)
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The addresses of all workers."""
+        return self._urls
 
     async def close(self) -> None:
         if self._client is not None:
@@ -136,19 +178,82 @@ class WorkerRouter:
 
     async def _ask_first(self, path: str, key: str, headers: dict[str, str] | None = None) -> dict[str, Any] | None:
         """What the first worker answers, if it has `key`; None if it does not, or if this is the first worker."""
-        if self._index == 0:
-            return None
         sent = {_FORWARDED: self._mark.decode(), **(headers or {})}
+        asked = self._others() if self._index == self._first else [self._first]
+        for other in asked if self._peers or self._index != self._first else []:
+            try:
+                async with (
+                    asyncio.timeout(self._state_seconds),
+                    self._connected().get(self._urls[other] + path, headers=sent) as answer,
+                ):
+                    said: dict[str, Any] = orjson.loads(await answer.read())
+                    if key in said:
+                        return said
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                logger.warning("worker %d did not answer %s: %s", other, path, error)
+        return None
+
+    async def fetch_peers(self) -> None:
+        """Take over the peers that another gateway knows, if one answers: they may have changed since the start."""
+        said = await self._ask_first("/peers", "peers") if self._peers else None
+        if said is not None:
+            self._peers, self._leaving = said["peers"], said["leaving"]
+            self._take_members()
+
+    async def _change_peers(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        """Share sessions with these gateways from now on; tells the peers, for a request without a body."""
+        if body.strip():
+            if not self._peers:
+                text = "this gateway has no peers"
+                raise GatewayFault(text, status=409, code="no_peers", hint="start it with --peers and --peer-url")
+            asked = parse(read_json(body), PeersRequest)
+            try:
+                check_peers([*asked.peers, *asked.leaving])
+            except ConfigError as error:
+                raise GatewayFault.invalid(str(error), param="peers") from None
+            self._peers = [peer.rstrip("/") for peer in asked.peers]
+            self._leaving = [peer.rstrip("/") for peer in asked.leaving]
+            self._take_members()
+            logger.warning("sharing sessions with %s", ", ".join(self._peers))
+        return self._tell_peers()
+
+    def _tell_peers(self) -> web.Response:
+        told = orjson.dumps({"peers": self._peers, "leaving": self._leaving})
+        return web.Response(body=told, content_type="application/json")
+
+    async def _locate(self, session_id: str) -> int:
+        """Who has a session: this worker, its owner, or the gateway that owned it before another one joined."""
+        owner = self.owner(session_id)
+        if not self._peers or self._knows(session_id):
+            return self._index if self._peers else owner
+        now = asyncio.get_running_loop().time()
+        found, until = self._found.get(session_id, (None, -math.inf))
+        if until < now:
+            found = await self._find(session_id)
+            self._found[session_id] = found, now + (_FOUND_SECONDS if found is not None else _MISSING_SECONDS)
+            while len(self._found) > _MOST_FOUND:
+                self._found.popitem(last=False)
+        return owner if found is None else found
+
+    async def _find(self, session_id: str) -> int | None:
+        """Ask the owner, and only if it doesn't have the session all others."""
+        owner = self.owner(session_id)
+        if owner != self._index and await self._has(owner, session_id):
+            return owner
+        others = [other for other in self._others() if other != owner]
+        having = await asyncio.gather(*(self._has(other, session_id) for other in others))
+        return next((other for other, has in zip(others, having, strict=True) if has), None)
+
+    async def _has(self, worker: int, session_id: str) -> bool:
+        url = URL(f"{self._urls[worker]}{_HAS}{quote(session_id, safe='')}", encoded=True)
         try:
             async with (
                 asyncio.timeout(self._state_seconds),
-                self._connected().get(self._urls[0] + path, headers=sent) as answer,
+                self._connected().get(url, headers={_FORWARDED: self._mark.decode()}) as answer,
             ):
-                said: dict[str, Any] = orjson.loads(await answer.read())
-                return said if key in said else None
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            logger.warning("worker 0 did not answer %s: %s", path, error)
-            return None
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     def _others(self) -> list[int]:
         return [worker for worker in range(len(self._urls)) if worker != self._index]
@@ -162,7 +267,7 @@ class WorkerRouter:
             return await self._handle_own(request)
         session_id = settings.get("session_id")
         if session_id is None:
-            owner = next(self._turn) % len(self._urls)
+            owner = next(self._turn) % self._members.owners
             session_id = secrets.token_hex(12)
             while self.owner(session_id) != owner:
                 session_id = secrets.token_hex(12)
@@ -174,7 +279,7 @@ class WorkerRouter:
 
     async def _split(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send each worker its sessions of a batch, and relay their frames as they arrive."""
-        parts = self._parts(read_json(await self._read_admitted(request)))
+        parts = await self._parts(read_json(await self._read_admitted(request)))
         if set(parts) <= {self._index}:  # also a body that can't be read
             return await self._handle_own(request)
         response = web.StreamResponse(headers={"Content-Type": MEDIA})
@@ -197,7 +302,7 @@ class WorkerRouter:
         await response.write_eof()
         return response
 
-    def _parts(self, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    async def _parts(self, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
         """A batch's body for each worker that owns some of its sessions; empty for a body that will be refused."""
         parts: dict[int, dict[str, Any]] = {}
         key, items = next(((key, body[key]) for key in ("sessions", "session_ids") if key in body), ("", None))
@@ -207,7 +312,9 @@ class WorkerRouter:
             name = item.get("session_id") if isinstance(item, dict) else item
             if not isinstance(name, str):
                 return {}
-            parts.setdefault(self.owner(name), {key: []})[key].append(item)
+            opens = key == "sessions" and not (self._peers and self._knows(name))
+            place = self.owner(name) if opens else await self._locate(name)
+            parts.setdefault(place, {key: []})[key].append(item)
         return parts
 
     async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -286,7 +393,7 @@ class WorkerRouter:
             data = request.content
             if request.content_length is not None:
                 headers["Content-Length"] = str(request.content_length)
-        if body is None and worker == 0:
+        if body is None and worker == self._first:
             headers[_FOR] = _ALL
         url = URL(self._urls[worker] + (path or request.rel_url.raw_path_qs), encoded=True)
         return self._connected().request(

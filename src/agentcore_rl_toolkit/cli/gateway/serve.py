@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ...gateway.remote.members import check_peers
 from ...gateway.remote.worker_process import WorkerProcess, announce_listening
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
@@ -81,6 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, default=1, help="share the sessions among processes on successive ports (default: 1)"
     )
+    help = "share sessions with the gateways at these addresses, all of them, this one too; one admin key for all"
+    parser.add_argument("--peers", type=_list, default=[], metavar="URL,…", help=help)
+    parser.add_argument("--peer-url", default="", help="this gateway's own address among --peers")
     parser.add_argument("--no-images", action="store_true", help="show the model placeholders instead of images")
     parser.add_argument("--tokenizer-name", help=argparse.SUPPRESS)  # what a saved copy was loaded by
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
@@ -120,6 +124,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--max-in-flight {args.max_in_flight} would refuse every call")
     if not 0 < args.body_timeout < math.inf:
         raise ConfigError(f"--body-timeout {args.body_timeout}: must be more than 0 seconds")
+    args.peers, (args.peer_url, *_) = check_peers(args.peers), [*check_peers([args.peer_url] * bool(args.peer_url)), ""]
+    if bool(args.peers) != bool(args.peer_url) or (args.peers and args.peer_url not in args.peers):
+        raise ConfigError(f"--peer-url {args.peer_url} must be one of --peers", hint="name this gateway in both")
     if args.public_url is not None and not args.public_url.startswith(("http://", "https://")):
         hint = "write it like http://gateway.internal:9000"
         raise ConfigError(f"--public-url {args.public_url} is not a URL", hint=hint)
@@ -216,6 +223,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     core.gate.recall()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     kind = {"make_app": args.make_app} if getattr(args, "make_app", None) else {}
+    where |= {"peers": args.peers, "peer_url": args.peer_url}
     where |= {"worker": args.worker, "workers": args.workers, "worker_urls": args.worker_url}
     if args.socket is not None:
         where["listens"] = socket.socket(fileno=args.socket)
@@ -242,6 +250,10 @@ def _log_folder(args: argparse.Namespace) -> Path:
     return Path(args.log) / f"worker-{args.worker}" if args.workers > 1 else Path(args.log)
 
 
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _json_object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
@@ -249,4 +261,5 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
+_list.__name__ = "list of addresses"
 _json_object.__name__ = "JSON object"  # argparse writes `invalid JSON object value`

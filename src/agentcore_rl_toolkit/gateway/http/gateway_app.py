@@ -89,6 +89,8 @@ class App:
             "connectEngine": self._connect_engine,
             "listEngines": self._list_engines,
             "changeEngines": self._change_engines,
+            "listPeers": self._refuse_peers,
+            "changePeers": self._refuse_peers,
             **BatchOperations(core, self.urls).handlers(),
         }
         of_session: dict[str, SessionHandler] = {
@@ -325,6 +327,11 @@ class App:
 
     async def _connect_engine(self, request: web.BaseRequest) -> web.StreamResponse:
         return await accept_engine(request, self.core.engine, self.core.refresh_info)
+
+    async def _refuse_peers(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The router of a gateway that has peers answers in its place."""
+        hint = "start it with --peers and --peer-url"
+        raise GatewayFault("this gateway has no peers", status=409, code="no_peers", hint=hint)
 
     async def _list_engines(self, request: web.BaseRequest) -> web.StreamResponse:
         engine = self.core.engine

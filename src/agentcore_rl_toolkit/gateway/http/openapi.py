@@ -52,6 +52,14 @@ class EnginesRequest(Struct):
     engines: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1024)]
 
 
+class PeersRequest(Struct):
+    """The gateways that share sessions from now on, each like `http://10.0.0.7:9000`."""
+
+    peers: Annotated[list[str], msgspec.Meta(min_length=1, max_length=256)]
+    leaving: Annotated[list[str], msgspec.Meta(max_length=256)] = []
+    """Gateways that keep the sessions they have, and get no new ones."""
+
+
 def _object(*required: str, **properties: Schema) -> Schema:
     return {"type": "object", "required": [*required], "properties": properties}
 
@@ -117,6 +125,7 @@ _CONVERSE = _object("output", "stopReason", "usage", "metrics")
 _GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
 _PACKED = (_JSON, "application/msgpack")
 _ENGINES = _object("engines", engines={"type": "array", "items": _object("name", "healthy", "in_flight")})
+_PEERS = _object("peers", "leaving")
 _ABILITIES = _object(
     *("line", "problems", "blind", "images", "routes", "models", "wants_engine", "workers"),
     images={"type": "boolean", "description": "whether the model is shown images"},
@@ -178,6 +187,8 @@ OPERATIONS = (
     _get("/abilities", "readAbilities", "The renderer, and what it can bridge and show", _ABILITIES),
     _get("/engines", "listEngines", "The engine's replicas, with their load", _ENGINES),
     _put("/engines", "changeEngines", "Sample from these replicas from now on", _ENGINES, EnginesRequest),
+    _get("/peers", "listPeers", "The gateways that share sessions with this one", _PEERS),
+    _put("/peers", "changePeers", "Share sessions with these gateways from now on", _PEERS, PeersRequest),
     _get("/engine", "connectEngine", "Connect the engine of a trainer, with a WebSocket", _ANY),
     _batch("open", "openSessions", "Open up to 256 sessions; repeating it opens none twice", OpenBatchRequest),
     _batch("fold", "foldSessions", "Training rows of up to 256 sessions, in packed arrays", BatchRequest),

@@ -77,6 +77,11 @@ class SessionTable:
                 raise
             return known
 
+    def has(self, session_id: str) -> bool:
+        """Whether a session is in memory or in the log, or was and is remembered."""
+        known = session_id in self._sessions or session_id in self._removed
+        return known or (self._log is not None and self._log.has(session_id))
+
     def get(self, session_id: str) -> Session:
         """A session by its id, closed ones included; from the log, if another process opened it."""
         session = self._sessions.get(session_id)
