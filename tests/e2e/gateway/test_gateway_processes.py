@@ -22,7 +22,7 @@ from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcess
 from agentcore_rl_toolkit.rollout import run_rollouts
 from support.agent import PROLOGUE
 from support.gateway import gateway, gateway_tokenizer, ids, until
-from support.process import clean_env
+from support.process import clean_env, free_port
 
 TURNS = 6
 AGENT = (
@@ -43,6 +43,7 @@ def invoke_agent(payload):
 )
 
 
+@pytest.mark.timeout(300)
 def test_a_run_survives_the_death_of_every_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "rl_app.py").write_text(AGENT)
     asked = threading.Semaphore(0)
@@ -84,6 +85,54 @@ def test_a_run_survives_the_death_of_every_worker(tmp_path: Path, caplog: pytest
     assert not list(tmp_path.glob("gateway-*"))
 
 
+@pytest.mark.timeout(300)
+def test_a_run_survives_the_death_of_a_gateway_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its agents' clients are told to try for longer: nobody keeps its port open."""
+    (tmp_path / "rl_app.py").write_text(AGENT.replace('api_key="EMPTY"', 'api_key="EMPTY", max_retries=20'))
+    gateway_tokenizer().full.save_pretrained(tmp_path / "tokenizer")
+    asked, port = threading.Semaphore(0), free_port()
+
+    def answer(request: SampleRequest) -> list[int]:
+        asked.release()
+        return ids("Yes.")
+
+    def serve() -> subprocess.Popen[bytes]:
+        line = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "gateway", "serve", "--engine", "trainer"]
+        line += ["--tokenizer", str(tmp_path / "tokenizer"), "--renderer", "qwen3", "--port", str(port)]
+        line += ["--log", str(tmp_path / "log")]
+        return subprocess.Popen(line, env=clean_env(AGENTCORE_RL_ADMIN_KEY="admin"), stdout=subprocess.DEVNULL)
+
+    def kill() -> None:
+        for _ in range(8):
+            asked.acquire()
+        serving[0].kill()
+        serving[0].wait()
+        serving.append(serve())
+
+    serving = [serve()]
+    engine, rows = ScriptedEngine(answer, weight_version="3"), [{"prompt": name} for name in ("one", "two", "three")]
+    try:
+        with (
+            caplog.at_level(logging.WARNING),
+            GatewayClient(f"http://127.0.0.1:{port}", admin_key="admin", engine=engine) as reached,
+            RolloutClient(tmp_path / "rl_app.py", tmp_path / "results", "exp") as client,
+        ):
+            killer = threading.Thread(target=kill)
+            killer.start()
+            groups = list(run_rollouts(rows, 2, client=client, gateway=reached, keep_dropped=True))
+            killer.join()
+            left = reached.metrics()["sessions_open"]
+    finally:
+        for process in serving:
+            process.kill()
+            process.wait()
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert [rollout.rows[0].trained for rollout in rollouts] == [TURNS * len(ids("Yes."))] * 6
+    assert all(not group.others for group in groups), "a rollout ran again"
+    assert left == 0
+    assert any("sessions go on" in record.message for record in caplog.records), "the run says so"
+
+
 TRAINER = """
 import json, sys, time
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
@@ -97,6 +146,7 @@ with GatewayProcesses(ScriptedEngine([]), gateway_tokenizer(), workers=2, folder
 """
 
 
+@pytest.mark.timeout(300)
 def test_workers_end_with_a_killed_trainer(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TRAINER, str(tmp_path)]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_env())

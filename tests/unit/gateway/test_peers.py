@@ -61,7 +61,12 @@ async def gateways(count: int, start_with: int) -> AsyncIterator[tuple[list[Peer
             paused, knows = lambda core=core: core.gate.paused, core.sessions.has
             router = WorkerRouter(
                 *(app.handle, 0, [url]),
-                mark="m", peers=known, peer=url, knows=knows, paused=paused, admit=app.check_admin,
+                mark="m",
+                peers=known,
+                peer=url,
+                knows=knows,
+                paused=paused,
+                admit=app.check_admin,
             )
             stack.push_async_callback(router.close)
             handlers.append(router.handle)
