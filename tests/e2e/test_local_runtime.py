@@ -23,7 +23,16 @@ from agentcore_rl_toolkit.errors import RuntimeFault
 from agentcore_rl_toolkit.runtime.local import LocalRuntime, SessionPolicy
 from agentcore_rl_toolkit.store import open_store
 from support.process import clean_env
-from support.runtime import MISSING, RuntimeUser, eventually, local_runtime, needs_limits, needs_sandbox, new_id
+from support.runtime import (
+    MISSING,
+    RuntimeUser,
+    control_groups,
+    eventually,
+    local_runtime,
+    needs_limits,
+    needs_sandbox,
+    new_id,
+)
 
 AGENT = """
 import random, socket, urllib.request, uuid
@@ -474,8 +483,8 @@ result += [len(list(open_store("{tmp_path}").keys()))]
 def traces_of(runtime: LocalRuntime) -> list[str]:
     """Everything on this machine that belongs to a runtime's sessions."""
     found = [entry.name for entry in os.scandir(runtime.machine.state) if entry.name not in ("logs", "buckets")]
-    for tree in Path("/sys/fs/cgroup").glob(f"**/{runtime.machine.cgroups.name}/*"):
-        found += [str(tree)] if tree.is_dir() else []
+    for tree in control_groups(runtime.machine.cgroups.name):
+        found += [entry.name for entry in os.scandir(tree) if entry.is_dir()]
     return [name for name in found if not name.startswith(("root-", "template-"))]
 
 
@@ -497,7 +506,7 @@ def test_nothing_of_a_session_remains(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before
         state, name = user.runtime.machine.state, user.runtime.machine.cgroups.name
     assert not state.exists()
-    assert list(Path("/sys/fs/cgroup").glob(f"**/{name}")) == []
+    assert control_groups(name) == []
 
 
 def processes_running(command: str) -> int:

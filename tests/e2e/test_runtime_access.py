@@ -318,7 +318,7 @@ def test_a_caller_names_only_stores_that_the_runtime_was_started_with(
         assert status == 403 if not name.startswith("FILE") else status in (403, 424), (name, text)
         if status == 403:
             assert "AccessDeniedException" in text
-            assert "--store" in text
+            assert "--allow-store" in text
     assert user.runtime.counts["started"] <= before["started"] + 1  # the app itself refuses FILE://
     assert list(tmp_path.iterdir()) == []
 

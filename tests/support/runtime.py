@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import textwrap
@@ -28,6 +29,12 @@ MISSING = {name: reason for name, reason in probe().items() if reason is not Non
 _UNSAFE = sorted(MISSING.keys() & set(KERNEL_PROTECTIONS))
 needs_sandbox = pytest.mark.skipif(bool(_UNSAFE), reason=f"protections missing here: {_UNSAFE}")
 needs_limits = pytest.mark.skipif(bool(MISSING), reason=f"protections missing here: {MISSING}")
+
+
+def control_groups(pattern: str) -> list[str]:
+    """The control groups of that name. Those of other runtimes may go away meanwhile."""
+    found = os.walk("/sys/fs/cgroup")
+    return [f"{place}/{name}" for place, names, _ in found for name in fnmatch.filter(names, pattern)]
 
 
 class RuntimeUser:
