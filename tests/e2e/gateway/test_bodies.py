@@ -11,7 +11,6 @@ import json
 import socket
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.call.core import GatewayLimits
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from support.gateway import MODEL, gateway, ids
+from support.memory import measured
 
 HELLO = b'{"model": "%b", "messages": [{"role": "user", "content": "hi"}]}' % MODEL.encode()
 MEGABYTE = 1 << 20
@@ -146,12 +146,6 @@ def test_a_refused_request_leaves_its_connection_to_the_next():
 # Memory
 
 
-def resident(what: str) -> int:
-    """Bytes of this process's memory."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
-    return int(line.split()[1]) << 10
-
-
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "messages", "messages/count_tokens"])
 def test_a_prompt_far_beyond_the_context_takes_little_memory(path: str):
     text = "a" * (16 * MEGABYTE)  # a tokenizer takes up to 30 bytes for each of these
@@ -159,10 +153,9 @@ def test_a_prompt_far_beyond_the_context_takes_little_memory(path: str):
     with gateway(ScriptedEngine([], context_length=64)) as running:
         url, raw = f"{running.open_session()['base_url']}/{path}", json.dumps(body).encode()
         del body, text
-        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
-        before = resident("VmRSS")
-        response = httpx.post(url, content=raw, timeout=60)
-        assert resident("VmHWM") - before < 10 * len(raw)
+        with measured() as peak:
+            response = httpx.post(url, content=raw, timeout=60)
+        assert peak.bytes < 10 * len(raw)
         assert (response.status_code, "262144 tokens or more" in response.text) == (400, True)
 
 

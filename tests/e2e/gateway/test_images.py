@@ -26,6 +26,7 @@ from agentcore_rl_toolkit.rollout.rollout import Action, Rollout
 from agentcore_rl_toolkit.rollout.run_folder.rollout_files import read_fields, rollout_fields
 from agentcore_rl_toolkit.types import Status
 from support.gateway import Control, call_text
+from support.memory import measured
 from support.vlm import MODEL, VlmEngine, data_url, make_model, picture, processor
 
 RED, BLUE, PHOTO = picture("red"), picture("blue"), picture("green", (200, 100), "JPEG")
@@ -379,3 +380,21 @@ def test_a_session_holds_so_many_images(hostile: tuple[Gateway, VlmEngine], monk
     monkeypatch.setattr(session_images, "MOST_IMAGES", 10)
     monkeypatch.setattr(session_images, "MOST_BYTES", len(RED) + 1)
     assert post(session, [user(url_part(BLUE))]).status_code == 413
+
+
+def test_a_call_decodes_one_image_at_a_time(folder: Path):
+    large = io.BytesIO()
+    Image.new("1", (4096, 4096)).save(large, "PNG")  # 2 KB, which are 48 MB when decoded
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(large.getvalue()).decode()}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": [{"type": "image", "source": source}] * 24}]}
+    with running(folder) as (gateway, _), measured() as peak:
+        url = f"{gateway.open_session()['base_url']}/messages/count_tokens"
+        assert httpx.post(url, json=body, timeout=60).json()["input_tokens"] > 24
+    assert peak.bytes < 700 << 20
+
+
+def test_a_call_shows_a_bounded_number_of_images(folder: Path):
+    with running(folder, "ok") as (gateway, engine):
+        refused = post(gateway.open_session(), [user(*[url_part(RED)] * 513)])
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_many_images")
+        assert engine.requests == []

@@ -59,15 +59,17 @@ class Eyes:
         return int(self._processor.merge_size)
 
     def __call__(self, images: Sequence[Any], **_: Any) -> Mapping[str, Any]:
-        """The size of one image. The renderer needs no more; it passes on the pixels, which nobody reads."""
-        (pixels,) = images
-        known = pixels.info["sha256"]
+        """The size of one image, of which the renderer has a reference. It needs no more, and nobody reads pixels.
+
+        Pixels take up to 20,000 times as much memory as a file, so those of one image are decoded at a time.
+        """
+        image: SessionImage = images[0].info["image"]
         with self._lock:
-            size = self._sizes.get(known)
+            size = self._sizes.get(image.sha256)
         if size is None:
-            size = np.asarray(self._processor(images=[pixels], return_tensors="np")[self._size])
+            size = np.asarray(self._processor(images=[image.decode()], return_tensors="np")[self._size])
             with self._lock:
-                self._sizes[known] = size
+                self._sizes[image.sha256] = size
                 if len(self._sizes) > MOST_SIZES:
                     self._sizes.popitem(last=False)
         return {self._size: size, "pixel_values": None, "image_position_ids": None}
@@ -98,7 +100,7 @@ class Eyes:
         for place, known in message["images"]:
             image = images[known]
             parts += [{"type": "text", "text": self._break_marks(content[done:place])}] if place > done else []
-            parts.append({"type": "image", "image": image.decode()})
+            parts.append({"type": "image", "image": image.to_reference()})
             done = place + len(image.marker)
         parts += [{"type": "text", "text": self._break_marks(content[done:end])}] if done < end else []
         return message | {"content": parts}

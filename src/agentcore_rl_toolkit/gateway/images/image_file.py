@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -47,22 +48,30 @@ class SessionImage:
             if width * height > MAX_PIXELS:
                 raise ValueError(f"it has {width} × {height} pixels; at most {MAX_PIXELS} are read")
             pixels = ImageOps.exif_transpose(opened).convert("RGB")
-        pixels.info = {"sha256": self.sha256}
+        pixels.info = {}
+        return pixels
+
+    def to_reference(self) -> Pixels:
+        """A few pixels that name it, where its own would take memory: no other image's are the same."""
+        from PIL import Image
+
+        pixels = Image.frombytes("RGB", (11, 1), bytes.fromhex(self.sha256) + b"\0")
+        pixels.info = {"image": self}
         return pixels
 
     def to_png(self) -> bytes:
         """The same pixels in a file without surprises: one frame, no transparency, no metadata."""
         buffer = io.BytesIO()
-        pixels = self.decode()
-        pixels.info = {}
-        pixels.save(buffer, "PNG", compress_level=1)
+        self.decode().save(buffer, "PNG", compress_level=1)
         return buffer.getvalue()
 
 
-def read_image(source: Any, where: str) -> SessionImage:
-    """The image in a `data:` URL or in base64 text, once it is known to decode."""
+def read_image(source: Any, where: str, known: Mapping[str, SessionImage]) -> SessionImage:
+    """The image in a `data:` URL or in base64 text, once it is known to decode; one of those `known` if it is there."""
     data = _decode_base64(source, where)
     image = SessionImage(sha256(data).hexdigest(), data)
+    if image.sha256 in known:
+        return known[image.sha256]
     try:
         image.decode()
     except Exception as error:  # PIL raises many kinds for damaged files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import GatewayFault
@@ -10,6 +10,8 @@ from ..call.chat import Message
 from .image_file import SessionImage, is_inline, read_image
 
 MOST_IMAGES = 512
+MOST_SHOWN = 512
+"""In one call, counting one that is shown twice as two."""
 MOST_BYTES = 128 << 20
 _SHOWN_TO = ("user", "tool")
 _NOT_SENT = "[image omitted: only images sent as data are shown]"
@@ -29,14 +31,8 @@ class SessionImages(dict[str, SessionImage]):
         if image.sha256 in self:
             return
         if len(self) >= MOST_IMAGES or self._bytes + len(image.data) > MOST_BYTES:
-            raise GatewayFault(
-                f"this session has {len(self)} images of {self._bytes >> 20} MB, and can't hold another of "
-                f"{len(image.data)} bytes",
-                status=413,
-                code="too_many_images",
-                param="messages",
-                hint=f"a session holds {MOST_IMAGES} images and {MOST_BYTES >> 20} MB; send smaller ones",
-            )
+            held = f"{len(self)} images of {self._bytes >> 20} MB"
+            raise _too_many(f"this session has {held}, and can't hold another of {len(image.data)} bytes")
         self[image.sha256] = image
         self._bytes += len(image.data)
 
@@ -44,6 +40,11 @@ class SessionImages(dict[str, SessionImage]):
         """Keep an image that the log has."""
         self.keep(image)
         self.logged.add(image.sha256)
+
+
+def _too_many(message: str) -> GatewayFault:
+    hint = f"a call shows {MOST_SHOWN} images, a session holds {MOST_IMAGES} of {MOST_BYTES >> 20} MB: send fewer"
+    return GatewayFault(message, status=413, code="too_many_images", param="messages", hint=hint)
 
 
 def has_media(messages: Iterable[Message]) -> bool:
@@ -58,11 +59,14 @@ def drop_media(messages: Iterable[Message]) -> None:
             del message["media"]
 
 
-def take_media(messages: Iterable[Message], images: SessionImages) -> None:
+def take_media(messages: Sequence[Message], images: SessionImages) -> None:
     """Keep the images of messages, and put their markers in place of the placeholders.
 
     The model sees images of users and of tools' results; for any other, and one behind a URL, the placeholder stays.
     """
+    count = sum(len(message.get("media", ())) for message in messages)
+    if count > MOST_SHOWN:  # each takes thousands of tokens
+        raise _too_many(f"messages have {count} images")
     for number, message in enumerate(messages):
         if "media" in message:
             media = message.pop("media")
@@ -79,7 +83,7 @@ def _take(message: Message, media: list[tuple[int, str, Any]], images: SessionIm
         if not is_inline(source):
             content += _NOT_SENT
             continue
-        image = read_image(source, where)
+        image = read_image(source, where, images)
         images.keep(image)
         shown.append([len(content), image.sha256])
         content += image.marker
