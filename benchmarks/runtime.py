@@ -26,8 +26,6 @@ from report import percentile, write
 from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.runtime import Runtime
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
-from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
-from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
 
 AGENT = """
 import os, time
@@ -106,9 +104,14 @@ async def live_benchmark(folder: Path, sessions: int) -> dict[str, Any]:
 
 
 async def churn_benchmark(folder: Path, sessions: int) -> dict[str, Any]:
+    from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
+    from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
+    from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
+
     agent = make_agent(folder / "churn_agent", "")
-    async with Supervisor(RuntimeSettings.make(agent)) as supervisor:
+    async with Supervisor(RuntimeSettings.make(agent)) as supervisor:  # in this process, which shows what it holds
         runtime = supervisor.agent(agent.parent.name)
+        assert isinstance(runtime, LocalAgent)
         await in_parallel(200, 16, lambda: start_and_stop(runtime))  # what is cached once is not a leak
         before = traces(supervisor)
         begun = time.perf_counter()
@@ -272,7 +275,7 @@ def process_seconds() -> float:
     return total
 
 
-def traces(runtime: Supervisor) -> dict[str, int]:
+def traces(runtime: Any) -> dict[str, int]:
     import gc
 
     gc.collect()

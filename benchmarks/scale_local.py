@@ -39,6 +39,12 @@ app = AgentCoreRLApp()
 def invoke_agent(payload):
     return {"rewards": 1.0}
 """
+_RUN = """
+import os, runpy, sys
+sys.path[:1] = [sys.argv.pop(1), os.path.dirname(sys.argv[1])]
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 PARTS = ("program", "supervisor", "template", "sessions")
 RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 
@@ -90,10 +96,10 @@ def compare(kind: str, trees: dict[str, Path], args: argparse.Namespace) -> dict
 
 
 def run_measure(kind: str, source: Path, args: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--measure", kind]
-    command += ["--sessions", str(args.sessions), "--at-once", str(args.at_once)]
-    env = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{Path(__file__).parent}"}
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True, text=True)
+    arguments = ["--measure", kind, "--sessions", str(args.sessions), "--at-once", str(args.at_once)]
+    # Not by PYTHONPATH: templates don't preload what is found there.
+    command = [sys.executable, "-c", _RUN, str(source), __file__, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -1,4 +1,7 @@
-"""What every runtime must do: the local one called directly, the AWS one (boto3) pointed at it, and Ray's."""
+"""What every runtime must do: the local one called directly, the AWS one (boto3) pointed at it, and Ray's.
+
+The local one has one worker when it is called directly, and two behind its port (`workers`).
+"""
 
 from __future__ import annotations
 
@@ -72,12 +75,22 @@ def local(threads: LoopThread, tmp_path_factory: pytest.TempPathFactory) -> Iter
     threads.run(runtime.aclose())
 
 
-@pytest.fixture(params=["direct", "boto3", "ray"])
+@pytest.fixture(scope="module")
+def spread(threads: LoopThread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
+    folder = tmp_path_factory.mktemp("spread")
+    (folder / "rl_app.py").write_text(AGENT)
+    runtime = LocalRuntime(folder / "rl_app.py", stores=[folder.parent], workers=2, spares=1)
+    threads.run(runtime.start())
+    yield runtime
+    threads.run(runtime.aclose())
+
+
+@pytest.fixture(params=["direct", "boto3", "workers", "ray"])
 def runtime(request: pytest.FixtureRequest, threads: LoopThread, tmp_path: Path) -> Iterator[Runtime]:
     if request.param == "ray":
         yield from on_ray(request, threads, tmp_path / "agent")
         return
-    local: LocalRuntime = request.getfixturevalue("local")
+    local: LocalRuntime = request.getfixturevalue("spread" if request.param == "workers" else "local")
     if request.param == "direct":
         yield local
         return

@@ -153,7 +153,7 @@ def test_on_the_local_runtime(running: Gateway, tmp_path: Path) -> None:
 
         found = document(tmp_path / "results", start(ask, tmp_path / "results", session))
         is_captured(running, session, found)
-        log = user.runtime.log_of(session_id)
+        log = user.threads.run(user.runtime.log_of(session_id))
         assert log is not None
         keeps(key_of(session), json.dumps(found), log.read_text())
         assert ask()["set"] == []

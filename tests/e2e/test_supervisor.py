@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
-from agentcore_rl_toolkit.runtime.local import LocalRuntime
+from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime
 from support.agent import PROLOGUE, rollout
 from support.loop import LoopThread, loop_thread
 from support.process import clean_env
@@ -49,7 +50,7 @@ def agent(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running(threads: LoopThread, agent: Path, **settings: Any) -> Iterator[LocalRuntime]:
+def running(threads: LoopThread, agent: Path | AgentSource, **settings: Any) -> Iterator[LocalRuntime]:
     runtime = LocalRuntime(agent, spares=1, **settings)
     threads.run(runtime.start())
     try:
@@ -150,7 +151,8 @@ def test_the_supervisor_logs_where_the_program_does(
     (agent.parent / ".env").write_text("A=1")
     with caplog.at_level(logging.INFO, "agentcore_rl_toolkit"), running(threads, agent) as runtime:
         ask(threads, runtime)
-        eventually(lambda: [record for record in caplog.records if "sessions don't get .env" in record.getMessage()])
+        wanted = "agent: sessions don't get .env"
+        eventually(lambda: [record for record in caplog.records if record.getMessage() == wanted])
 
 
 @needs_sandbox
@@ -173,6 +175,69 @@ def test_a_killed_supervisor_leaves_nothing_and_another_goes_on(
         assert (runtime.pid != killed, runtime.port) == (True, port)
         assert ask(threads, runtime)["rewards"] == 1.0
     assert list(home.iterdir()) == []
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+def ids_of_both(count: int = 2) -> list[str]:
+    """Ids of sessions that two workers share evenly: one's, the other's, and so on."""
+    found: dict[int, list[str]] = {0: [], 1: []}
+    while min(map(len, found.values())) < count // 2:
+        id = new_id()
+        found[zlib.crc32(id.encode()) % 2].append(id)
+    return [id for pair in zip(*found.values(), strict=False) for id in pair][:count]
+
+
+def test_workers_are_one_runtime(threads: LoopThread, agent: Path) -> None:
+    with running(threads, agent, workers=2, max_sessions=3) as runtime:
+        first, *others = ids_of_both(4)[:3]
+        for id in (first, *others):
+            ask(threads, runtime, id)
+        assert {one.id for one in runtime.sessions} == {first, *others}
+        assert len([pid for pid in below(runtime.pid) if parent_of(pid) == runtime.pid]) == 2
+        with pytest.raises(RuntimeFault, match="all 3 sessions") as full:
+            ask(threads, runtime)
+        assert full.value.full
+        log = threads.run(runtime.log_of(first))
+        assert log is not None
+        assert log.exists()
+        assert threads.run(runtime.printed(first)) is not None
+        threads.run(runtime.stop(first))
+        ask(threads, runtime)
+        assert runtime.counts == {"started": 4, "ended": 1, "refused": 1, "lost": 0}
+
+
+@needs_sandbox
+def test_a_killed_worker_takes_its_own_sessions_only(threads: LoopThread, agent: Path, tmp_path: Path) -> None:
+    with running(threads, agent, workers=2, max_sessions=2, stores=[tmp_path]) as runtime:
+        cut, kept = ids_of_both()
+        settings = {"seconds": 60, "_rollout": rollout(tmp_path / "results")}
+        lost = tmp_path / "results" / ask(threads, runtime, cut, **settings)["result_key"]
+        ask(threads, runtime, kept)
+        workers = sorted(pid for pid in below(runtime.pid) if parent_of(pid) == runtime.pid)
+        gone = below(workers[0])
+        os.kill(workers[0], signal.SIGKILL)
+        eventually(lost.exists)
+        assert json.loads(lost.read_text())["error"]["kind"] == "session_lost"
+        assert [one.id for one in runtime.sessions] == [kept]
+        eventually(lambda: not any(is_alive(pid) for pid in gone))
+        assert traces_of(workers[0]) == []
+        assert ask(threads, runtime)["rewards"] == 1.0  # its place was given back
+        with pytest.raises(RuntimeFault, match="all 2 sessions"):
+            ask(threads, runtime)
+
+
+def test_a_rate_limit_is_the_agents_whatever_the_workers(threads: LoopThread, agent: Path) -> None:
+    source = AgentSource.parse(agent, tps_limit=2)
+    with running(threads, source, workers=2) as runtime:
+        codes = []
+        for _ in range(4):
+            try:
+                ask(threads, runtime, "x" * 40)
+            except RuntimeFault as fault:
+                codes.append(fault.code)
+        assert "ThrottlingException" in codes
 
 
 @needs_sandbox
@@ -210,9 +275,16 @@ def test_a_killed_process_takes_only_what_is_below_it(threads: LoopThread, agent
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: not any(is_alive(pid) for pid in gone))
         eventually(lambda: runtime.sessions == [])
-        assert ask(threads, runtime)["rewards"] == 1.0
+        eventually(lambda: answers(threads, runtime))
         supervisor = runtime.pid
     assert traces_of(supervisor) == []
+
+
+def answers(threads: LoopThread, runtime: LocalRuntime) -> bool:
+    """Whether a new session works: not if the runtime has yet to notice that a prepared one was killed too."""
+    with contextlib.suppress(RuntimeFault):
+        return bool(ask(threads, runtime)["rewards"] == 1.0)
+    return False
 
 
 def parent_of(pid: int) -> int:

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_listen_flags(parser, 8800, "loopback's names and the address that was dialled")
     parser.add_argument("--name", help="call the agent this in its ARN (default: its folder's name)")
     parser.add_argument("--max-sessions", type=int, help="most sessions at a time (default: by memory and cores)")
+    parser.add_argument("--workers", type=int, help="processes that supervise sessions (default: one for four cores)")
     parser.add_argument("--tps-limit", type=float, help="most requests a second; AWS has 25 (default: no limit)")
     add_sandbox_flags(parser)
     help = "let callers store results in this folder and below; may be repeated (default: the current one)"
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         allow_hosts=args.allow_host,
         stores=args.allow_store or settings.get("stores"),
         max_sessions=args.max_sessions or settings.get("max_sessions"),
+        workers=args.workers,
         buckets=args.buckets or settings.get("buckets"),
     )
     return asyncio.run(_serve(runtime))

@@ -37,7 +37,7 @@ class LocalAgent:
         self.sessions: dict[str, LocalSession] = {}
         self._pool = SessionPool(self.keeper, lambda: table.create(source), spares)
         self._table = table
-        self._rate = TokenBucket(source.tps_limit, source.tps_limit) if source.tps_limit else None
+        self._rate = RateLimit(source.tps_limit)
         self._starting: dict[str, asyncio.Task[LocalSession]] = {}
 
     @property
@@ -59,7 +59,7 @@ class LocalAgent:
         """
         check_session_id(session_id)
         check_payload(payload)
-        self._check_rate()
+        self._rate.check()
         parsed = rollout_request(payload)
         if stores is not None:
             check_store(parsed, stores)
@@ -71,7 +71,7 @@ class LocalAgent:
     async def stop(self, session_id: str) -> None:
         """End the session; returns when nothing of it is left."""
         check_session_id(session_id)
-        self._check_rate()
+        self._rate.check()
         session = self.sessions.get(session_id)
         if session is None:
             raise _no_session(session_id)
@@ -79,11 +79,11 @@ class LocalAgent:
 
     async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""
-        async with contextlib.aclosing(self.new_command(session_id, command, timeout)) as events:
+        async with contextlib.aclosing(await self.new_command(session_id, command, timeout)) as events:
             async for event in events:
                 yield event
 
-    def new_command(self, session_id: str, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
+    async def new_command(self, session_id: str, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
         """The events of a command that starts with the first one; raises a fault at once if it can't."""
         check_session_id(session_id)
         check_command(command, timeout)
@@ -128,10 +128,19 @@ class LocalAgent:
         await session.assign(session_id, parsed)
         return session
 
-    def _check_rate(self) -> None:
-        if self._rate is not None and (wait := self._rate.seconds_to_wait(time.monotonic())) > 0:
-            self._rate.put_back()
-            message = f"more than {self.source.tps_limit:g} requests per second"
+
+class RateLimit:
+    """An agent's requests a second, if they are limited."""
+
+    def __init__(self, tps_limit: float | None) -> None:
+        self._tps_limit = tps_limit
+        self._bucket = TokenBucket(tps_limit, tps_limit) if tps_limit else None
+
+    def check(self) -> None:
+        """Count a request; raises a fault if it is one too many."""
+        if self._bucket is not None and (wait := self._bucket.seconds_to_wait(time.monotonic())) > 0:
+            self._bucket.put_back()
+            message = f"more than {self._tps_limit:g} requests per second"
             raise RuntimeFault(message, code="ThrottlingException", retry_after=wait)
 
 

@@ -14,8 +14,9 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from multidict import CIMultiDict
@@ -28,15 +29,15 @@ from ..base import CommandEvent, Invocation
 from ..hosting.pending_rollouts import PendingRollouts
 from ..hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
 from .agent_source import AgentSource
+from .sessions.places import Places
 from .supervisor.child import SupervisorChild
-from .supervisor.link import LinkBroken, SupervisorLink, read_data
+from .supervisor.link import APP, LinkBroken, SupervisorLink, read_data
 from .supervisor.runtime_settings import RuntimeSettings
 from .template.app_frames import AppAnswer
 
 logger = logging.getLogger(__name__)
 
 _MOST_REMEMBERED = 100_000
-_APP_HEADER = "app-"
 
 
 @dataclass(frozen=True)
@@ -76,26 +77,33 @@ class LocalRuntime:
         stores: Sequence[str | os.PathLike[str]] | None = None,
         token: str | None = None,
         allow_hosts: Sequence[str] = (),
+        workers: int | None = None,
     ) -> None:
         """`stores` are the folders, with all below them, that callers over HTTP may store results in (default: the
         current one). `token` is for callers who are not this user on this machine (default: that of
-        `AGENTCORE_RL_RUNTIME_TOKEN`, or a new one). `allow_hosts` are further host names of the runtime.
+        `AGENTCORE_RL_RUNTIME_TOKEN`, or a new one). `allow_hosts` are further host names of the runtime. `workers` is
+        the number of processes that supervise sessions (default: one for every four cores).
         """
-        self._settings = RuntimeSettings.make(
-            agents,
-            host=host,
-            port=port,
-            max_sessions=max_sessions,
-            spares=spares,
-            protections=protections,
-            buckets=buckets,
-            stores=stores,
-            token=token,
-            allow_hosts=allow_hosts,
+        self._open(
+            RuntimeSettings.make(
+                agents,
+                host=host,
+                port=port,
+                max_sessions=max_sessions,
+                spares=spares,
+                protections=protections,
+                buckets=buckets,
+                stores=stores,
+                token=token,
+                allow_hosts=allow_hosts,
+                workers=workers,
+            )
         )
-        self.host, self.token, self.stores = host, self._settings.token, self._settings.stores
-        self.port = port
-        self.max_sessions = self._settings.max_sessions
+
+    def _open(self, settings: RuntimeSettings, places: Places | None = None) -> None:
+        self._settings, self._places = settings, places
+        self.host, self.port = settings.host, settings.port
+        self.token, self.stores, self.max_sessions = settings.token, settings.stores, settings.max_sessions
         self.agents = {source.name: LinkedAgent(self, source) for source in self._settings.agents}
         self.protections: list[str] = []
         """What sessions are protected by."""
@@ -104,6 +112,13 @@ class LocalRuntime:
         self._child: SupervisorChild | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._closed = False
+
+    @classmethod
+    def of_worker(cls, settings: RuntimeSettings, places: Places) -> LocalRuntime:
+        """One of a front's workers, which shares its places with the others."""
+        runtime = cls.__new__(cls)
+        runtime._open(settings, places)
+        return runtime
 
     async def __aenter__(self) -> LocalRuntime:
         await self.start()
@@ -163,6 +178,18 @@ class LocalRuntime:
         data = b"".join([piece async for piece in read_data(answer)])
         return data if answer.headers.get("known") == "yes" else None
 
+    async def log_of(self, session_id: str) -> Path | None:
+        """The log of the latest session whose id is this or starts so; None if there was none."""
+        answer = await self.ask("/log", {"session": session_id})
+        path = b"".join([piece async for piece in read_data(answer)]).decode()
+        return Path(path) if path else None
+
+    async def describe(self) -> dict[str, Any]:
+        """For `runtime ps`."""
+        answer = await self.ask("/sessions", {})
+        found: dict[str, Any] = json.loads(b"".join([piece async for piece in read_data(answer)]))
+        return found
+
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
         """Invoke the only agent."""
         return await self._only_agent().invoke(session_id, payload, content_type=content_type)
@@ -177,7 +204,7 @@ class LocalRuntime:
 
     async def start(self) -> None:
         """Start the supervisor; returns when it listens. An agent's template starts with its first session."""
-        child = SupervisorChild(dataclasses.replace(self._settings, port=self.port), self._killed)
+        child = SupervisorChild(dataclasses.replace(self._settings, port=self.port), self._killed, self._places)
         ready = await child.start()
         self._child, self.port = child, ready["port"]
         self.protections, self.missing = ready["protections"], ready["missing"]
@@ -220,6 +247,8 @@ class LocalRuntime:
         assert self._child is not None
         logger.error("the runtime's supervisor (process %d) was killed; starting another", self._child.pid)
         await self._child.close()
+        if self._places is not None:
+            self._places.give_back(self._places.held)
         try:
             await self.start()
         except Exception as error:
@@ -245,16 +274,23 @@ class LinkedAgent:
     def arn(self) -> str:
         return self.source.arn
 
-    async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
+    async def invoke(
+        self,
+        session_id: str,
+        payload: bytes,
+        *,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Invocation:
         """Send `payload` to the session's app; the first invoke starts the session."""
         check_session_id(session_id)
         check_payload(payload)
         if b"_rollout" in payload:
             self._remember(session_id, payload)
-        headers = self._names(session_id) | {"content-type": content_type}
-        answer = await self._runtime.ask("/invoke", headers, payload)
-        kept = len(_APP_HEADER)
-        returned = {name[kept:]: value for name, value in answer.headers.items() if name.startswith(_APP_HEADER)}
+        passed = {APP + name.lower(): value for name, value in (headers or {}).items()}
+        sent = self._names(session_id) | {"content-type": content_type} | passed
+        answer = await self._runtime.ask("/invoke", sent, payload)
+        returned = {name.removeprefix(APP): value for name, value in answer.headers.items() if name.startswith(APP)}
         status, kind = int(answer.headers["status"]), answer.headers["kind"]
         return Invocation(session_id, status, kind, read_data(answer), CIMultiDict(returned))
 
@@ -267,13 +303,16 @@ class LinkedAgent:
 
     async def command(self, session_id: str, command: str, *, timeout: int = 300) -> AsyncIterator[CommandEvent]:
         """Run a shell command inside a live session."""
+        async with contextlib.aclosing(await self.new_command(session_id, command, timeout)) as events:
+            async for event in events:
+                yield event
+
+    async def new_command(self, session_id: str, command: str, timeout: int) -> AsyncGenerator[CommandEvent, None]:
+        """The events of a command; raises a fault at once if it can't start."""
         check_session_id(session_id)
         check_command(command, timeout)
         headers = self._names(session_id) | {"timeout": str(timeout)}
-        answer = await self._runtime.ask("/command", headers, command.encode())
-        async with contextlib.aclosing(read_data(answer)) as events:
-            async for event in events:
-                yield CommandEvent(**json.loads(event))
+        return _read_events(await self._runtime.ask("/command", headers, command.encode()))
 
     async def aclose(self) -> None:
         """End the runtime, with all its agents."""
@@ -296,6 +335,12 @@ class LinkedAgent:
         self._invoked[session_id] = payload
         if len(self._invoked) > _MOST_REMEMBERED:
             del self._invoked[next(iter(self._invoked))]
+
+
+async def _read_events(answer: AppAnswer) -> AsyncGenerator[CommandEvent, None]:
+    async with contextlib.aclosing(read_data(answer)) as events:
+        async for event in events:
+            yield CommandEvent(**json.loads(event))
 
 
 def _ended() -> RuntimeFault:

@@ -33,6 +33,7 @@ from .status_pages import StatusPages
 
 if TYPE_CHECKING:
     from ..agent import LocalAgent
+    from ..supervisor.front import ShardedAgent
     from ..supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class WireServer:
         self._pages.count_request(counted, response.status, time.monotonic() - start)
         return response
 
-    async def _invoke(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
+    async def _invoke(self, request: web.Request, agent: LocalAgent | ShardedAgent) -> web.StreamResponse:
         session_id = request.headers.get(SESSION_HEADER) or str(uuid.uuid4())
         passed = {
             name: _checked_header(name, value)
@@ -143,7 +144,7 @@ class WireServer:
         headers = _headers(session_id, result.content_type) | _returned(_RETURNED, result.headers, request.headers)
         return await _stream(request, web.StreamResponse(status=result.status, headers=headers), result.body)
 
-    async def _stop(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
+    async def _stop(self, request: web.Request, agent: LocalAgent | ShardedAgent) -> web.StreamResponse:
         session_id = _session_id(request)
         token = _parse_object(await _read_body(request) or b"{}").get("clientToken", "")
         if not isinstance(token, str):
@@ -154,7 +155,7 @@ class WireServer:
             self._remember(key)
         return web.json_response({}, headers=_headers(session_id, None))
 
-    async def _command(self, request: web.Request, agent: LocalAgent) -> web.StreamResponse:
+    async def _command(self, request: web.Request, agent: LocalAgent | ShardedAgent) -> web.StreamResponse:
         session_id = _session_id(request)
         body = _parse_object(await _read_body(request))
         command, timeout = body.get("command"), body.get("timeout", 300)
@@ -164,7 +165,7 @@ class WireServer:
         if key in self._done:
             hint = "run it again in a new request if it may run twice"
             raise RuntimeFault("this request has started its command already", code="ConflictException", hint=hint)
-        events = agent.new_command(session_id, command, timeout)
+        events = await agent.new_command(session_id, command, timeout)
         if key[-1]:
             self._remember(key)
         headers = _headers(session_id, CONTENT_TYPE) | _returned(_TRACE, {}, request.headers)

@@ -32,13 +32,14 @@ class StatusPages:
         self._seconds[operation] += seconds
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
+        found = await self._runtime.describe()
         lines = [
             "# TYPE agentcore_rl_sessions gauge",
-            f"agentcore_rl_sessions {len(self._runtime.sessions)}",
+            f"agentcore_rl_sessions {len(found['sessions'])}",
             "# TYPE agentcore_rl_sessions_max gauge",
             f"agentcore_rl_sessions_max {self._runtime.settings.max_sessions}",
         ]
-        for name, count in self._runtime.counts.items():
+        for name, count in found["counts"].items():
             metric = f"agentcore_rl_sessions_{name}_total"
             lines += [f"# TYPE {metric} counter", f"{metric} {count}"]
         lines.append("# TYPE agentcore_rl_requests_total counter")
@@ -50,10 +51,10 @@ class StatusPages:
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     async def _show_sessions(self, request: web.Request) -> web.Response:
-        return web.json_response(self._runtime.describe())
+        return web.json_response(await self._runtime.describe())
 
     async def _show_log(self, request: web.Request) -> web.Response:
-        path = self._runtime.log_of(request.match_info["session"])
+        path = await self._runtime.log_of(request.match_info["session"])
         if path is None:
             return web.Response(status=404, text="this session does not exist")
         offset = request.query.get("offset", "0")

@@ -14,6 +14,7 @@ from ...base import LONGEST_PRINTED
 from ..agent_source import AgentSource
 from ..template.output_log import read_end
 from .local_session import LocalSession, SessionContext
+from .places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +25,10 @@ _LOGS_KEPT = 1000
 class LiveSessions:
     """The sessions of a runtime, prepared ones included."""
 
-    def __init__(self, context: SessionContext, max_sessions: int, counts: dict[str, int]) -> None:
-        self._context, self._max_sessions, self._counts = context, max_sessions, counts
+    def __init__(self, context: SessionContext, places: Places, max_sessions: int, counts: dict[str, int]) -> None:
+        self._context, self._places, self._max_sessions, self._counts = context, places, max_sessions, counts
         self._all: set[LocalSession] = set()
-        self._created = self._reserved = 0
+        self._created = 0
         self._log_folder = context.machine.state / "logs"
         self._logs: dict[str, Path] = {}
         self._pinging: dict[LocalSession, asyncio.Task[None]] = {}
@@ -47,7 +48,7 @@ class LiveSessions:
 
     def reserve_place(self) -> None:
         """Reserve a slot for a session that is about to start; raises a fault if none is free."""
-        if self._reserved >= self._max_sessions:
+        if not self._places.take():
             self._counts["refused"] += 1
             raise RuntimeFault(
                 f"all {self._max_sessions} sessions of this machine are in use",
@@ -56,10 +57,9 @@ class LiveSessions:
                 retry_after=1,
                 hint="try again, or raise max_sessions",
             )
-        self._reserved += 1
 
     def release_place(self) -> None:
-        self._reserved -= 1
+        self._places.give_back()
 
     def record_start(self, session: LocalSession, session_id: str) -> None:
         self._counts["started"] += 1

@@ -28,6 +28,7 @@ from typing import Any
 from ....errors import ConfigError, RuntimeFault
 from ..sandbox.cgroup import remove_groups
 from ..sandbox.import_paths import WORKING_DIRECTORY, isolated_command
+from ..sessions.places import Places
 from ..template.channel import Channel
 from .link import SupervisorLink
 from .runtime_settings import RuntimeSettings
@@ -43,9 +44,9 @@ _PACKAGE = __name__.partition(".")[0]
 class SupervisorChild:
     """A supervisor's process, as the program sees it."""
 
-    def __init__(self, settings: RuntimeSettings, on_killed: Callable[[], object] = lambda: None) -> None:
-        """`on_killed` is called if the process ends unasked."""
-        self._settings, self._on_killed = settings, on_killed
+    def __init__(self, settings: RuntimeSettings, on_killed: Callable[[], object], places: Places | None) -> None:
+        """`on_killed` is called if the process ends unasked. `places` are those of a front's worker."""
+        self._settings, self._on_killed, self._places = settings, on_killed, places
         self._channel, self._other_end = Channel.pair()
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +71,7 @@ class SupervisorChild:
         self._process = subprocess.Popen(
             isolated_command(__name__),
             stdin=subprocess.PIPE,
-            pass_fds=(self._other_end.fileno(),),
+            pass_fds=(self._other_end.fileno(), *self._shared),
             start_new_session=True,  # an interrupt is the program's, which then closes the runtime
             cwd=WORKING_DIRECTORY,
         )
@@ -80,8 +81,13 @@ class SupervisorChild:
             stdin.write(json.dumps(self._spec()).encode())
         self._other_end.close()
 
+    @property
+    def _shared(self) -> list[int]:
+        return [] if self._places is None else [self._places.counter, self._places.notes]
+
     def _spec(self) -> dict[str, Any]:
         return {
+            "places": None if self._places is None else [*self._shared, self._places.slot],
             "settings": self._settings.to_json(),
             "channel": self._other_end.fileno(),
             "path": [os.path.abspath(path) for path in sys.path if path],
@@ -150,7 +156,8 @@ def main() -> None:
     spec = json.loads(sys.stdin.buffer.read())
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.set_inheritable(spec["channel"], False)
+    for descriptor in (spec["channel"], *(spec["places"] or ())[:2]):
+        os.set_inheritable(descriptor, False)
     if spec["user_site"]:
         site.addsitedir(spec["user_site"])
         site.ENABLE_USER_SITE = True
@@ -159,14 +166,16 @@ def main() -> None:
         os.chdir(spec["folder"])
     channel = Channel(socket.socket(fileno=spec["channel"]))
     logging.basicConfig(level=spec["level"], handlers=[_ChannelHandler(channel)])
-    asyncio.run(_supervise(RuntimeSettings.from_json(spec["settings"]), channel))
+    places = Places(*spec["places"]) if spec["places"] else None
+    asyncio.run(_supervise(RuntimeSettings.from_json(spec["settings"]), places, channel))
 
 
-async def _supervise(settings: RuntimeSettings, channel: Channel) -> None:
+async def _supervise(settings: RuntimeSettings, places: Places | None, channel: Channel) -> None:
+    from .front import Front
     from .link_server import LinkServer
     from .supervisor import Supervisor
 
-    supervisor = Supervisor(settings)
+    supervisor = Front(settings) if settings.workers > 1 else Supervisor(settings, places)
     try:
         await supervisor.start()
     except Exception as error:
@@ -186,6 +195,7 @@ class _ChannelHandler(logging.Handler):
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
+        self.setFormatter(logging.Formatter())
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -19,6 +19,8 @@ from ....errors import RuntimeFault
 from ..template import app_frames as frames
 from ..template.channel import Channel
 
+APP = "app-"
+"""Begins the names of headers that are for the app, or from it."""
 DATA, FAULT = b"D", b"F"
 """The first byte of an answer's frame."""
 FAULT_STATUS = 500

@@ -6,6 +6,7 @@ The caller is the program itself, so there are no tokens here, and a rollout may
     /stop      headers agent, session                               → nothing
     /command   headers agent, session, timeout; the command         → its events
     /printed   header session                                       → the end of the session's output
+    /log       header session                                       → the path of the session's log
     /sessions                                                       → what `runtime ps` shows
 """
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import RuntimeFault
 from ..template.app_server import AppServer
 from ..template.channel import Channel
-from .link import DATA, FAULT_STATUS, encode_fault
+from .link import APP, DATA, FAULT_STATUS, encode_fault
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -72,20 +73,23 @@ class LinkServer:
         """An answer's headers and its body."""
         supervisor = self._supervisor
         if path == "/sessions":
-            return {}, _one(json.dumps(supervisor.describe()).encode())
+            return {}, _one(json.dumps(await supervisor.describe()).encode())
         session = headers["session"]
         if path == "/printed":
-            data = supervisor.read_output(session)
+            data = await supervisor.read_output(session)
             return {"known": "no" if data is None else "yes"}, _one(data or b"")
+        if path == "/log":
+            return {}, _one(str(await supervisor.log_of(session) or "").encode())
         agent = supervisor.agent(headers["agent"])
         if path == "/invoke":
-            found = await agent.invoke(session, body, content_type=headers["content-type"])
-            sent = {f"app-{name}": value for name, value in found.headers.items()}
+            passed = {name.removeprefix(APP): value for name, value in headers.items() if name.startswith(APP)}
+            found = await agent.invoke(session, body, content_type=headers["content-type"], headers=passed)
+            sent = {APP + name: value for name, value in found.headers.items()}
             return {"status": str(found.status), "kind": found.content_type} | sent, found.body
         if path == "/stop":
             await agent.stop(session)
             return {}, _one(b"")
-        events = agent.new_command(session, body.decode(), int(headers["timeout"]))
+        events = await agent.new_command(session, body.decode(), int(headers["timeout"]))
         return {}, _encoded(events)
 
 

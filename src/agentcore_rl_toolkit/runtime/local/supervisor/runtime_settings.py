@@ -18,6 +18,7 @@ from ..sandbox.namespaces import PROTECTIONS
 from ..sandbox.probe import default_max_sessions
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
+_MOST_WORKERS, _CORES_PER_WORKER = 16, 4
 Folder = str | os.PathLike[str]
 
 
@@ -38,6 +39,9 @@ class RuntimeSettings:
     token: str
     """boto3 sends it as its access key id."""
     allow_hosts: list[str]
+    workers: int
+    front: str | None = None
+    """The address of the front, for a worker."""
 
     @classmethod
     def make(
@@ -53,11 +57,14 @@ class RuntimeSettings:
         stores: Sequence[Folder] | None = None,
         token: str | None = None,
         allow_hosts: Sequence[str] = (),
+        workers: int | None = None,
     ) -> RuntimeSettings:
         """Check what `LocalRuntime` was given."""
         if isinstance(agents, (str, os.PathLike)):
             agents = AgentSource.parse(agents)
         sources = [agents] if isinstance(agents, AgentSource) else list(agents)
+        if workers is not None and workers < 1:
+            raise ConfigError(f"workers must be at least 1, not {workers}")
         names = [source.name for source in sources]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"agents need distinct names, not {names}", hint="name them in a config file")
@@ -75,6 +82,7 @@ class RuntimeSettings:
             stores=_store_folders(stores),
             token=_choose_token(token),
             allow_hosts=list(allow_hosts),
+            workers=_default_workers() if workers is None else workers,
         )
 
     def to_json(self) -> str:
@@ -87,6 +95,11 @@ class RuntimeSettings:
             AgentSource(**source | {"policy": SessionPolicy.load(source["policy"])}) for source in values["agents"]
         ]
         return cls(**values | {"agents": agents})
+
+
+def _default_workers() -> int:
+    """One keeps about four cores busy with sessions."""
+    return max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) // _CORES_PER_WORKER))
 
 
 def _choose_token(given: str | None) -> str:

@@ -7,7 +7,7 @@ import shutil
 import site
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....common.http_guard import reachable_host
 from ....errors import RuntimeFault
@@ -20,9 +20,13 @@ from ..server.aws_wire import WireServer
 from ..server.local_s3 import LocalS3
 from ..sessions.live_sessions import LiveSessions
 from ..sessions.local_session import LocalSession, SessionContext
+from ..sessions.places import Places
 from ..sessions.store_proxy import StoreProxy
 from ..template.template_keeper import Machine
 from .runtime_settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from .front import ShardedAgent
 
 _LONGEST_FOLDER = 60
 
@@ -30,11 +34,13 @@ _LONGEST_FOLDER = 60
 class Supervisor:
     """All of a local runtime, on the event loop that starts it."""
 
-    def __init__(self, settings: RuntimeSettings) -> None:
+    def __init__(self, settings: RuntimeSettings, places: Places | None = None) -> None:
+        """`places` are those of a front's worker, which has no port of its own."""
         self.settings = settings
+        self._places = places or Places.make(settings.max_sessions)[0]
         self.port = settings.port
         self.access = Access(settings.token, host=settings.host, allow_hosts=settings.allow_hosts)
-        self.agents: dict[str, LocalAgent] = {}
+        self.agents: dict[str, LocalAgent | ShardedAgent] = {}
         self.missing: dict[str, str] = {}
         """The protections that this machine lacks, with the reason."""
         self.counts = {"started": 0, "ended": 0, "refused": 0, "lost": 0}
@@ -67,22 +73,22 @@ class Supervisor:
         assert self._machine is not None, "the runtime has not been started"
         return self._machine
 
-    def agent(self, name: str) -> LocalAgent:
+    def agent(self, name: str) -> LocalAgent | ShardedAgent:
         """An agent by its name."""
         if name not in self.agents:
             known = ", ".join(self.agents)
             raise RuntimeFault(f"agent {name!r} does not exist, only {known}", code="ResourceNotFoundException")
         return self.agents[name]
 
-    def log_of(self, session_id: str) -> Path | None:
+    async def log_of(self, session_id: str) -> Path | None:
         """The log of the latest session whose id is this or starts so; None if there was none."""
         return None if self._table is None else self._table.log_of(session_id)
 
-    def read_output(self, session_id: str) -> bytes | None:
+    async def read_output(self, session_id: str) -> bytes | None:
         """The end of what a session printed, also after it has ended; None if there was no such session."""
         return None if self._table is None else self._table.printed(session_id)
 
-    def describe(self) -> dict[str, Any]:
+    async def describe(self) -> dict[str, Any]:
         """For `runtime ps`."""
         return {
             "max_sessions": self.settings.max_sessions,
@@ -108,19 +114,21 @@ class Supervisor:
         self._machine = Machine(_make_state_folder(), used, groups, user_site)
         s3 = LocalS3(Path(settings.buckets) if settings.buckets else self._machine.state / "buckets")
         self._store_proxy = StoreProxy(s3)
-        self._server = WireServer(self, s3)
+        if settings.front is None:
+            self._server = WireServer(self, s3)
         try:
             await self._store_proxy.start()
             context = SessionContext(self._machine, self._store_proxy, settings.token)
-            self._table = LiveSessions(context, settings.max_sessions, self.counts)
+            self._table = LiveSessions(context, self._places, settings.max_sessions, self.counts)
             for source in settings.agents:
                 self.agents[source.name] = LocalAgent(source, self._machine, self._table, spares=settings.spares)
-            await self._server.start()
+            if self._server is not None:
+                await self._server.start()
+                self.port = self._server.port
         except BaseException:
             await self.aclose()
             raise
-        self.port = context.port = self._server.port
-        context.endpoint_url = self.endpoint_url
+        context.port, context.endpoint_url = self.port, settings.front or self.endpoint_url
         self._watching = asyncio.create_task(self._table.watch())
 
     async def aclose(self) -> None:
