@@ -311,7 +311,23 @@ def runtime() -> list[str]:
             f"{over['direct']['p50_ms']:.1f}, {over['routed, over HTTP']['p50_ms']:.1f}",
         ),
     ]
-    return ["## The local runtime", "`python benchmarks/runtime.py`, on two cores.", _table(["", ""], rows)]
+    costs = _session_costs(_read("scale").get("local_runtime", {}))
+    return ["## The local runtime", "`python benchmarks/runtime.py`, on two cores.", _table(["", ""], rows), *costs]
+
+
+def _session_costs(found: dict[str, Any]) -> list[str]:
+    """What a session costs each process of the local runtime, before and after it got a supervisor process."""
+    rows = [
+        [f"{kind}, {tree}", *(f"{ms:.1f}" for ms in one["cpu_ms"].values()), f"{one['at_full_cores']:.0f}"]
+        for kind, trees in found.items()
+        for tree, one in trees.items()
+    ]
+    header = ["CPU ms", "program", "supervisor", "template", "session", "all", "sessions/s if all cores do this"]
+    text = (
+        "`python benchmarks/scale_local.py --before COMMIT`: the CPU time of a session that is started, invoked and\n"
+        "stopped (`echo`), and of a rollout of `RolloutClient` (`rollout`), by turns, on a machine that does more."
+    )
+    return [text, _table(header, rows)] if rows else []
 
 
 def client() -> list[str]:
