@@ -9,7 +9,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -27,6 +27,36 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
     if not rows:
         raise ConfigError(f"{source} has no rows" + (f"; {problems[0]}" if problems else ""))
     return rows[:limit], problems
+
+
+_ROW = "agentcore_rl_row"
+
+
+def row_as_prompt(row: Mapping[str, Any]) -> str:
+    """A row as one text, for a service that passes nothing but a row's prompt to the agent.
+
+    >>> row_as_prompt({"prompt": "2+2"}), row_as_prompt({"prompt": "2+2", "answer": "4"})
+    ('2+2', '{"agentcore_rl_row": {"prompt": "2+2", "answer": "4"}}')
+    """
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and len(row) == 1 and row_of_prompt(prompt) is None:
+        return prompt
+    return json.dumps({_ROW: dict(row)}, ensure_ascii=False)
+
+
+def row_of_prompt(prompt: Any) -> dict[str, Any] | None:
+    """The row in such a text; None if it is a prompt of another kind.
+
+    >>> row_of_prompt('{"agentcore_rl_row": {"answer": "4"}}'), row_of_prompt("2+2")
+    ({'answer': '4'}, None)
+    """
+    if not isinstance(prompt, str) or not prompt.startswith(f'{{"{_ROW}":'):
+        return None
+    try:
+        row = json.loads(prompt)[_ROW]
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _read_lines(source: str) -> Read:

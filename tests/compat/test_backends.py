@@ -17,7 +17,10 @@ from support.process import clean_env
 ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 TRAINERS = {"trl": "trl", "verl": "verl", "slime": "msgspec", "rllm": "pandas", "tinker": "tinker"}
+TRAINERS |= {"sagemaker-session": "numpy", "sagemaker": "boto3"}
 """What each backend can't do without: its trainer, or of those that are no packages, what its own side needs."""
+NEEDS_IT_LATER = ("rllm", "sagemaker")
+"""Backends that import what they need when they are called."""
 WITHOUT = """\
 import importlib, sys
 
@@ -27,13 +30,14 @@ class Without:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Without())
-package = importlib.import_module("agentcore_rl_toolkit.backends." + sys.argv[1])
+package = importlib.import_module("agentcore_rl_toolkit.backends." + sys.argv[1].replace("-", "."))
+extra = sys.argv[1].partition("-")[0]
 for name in package.__all__:
     try:
         getattr(package, name)
         print(name, "is there")
     except ImportError as error:
-        print(name, "names its extra" if f"agentcore-rl-toolkit[{sys.argv[1]}]'" in str(error) else repr(error))
+        print(name, "names its extra" if f"agentcore-rl-toolkit[{extra}]'" in str(error) else repr(error))
 """
 
 
@@ -70,8 +74,9 @@ def test_without_its_trainer_a_backend_says_what_to_install(name: str) -> None:
     assert done.returncode == 0, done.stderr
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert set(said.values()) <= {"is there", "names its extra"}, said
-    assert "names its extra" in said.values() or name == "rllm"  # which imports what it needs when it is called
-    assert said[f"{name.capitalize()}Settings"] == "is there"
+    assert "names its extra" in said.values() or name in NEEDS_IT_LATER
+    settings = "TrainingSessionSettings" if name == "sagemaker-session" else f"{name.capitalize()}Settings"
+    assert said[settings] == "is there"
 
 
 def _plain(name: str) -> str:

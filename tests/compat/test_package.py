@@ -138,6 +138,7 @@ GATEWAY_HTTP = (
 JUDGES = {f"rewards/judges/{name}.py" for name in ("agentcore_evaluation", "judge_model")}
 EXPORT = "deploy/model_export.py"
 JOBS = "agent/sagemaker/job_feedback.py"
+SESSION = "engine/services/training_session.py"
 
 
 def test_only_its_own_files_import_a_heavy_dependency() -> None:
@@ -148,10 +149,18 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {f"gateway/remote/{name}.py" for name in ("batch_operations", "engine_link", "gateway_client")}
         | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py", "runtime/job_agent.py"}
         | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
-        "boto3": {"store/s3.py", "runtime/aws.py", "runtime/aws_control.py", "deploy/aws/calls.py", WARMUP, JOBS}
+        "boto3": {
+            "store/s3.py",
+            "runtime/aws.py",
+            "runtime/aws_control.py",
+            "deploy/aws/calls.py",
+            WARMUP,
+            JOBS,
+            SESSION,
+        }
         | JUDGES,
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
-        | {JOBS, "agent/sagemaker/job_rollout.py"}
+        | {JOBS, SESSION, "agent/sagemaker/job_rollout.py"}
         | JUDGES
         | {f"runtime/{name}.py" for name in ("aws", "aws_control")},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
@@ -163,7 +172,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", "backends/slime/rewards.py", EXPORT} | VERL,
         "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", "gateway/images/eyes.py", EXPORT},
         "PIL": {"gateway/images/image_file.py"},
-        "tinker": {"engine/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
+        "tinker": {"engine/services/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
         "datasets": TRL,
         "matplotlib": {"backends/loop/report.py"},
@@ -184,6 +193,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {f"backends/loop/{name}.py" for name in ("mismatch", "service_examples")}
         | {"backends/trl/convert.py", "backends/tinker/weights.py", "rollout/signal/credit.py"}
+        | {"backends/sagemaker/session/session_weights.py"}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,
     }

@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from agentcore_rl_toolkit.engine.remote.sglang import SglangEngine
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.replicas import Replicas
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.engine.services.session_engine import SessionEngine
 from agentcore_rl_toolkit.errors import EngineError
 from support.fake_server import logprob, next_token
 from support.fake_sglang import FakeSglang
@@ -154,12 +155,26 @@ def transformers() -> Iterator[Subject]:
 @contextmanager
 def tinker() -> Iterator[Subject]:
     pytest.importorskip("tinker", reason="needs the extra tinker")
-    from agentcore_rl_toolkit.engine.tinker import TinkerEngine
+    from agentcore_rl_toolkit.engine.services.tinker import TinkerEngine
     from support.fake_tinker import MODEL, FakeTinker
 
     with FakeTinker().serving() as fake:
         engine = TinkerEngine(MODEL, base_url=fake.url, api_key="tml-test")
         yield Subject(engine, lambda: fake.gone, lambda: setattr(fake, "pace", 0.05), streams=False)
+
+
+@contextmanager
+def sagemaker_session() -> Iterator[Subject]:
+    from agentcore_rl_toolkit.engine.services.training_session import TrainingSession
+    from support.fake_training_session import FakeTrainingSession
+
+    with FakeTrainingSession().serving() as fake, pytest.MonkeyPatch.context() as patch:
+        for name, value in fake.env.items():
+            patch.setenv(name, value)
+        fake.start_session("contract")
+        engine = SessionEngine(TrainingSession("contract"), context_length=fake.context_length)
+        slow = lambda: setattr(fake, "pace", 0.005)  # noqa: E731 - it samples 512 tokens at least
+        yield Subject(engine, lambda: 0, slow, streams=False, aborts=False, alternatives=False)
 
 
 @contextmanager
@@ -218,6 +233,7 @@ SUBJECTS: dict[str, Open] = {
     "replicas": replicas,
     "transformers": transformers,
     "tinker": tinker,
+    "sagemaker-session": sagemaker_session,
     "colocated": colocated,
 }
 if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
@@ -253,12 +269,19 @@ def wish(*, ids: array[int] | None = None, stream: bool = True, **sampling: Any)
     return SampleRequest(prompt() if ids is None else ids, Sampling(**wishes), stream=stream, session_id="s")
 
 
+def start(engine: Engine, request: SampleRequest) -> AsyncIterator[Sampled]:
+    """Begin to sample; without `ignore_eos` where an engine refuses it, whose model here never ends by itself."""
+    if isinstance(engine, SessionEngine):
+        request = replace(request, sampling=replace(request.sampling, ignore_eos=False))
+    return engine.sample(request)
+
+
 def items(engine: Engine, request: SampleRequest) -> AbstractContextManager[Any]:
-    return cast(Any, aclosing(cast(Any, engine.sample(request))))
+    return cast(Any, aclosing(cast(Any, start(engine, request))))
 
 
 async def collect(engine: Engine, request: SampleRequest) -> list[Sampled]:
-    return [item async for item in engine.sample(request)]
+    return [item async for item in start(engine, request)]
 
 
 async def whole(engine: Engine, request: SampleRequest) -> Sampled:
@@ -502,7 +525,7 @@ def test_it_works_on_after_an_error_and_an_abort(subject: Subject, loop: LoopThr
     async def trouble() -> None:
         with pytest.raises(EngineError):
             await collect(subject.engine, wish(ids=prompt(length + 5)))
-        sampled = cast(AsyncIterator[Sampled], subject.engine.sample(wish(max_tokens=100)))
+        sampled = start(subject.engine, wish(max_tokens=100))
         await anext(sampled)
         await cast(Any, sampled).aclose()
 

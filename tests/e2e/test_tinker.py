@@ -23,46 +23,22 @@ from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.rollout import read_rollouts
-from support.agent import ASKING
 from support.fake_tinker import MODEL, FakeTinker
+from support.learning_task import task_replies, write_task
 from support.process import clean_env
 from support.runtime import eventually
-from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
-
-AGENT = (
-    ASKING
-    + """
-@app.rollout_entrypoint
-def invoke_agent(payload):
-    said = ask(payload)
-    if said == payload.get("fails"):
-        raise ValueError("broken on purpose")
-    return {"rewards": 1.0 if said == payload["answer"] else 0.0, "response": said}
-"""
-)
-SAID = ("four", "is", "?")
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an agent, a tokenizer and rows: `four` is right, and the agent breaks at `?`."""
-    folder = tmp_path_factory.mktemp("parts")
-    make_tokenizer(template=PLAIN_TEMPLATE).save_pretrained(folder / "tokenizer")
-    (folder / "agent").mkdir()
-    (folder / "agent" / "rl_app.py").write_text(AGENT)
-    rows = [json.dumps({"prompt": f"row {n}", "answer": "four", "fails": "?"}) for n in range(5)]
-    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
-    (folder / "held_out.jsonl").write_text(json.dumps({"prompt": "another", "answer": "four"}) + "\n")
-    return folder
+    return write_task(tmp_path_factory.mktemp("parts"))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTinker]:
-    tokenizer = make_tokenizer(template=PLAIN_TEMPLATE)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
-    replies = [[*tokenizer.encode(said), tokenizer.eos_token_id] for said in SAID]
-    with FakeTinker(replies).serving() as fake:
+    with FakeTinker(task_replies()).serving() as fake:
         yield fake
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from agentcore_rl_toolkit.backends.tinker import TinkerSettings, train
 from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling, tiny
-from agentcore_rl_toolkit.engine.tinker import TinkerEngine
+from agentcore_rl_toolkit.engine.services.tinker import TinkerEngine
 from agentcore_rl_toolkit.errors import EngineError
 from agentcore_rl_toolkit.rollout import read_rollouts
 

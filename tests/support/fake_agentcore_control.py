@@ -18,9 +18,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import botocore.session
-
 from support.process import http_server
+from support.service_model import Refused, check_request
 
 STATUS = {
     "ValidationException": 400,
@@ -30,11 +29,6 @@ STATUS = {
     "ConflictException": 409,
     "ThrottlingException": 429,
 }
-MODEL = botocore.session.get_session().get_service_model("bedrock-agentcore-control")
-
-
-class Refused(Exception):
-    """An error of the service: its code and its message."""
 
 
 class FakeAgentCoreControl:
@@ -78,7 +72,7 @@ class FakeAgentCoreControl:
         if self.refuse.get(operation):
             raise Refused(*self.refuse[operation].pop(0))
         if method == "PUT":
-            _check(MODEL.operation_model(operation).input_shape, members, operation)
+            check_request("bedrock-agentcore-control", operation, members)
         if runtime_id and runtime_id not in self.runtimes:
             raise Refused("ResourceNotFoundException", f"Agent runtime {runtime_id} not found")
         do = getattr(self, "_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower())
@@ -203,30 +197,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
-
-
-def _check(shape: Any, value: Any, at: str) -> None:
-    """Refuse what the service's model doesn't allow: boto3 leaves patterns and values of enums to the service."""
-    if shape.type_name == "structure":
-        for name in shape.required_members:
-            if name not in value:
-                raise Refused("ValidationException", f"{at}.{name} is required")
-        for name, item in value.items():
-            if name not in shape.members:
-                raise Refused("ValidationException", f"{at}.{name} is unknown")
-            _check(shape.members[name], item, f"{at}.{name}")
-    elif shape.type_name in ("list", "map"):
-        items = value.items() if shape.type_name == "map" else enumerate(value)
-        for name, item in items:
-            _check(shape.value if shape.type_name == "map" else shape.member, item, f"{at}.{name}")
-    rules = shape.metadata
-    size = len(value) if shape.type_name in ("string", "list", "map") else value
-    if "pattern" in rules and not re.fullmatch(rules["pattern"], value):
-        raise Refused("ValidationException", f"{at}: {value!r} does not match {rules['pattern']}")
-    if "enum" in rules and value not in rules["enum"]:
-        raise Refused("ValidationException", f"{at}: {value!r} is not one of {rules['enum']}")
-    if ("min" in rules and size < rules["min"]) or ("max" in rules and size > rules["max"]):
-        raise Refused("ValidationException", f"{at}: {value!r} is out of bounds")
 
 
 def _now() -> str:

@@ -1,16 +1,13 @@
 """A Tinker service as far as the wire shows: sessions, futures, protobuf, weights by name.
 
-Two models. By itself it samples with arithmetic, as the other fakes do. With `replies` it has a policy that can learn:
-a number for each reply, of which one is drawn; `forward_backward` adds up the gradient of the importance-sampling loss
-in these numbers, and `optim_step` takes a step along it.
+Two models. By itself it samples with arithmetic, as the other fakes do. With `replies` it has a policy that can learn
+(`reply_policy.py`): `forward_backward` adds up its gradient, and `optim_step` takes a step along it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,18 +18,10 @@ import numpy as np
 from tinker.proto import tinker_public_pb2 as pb
 
 from .fake_server import FakeServer, Gone, Handler
+from .reply_policy import ReplyPolicy, Seen, Weights
 
 MODEL = "fake/model"
 PROTOBUF = "application/x-protobuf"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A model at one moment."""
-
-    numbers: tuple[float, ...] = ()
-    """Of each reply; the more, the likelier."""
-    steps: int = 0
 
 
 @dataclass
@@ -43,14 +32,6 @@ class Model:
     gradient: list[float] = field(default_factory=list)
     requests: int = 0
     """How many came so far: each has to carry the next number."""
-
-
-@dataclass
-class Seen:
-    """A datum as it arrived."""
-
-    tokens: list[int]
-    inputs: dict[str, list[float]]
 
 
 class Future:
@@ -85,6 +66,7 @@ class FakeTinker(FakeServer):
     def __init__(self, replies: Sequence[Sequence[int]] = (), *, seed: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.replies = [list(reply) for reply in replies]
+        self._policy = ReplyPolicy(self.replies, seed)
         self.models: dict[str, Model] = {}
         self.saved: dict[str, Weights] = {}
         self.data: list[list[Seen]] = []
@@ -97,9 +79,6 @@ class FakeTinker(FakeServer):
         self._samplers: dict[str, Weights] = {}
         self._futures: dict[str, Future] = {}
         self._numbers = itertools.count(1)
-        self._seed = seed
-        self._dice: dict[str, random.Random] = {}
-        """By prompt, so that what a row gets doesn't depend on which request was first."""
 
     @property
     def trained(self) -> Weights:
@@ -181,7 +160,7 @@ class FakeTinker(FakeServer):
 
     def _create_model(self, body: dict[str, Any]) -> Any:
         model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
-        self.models[model_id] = Model(Weights((0.0,) * len(self.replies)), [0.0] * len(self.replies))
+        self.models[model_id] = Model(self._policy.new(), [0.0] * len(self.replies))
         return self._promise("create_model", lambda _: {"model_id": model_id, "type": "create_model"})
 
     def _load_weights(self, body: dict[str, Any]) -> Any:
@@ -204,10 +183,8 @@ class FakeTinker(FakeServer):
 
     def _optim_step(self, body: dict[str, Any]) -> Any:
         model = self._model(body)
-        rate = body["adam_params"]["learning_rate"]
         self.optimizer.append(body["adam_params"])
-        moved = [number + rate * slope for number, slope in zip(model.weights.numbers, model.gradient, strict=True)]
-        model.weights = Weights(tuple(moved), model.weights.steps + 1)
+        model.weights = model.weights.moved(model.gradient, body["adam_params"]["learning_rate"])
         model.gradient = [0.0] * len(self.replies)
         return self._promise("optim_step", lambda _: {"metrics": {"grad_norm": 1.0}})
 
@@ -218,7 +195,7 @@ class FakeTinker(FakeServer):
         self.data.append(seen)
         self.losses.append(message.loss_fn)
         self.loss_configs.append(dict(message.loss_fn_config))
-        loss = sum(self._learn(model, datum) for datum in seen) if self.replies else 0.0
+        loss = sum(self._policy.learn(model.weights, datum, model.gradient) for datum in seen) if self.replies else 0.0
         output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
         output.metrics["loss:sum"] = loss
         _add_logprobs(output.loss_fn_outputs.add(), [self._logprobs(model, datum) for datum in seen])
@@ -240,7 +217,7 @@ class FakeTinker(FakeServer):
         stop = params.get("stop") or []
         params = params | {"max_tokens": limit, "stop": stop, "ignore_eos": params.get("stop") is not None}
         if self.replies:
-            sampled = self._reply(self._samplers[body["sampling_session_id"]], prompt, limit)
+            sampled = self._policy.sample(self._samplers[body["sampling_session_id"]], prompt, params)
         else:
             sampled = list(self.tokens(future, prompt, params))  # type: ignore[arg-type]
         answer = pb.SampleResponse()
@@ -255,38 +232,11 @@ class FakeTinker(FakeServer):
             top.logprobs = np.array([[x - i / 10 for i in range(k)] for _, x, _ in sampled], np.float32).tobytes()
         return answer.SerializeToString()
 
-    def _reply(self, weights: Weights, prompt: list[int], limit: int) -> list[tuple[int, float, str]]:
-        """A reply by lot. All of its probability is at its first token."""
-        chances = _softmax(weights.numbers)
-        with self._lock:
-            dice = self._dice.setdefault(str(prompt), random.Random(f"{self._seed}/{prompt}"))
-            drawn = dice.choices(range(len(chances)), chances)[0]
-        tokens = self.replies[drawn][:limit]
-        finish = "length" if len(tokens) < len(self.replies[drawn]) else "stop"
-        return [(token, math.log(chances[drawn]) if i == 0 else 0.0, finish) for i, token in enumerate(tokens)]
-
-    def _learn(self, model: Model, datum: Seen) -> float:
-        """Add a datum's part of the gradient of Σ ratio · advantage; gives its loss."""
-        chances, loss = _softmax(model.weights.numbers), 0.0
-        targets, advantages = datum.inputs["target_tokens"], datum.inputs["advantages"]
-        firsts = {reply[0]: index for index, reply in enumerate(self.replies)}
-        for target, advantage, logprob in zip(targets, advantages, datum.inputs["logprobs"], strict=True):
-            if not advantage or target not in firsts:
-                continue
-            drawn = firsts[int(target)]
-            ratio = chances[drawn] / math.exp(logprob)
-            loss -= ratio * advantage
-            for index, chance in enumerate(chances):
-                model.gradient[index] += ratio * advantage * ((index == drawn) - chance)
-        return loss
-
     def _logprobs(self, model: Model, datum: Seen) -> list[float]:
         """Of each target, with the weights as they are; those of the sampler where there is no policy."""
         if not self.replies:
             return datum.inputs["logprobs"]
-        chances = _softmax(model.weights.numbers)
-        firsts = {reply[0]: math.log(chance) for reply, chance in zip(self.replies, chances, strict=True)}
-        return [firsts.get(int(target), 0.0) for target in datum.inputs["target_tokens"]]
+        return self._policy.logprobs(model.weights, datum)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -298,7 +248,7 @@ class FakeTinker(FakeServer):
         return model
 
     def _weights(self, path: str | None) -> Weights:
-        return Weights((0.0,) * len(self.replies)) if path is None else self.saved[path]
+        return self._policy.new() if path is None else self.saved[path]
 
     def _sampler(self, weights: Weights) -> str:
         name = f"sampler-{next(self._numbers)}"
@@ -326,8 +276,3 @@ def _add_logprobs(record: Any, logprobs: list[list[float]]) -> None:
     field.dtype = pb.DTYPE_FLOAT32
     field.data = np.concatenate([np.array(one, np.float32) for one in logprobs]).tobytes()
     field.offsets = np.cumsum([0, *(4 * len(one) for one in logprobs)], dtype=np.int64).tobytes()
-
-
-def _softmax(numbers: Sequence[float]) -> list[float]:
-    powers = [math.exp(number - max(numbers)) for number in numbers]
-    return [power / sum(powers) for power in powers]

@@ -41,7 +41,7 @@ from .model_endpoint import JobModel, Model, ModelEndpoint, find_model, process_
 from .result import ResultBuilder, copy_request
 from .safe_values.redaction import Redactor
 from .sagemaker.job_feedback import JobFeedback
-from .sagemaker.job_rollout import JobRollout
+from .sagemaker.job_rollout import JobRollout, with_row
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,6 +208,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         is_async: bool,
     ) -> BackgroundRun:
         """Start the job's rollout, unless an earlier invoke has started it; its run either way."""
+        payload = with_row(payload)
         try:
             id = job.id(context.session_id)
             store_name, store = self._store({}) if self.config.s3_bucket else (job.endpoint, None)

@@ -45,16 +45,20 @@ class TrainingPlan:
     """Variables for the program, added to those of this process."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to write before the start: path and text."""
+    document: Mapping[str, Any] | None = None
+    """What a service is sent, if another program runs the training."""
     notes: tuple[str, ...] = ()
     """What was checked, and what could not be."""
 
     def text(self) -> str:
-        """The plan as a shell script, or as a TOML file if the backend doesn't start a program."""
+        """The plan as a shell script; as a TOML file or a JSON document if the backend doesn't start a program."""
         lines = [f"# {note}" for note in self.notes]
         for path, content in self.files.items():
             lines += [f"# {path}", *(f"#   {line}" for line in content.splitlines())]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        if self.command:
+        if self.document is not None:
+            lines.append(json.dumps(self.document, indent=2, ensure_ascii=False))
+        elif self.command:
             lines.append(" \\\n    ".join(shlex.quote(part) for part in self.command))
         else:
             lines += ["# in this process, with", *map(_toml_line, self.settings, self.settings.values())]
@@ -191,7 +195,7 @@ def _check_model(model: str) -> None:
 def _check_loop(settings: LoopSettings) -> None:
     if settings.chat_template is not None and not Path(settings.chat_template).is_file():
         raise ConfigError(f"no chat template found at {settings.chat_template}", hint="give the path of a Jinja file")
-    if settings.lora_rank and importlib.util.find_spec("peft") is None:
+    if settings.lora_rank and settings.trains_here and importlib.util.find_spec("peft") is None:
         raise ConfigError(f"lora_rank={settings.lora_rank} needs peft, which is not installed", hint="pip install peft")
     for target in settings.report_to.split(",") if settings.report_to != "none" else ():
         if importlib.util.find_spec(target.strip() or "-") is None:

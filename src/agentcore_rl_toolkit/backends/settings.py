@@ -384,6 +384,8 @@ class LoopSettings(SavingSettings):
     chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
     report_to: str = option("none", "wandb, tensorboard or trackio, if installed; separate several with commas")
 
+    trains_here: ClassVar[bool] = True
+    """Whether the weights are on this machine, rather than on a service."""
     at_least_zero: ClassVar[tuple[str, ...]] = (
         *(*SavingSettings.at_least_zero, "lora_rank", "async_steps", "skip_epochs"),
     )

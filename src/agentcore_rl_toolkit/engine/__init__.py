@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SERVERS = ("vllm", "vllm-generate", "sglang")
-KINDS = (*SERVERS, "tinker", "transformers")
+KINDS = (*SERVERS, "tinker", "sagemaker-session", "transformers")
 
 
 def open_engine(
@@ -97,9 +97,13 @@ def _open(kind: str, place: str, api_key: str | None, tokenizer: Any) -> Engine:
 
         return TransformersEngine(resolve_model(place), name=place, tokenizer=tokenizer)
     if kind == "tinker":
-        from .tinker import TinkerEngine
+        from .services.tinker import TinkerEngine
 
         return TinkerEngine(place, api_key=api_key)
+    if kind == "sagemaker-session":
+        from .services.session_engine import SessionEngine
+
+        return SessionEngine.parse(place)
     if kind == "sglang":
         from .remote.sglang import SglangEngine
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-TRAINERS = {"trl": "trl", "slime": None, "tinker": "tinker", "verl": "verl"}
+TRAINERS = {"trl": "trl", "slime": None, "tinker": "tinker", "sagemaker-session": None, "verl": "verl"}
 """Adapters, and the module that has to be there. slime's types are stood in for where it is not."""
 
 ELSEWHERE = frozenset({"verl"})
@@ -42,11 +42,11 @@ def adapters() -> list[str]:
     """The backends whose trainers are in this environment."""
     found = []
     for name, module in TRAINERS.items():
-        there = importlib.util.find_spec(f"support.backends.{name}") is not None
+        there = importlib.util.find_spec(f"support.backends.{name.replace('-', '_')}") is not None
         if there and (module is None or importlib.util.find_spec(module) is not None):
             found.append(name)
     return found
 
 
 def adapter(name: str) -> ModuleType:
-    return importlib.import_module(f"support.backends.{name}")
+    return importlib.import_module(f"support.backends.{name.replace('-', '_')}")

@@ -8,12 +8,12 @@ import numpy as np
 import tinker
 
 from agentcore_rl_toolkit.backends.tinker.convert import to_datum, to_examples
-from agentcore_rl_toolkit.engine.tinker import close_service
+from agentcore_rl_toolkit.engine.services.tinker import close_service
 from agentcore_rl_toolkit.rollout import Group
 from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from support.backends import Seen
 from support.fake_tinker import MODEL, FakeTinker
-from support.fake_tinker import Seen as Datum
+from support.reply_policy import Seen as Datum
 
 PASSES_ON: frozenset[str] = frozenset({"several rows", "logprobs"})
 

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ...errors import ConfigError
+from ...rows import row_of_prompt
 from ...types import RolloutId
 
 JOB_HEADER = "X-Amzn-SageMaker-Job-Arn"
@@ -28,6 +29,11 @@ _LONGEST = 256
 _AWS_HOST = re.compile(r"(.+\.)?(amazonaws\.com(\.cn)?|api\.aws)")
 _REGION = re.compile(r"arn:[^:]*:sagemaker:([a-z0-9-]+):")
 _TOKEN_SECONDS = 43_200
+_OWN = (
+    *("metadata", "_rollout", "inference_params", "inferenceParams"),
+    *("model_name", "modelName", "model_endpoint", "modelEndpoint"),
+)
+"""Fields of a request that no row replaces."""
 _SAMPLING = (("temperature", "temperature"), ("max_tokens", "maxTokens"), ("top_p", "topP"))
 
 
@@ -88,6 +94,21 @@ class JobRollout:
         """The ids under which the result is stored: the experiment is the job, the row is the trajectory."""
         job, trajectory = (quote(text, safe=" :=+@,")[:200] for text in (_name_of(self.job_arn), self.trajectory_id))
         return RolloutId(f"sagemaker/{job}", trajectory, quote(session_id or trajectory, safe=" :=+@,")[:200])
+
+
+def with_row(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's payload with the fields of its row beside its own, where every rollout has them.
+
+    The row is the `instance`, or was made one text with its prompt (`rows.row_as_prompt`).
+
+    >>> with_row({"instance": {"prompt": "2+2", "answer": "4"}, "model_name": "m"})["answer"]
+    '4'
+    """
+    instance = payload.get("instance")
+    row = instance if isinstance(instance, Mapping) else row_of_prompt(payload.get("prompt"))
+    if row is None:
+        return dict(payload)
+    return {**payload, **{name: value for name, value in row.items() if name not in _OWN}, "instance": dict(row)}
 
 
 def is_aws(url: str) -> bool:

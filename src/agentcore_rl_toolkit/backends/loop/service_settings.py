@@ -28,6 +28,7 @@ class ServiceSettings(LoopSettings):
         True, "divide rollouts' advantages by the standard deviation of their group's rewards"
     )
 
+    trains_here: ClassVar[bool] = False
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "lora_rank")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": LOSSES, "per": ("token", "rollout")}
     adam_options: ClassVar[tuple[str, ...]] = ()

@@ -1,7 +1,7 @@
 """Tinker: GRPO on agents' rollouts, sampled and trained on a Tinker service. Needs the extra `tinker`.
 
 In: `TinkerSettings`, and groups of rollouts. Out: Datums for the service's loss, optimizer steps, checkpoints that name
-what the service keeps, a summary. The engine is `engine/tinker.py`, the loop is `backends/loop/service_run.py`.
+what the service keeps, a summary. The engine is `engine/services/tinker.py`, the loop `backends/loop/service_run.py`.
 """
 
 from __future__ import annotations

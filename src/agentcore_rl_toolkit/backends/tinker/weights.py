@@ -15,7 +15,7 @@ import numpy as np
 import tinker
 
 from ...engine.checkpoints import resolve_model
-from ...engine.tinker import TinkerEngine, close_service, context_length
+from ...engine.services.tinker import TinkerEngine, close_service, context_length
 from ...errors import AgentCoreRLError, ConfigError
 from ..loop.report import Report
 from ..loop.service_examples import Example, measure_example_logprobs

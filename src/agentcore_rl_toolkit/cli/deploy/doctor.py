@@ -18,6 +18,7 @@ EXAMPLES = (
     "agentcore-rl doctor my_agent --model Qwen/Qwen3-0.6B",
     "agentcore-rl doctor my_agent --only data --only agent",
     "agentcore-rl doctor my_agent --gateway-url https://gateway.example.com --json",
+    "agentcore-rl doctor my_agent --only aws --sagemaker-role arn:aws:iam::123456789012:role/sagemaker",
 )
 PARTS = ("data", "judge", "agent", "model", "aws")
 
@@ -40,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sqs-url", help="check the SQS queue that announces results, a name or a URL (default: none)")
     parser.add_argument(
         "--role-arn", metavar="ARN", help="check the role of the sessions (default: the one deploy created)"
+    )
+    parser.add_argument(
+        "--sagemaker-role",
+        metavar="ARN",
+        help="check SageMaker's multi-turn RL jobs and training sessions, and the role they assume (default: none)",
     )
     add_sandbox_flags(parser)
     parser.add_argument("--only", action="append", choices=PARTS, help="check only this part; may be repeated")

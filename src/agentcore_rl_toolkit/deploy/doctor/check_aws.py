@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import AwsRefused
@@ -75,22 +77,33 @@ def _delete_message(aws: Aws, url: str, body: str) -> bool:
     return False
 
 
-def check_role(aws: Aws, role: str | None, needed: list[dict[str, Any]]) -> Check:
-    """Whether AgentCore may assume the role, and whether IAM allows it the `needed` statements."""
+def check_role(
+    aws: Aws,
+    role: str | None,
+    needed: list[dict[str, Any]],
+    *,
+    name: str = "role",
+    services: Sequence[str] = (_AGENTCORE,),
+    fix: str = f"let {_AGENTCORE} assume it (sts:AssumeRole); `agentcore-rl deploy` creates such a role",
+) -> Check:
+    """Whether the services may assume the role, and whether IAM allows it the `needed` statements."""
     if not role:
-        return skipped("role", "none is known; give --role-arn, or deploy first")
-    name = role.rpartition("/")[2]
+        return skipped(name, "none is known; give --role-arn, or deploy first" if name == "role" else "none is named")
+    title = role.rpartition("/")[2]
     try:
-        found = aws.read("iam", "get_role", RoleName=name)["Role"]
-        if _AGENTCORE not in json.dumps(found["AssumeRolePolicyDocument"]):
-            fix = f"let {_AGENTCORE} assume it (sts:AssumeRole); `agentcore-rl deploy` creates such a role"
-            return failed("role", f"AgentCore may not assume {name}", fix)
+        found = aws.read("iam", "get_role", RoleName=title)["Role"]
+        trusted = json.dumps(found["AssumeRolePolicyDocument"])
+        missing = [one for one in services if not re.search(rf"(?<![\w.-]){re.escape(one)}(?![\w.-])", trusted)]
+        if missing:
+            who = "AgentCore" if missing == [_AGENTCORE] else " and ".join(missing)
+            return failed(name, f"{who} may not assume {title}", fix)
         denied = [text for statement in needed for text in _denied(aws, found["Arn"], statement)]
     except AwsRefused as error:
-        return failed_with("role", error)
+        return failed_with(name, error)
     if denied:
-        return failed("role", f"{name} may not {', '.join(denied)}", "allow it; `agentcore-rl deploy` does")
-    return ok("role", f"{name} may do all that sessions need")
+        done = "; `agentcore-rl deploy` does" if name == "role" else ""
+        return failed(name, f"{title} may not {', '.join(denied)}", f"allow it{done}")
+    return ok(name, f"{title} may do all that {'sessions need' if name == 'role' else 'SageMaker needs'}")
 
 
 def _denied(aws: Aws, arn: str, statement: dict[str, Any]) -> list[str]:

@@ -23,6 +23,7 @@ from ..image import content_tag
 from .check_aws import check_bucket, check_credentials, check_image, check_queue, check_role
 from .check_files import check_dockerfile, check_rows
 from .check_gateway import check_gateway
+from .check_sagemaker import check_sagemaker
 from .finding import Check, failed, failed_with, skipped
 
 _Rows = list[dict[str, Any]]
@@ -47,6 +48,7 @@ class DoctorOptions:
     reward: str | None = None
     gold: str | None = None
     aws: bool = False
+    sagemaker_role: str | None = None
     timeout: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict)
     allow: Sequence[str] = ()
@@ -145,7 +147,7 @@ def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any
     """Check the Dockerfile, and AWS if something says that the agent is deployed there or will be."""
     yield check_dockerfile(folder)
     state = State.load(folder)
-    if not (options.aws or options.arn or state.arn or any(given.values())):
+    if not (options.aws or options.arn or options.sagemaker_role or state.arn or any(given.values())):
         reason = "nothing says that the agent is deployed; give --aws, --bucket or --role-arn"
         yield skipped("credentials, region, bucket, queue, role", reason)
         yield check_image(None, None, f"{folder.name.lower().replace('_', '-')}:{content_tag(folder)}")
@@ -162,6 +164,8 @@ def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any
         if place is not None:
             yield from _check_resources(aws, place, settings, state)
         arn = options.arn or state.arn
+        if place is not None and options.sagemaker_role:
+            yield from check_sagemaker(aws, place, options.sagemaker_role, settings.bucket, arn)
         yield check_gateway(options.gateway_url, arn if place else None, vpc=bool(settings.subnets))
 
 

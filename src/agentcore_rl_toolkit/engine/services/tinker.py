@@ -1,15 +1,10 @@
-"""Tinker as an engine, through its SDK's `SamplingClient`.
-
-Tinker answers a request as a whole, so all tokens come at once. The engine refuses settings that Tinker lacks
-(penalties, a grammar, …): without them the tokens would come from another distribution than the requested one.
-"""
+"""Tinker as an engine, through its SDK's `SamplingClient`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator
 from typing import Any
 
 try:
@@ -17,24 +12,13 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}\nhint: pip install 'agentcore-rl-toolkit[tinker]'", name=error.name) from error
 
-from ..errors import EngineError
-from .base import EngineInfo, Sampled, SampleRequest, Sampling
-from .remote.payload import finite, highest
-
-NEUTRAL: dict[str, Any] = {
-    "min_p": 0.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": (),
-    "min_tokens": 0,
-    "json_schema": None,
-    "form": None,
-}
-"""Settings that Tinker lacks, with the value that changes nothing."""
+from ...errors import EngineError
+from ..base import Sampled, SampleRequest, Sampling
+from ..remote.payload import finite, highest
+from .service_engine import ServiceEngine
 
 
-class TinkerEngine:
+class TinkerEngine(ServiceEngine):
     """Samples with a `SamplingClient`, or from a name: a base model, or weights (`tinker://…`).
 
     A trainer passes its client, and a new one after each update of the weights:
@@ -42,9 +26,9 @@ class TinkerEngine:
         engine = TinkerEngine(training.save_weights_and_get_sampling_client(), name="Qwen/Qwen3-8B")
         …
         engine.update(training.save_weights_and_get_sampling_client(), "1")
-
-    Running requests end with the weights they began with, and carry their version.
     """
+
+    service = "Tinker"
 
     def __init__(
         self,
@@ -65,18 +49,12 @@ class TinkerEngine:
             context_length: The longest sequence; by default, the service's, if `client` is a name.
             timeout: Seconds that a request may take.
         """
-        self._weights: tuple[tinker.SamplingClient | str, str] = (
-            client,
-            weight_version,
-        )  # one value, so that threads see both change together
-        self._name, self._timeout = name or (client if isinstance(client, str) else "tinker"), timeout
+        name = name or (client if isinstance(client, str) else "tinker")
+        known: dict[str, Any] = {"context_length": context_length, "weight_version": weight_version}
+        super().__init__(client, name=name, timeout=timeout, **known)
         self._place = {"base_url": base_url, "api_key": api_key}
-        self._context_length = context_length
         self._service: tinker.ServiceClient | None = None
-        self._resumed = asyncio.Event()
-        self._resumed.set()
         self._starting = asyncio.Lock()
-        self._closed = False
 
     # --- the Engine protocol -----------------------------------------------------------------------------------------
 
@@ -90,51 +68,10 @@ class TinkerEngine:
                     raise _engine_error(error) from error
 
     async def close(self) -> None:
-        self._closed = True
-        self._resumed.set()
+        await super().close()
         if self._service is not None:
             service, self._service = self._service, None
             await asyncio.to_thread(close_service, service)
-
-    async def info(self) -> EngineInfo:
-        self._client()
-        return EngineInfo((self._name,), self._context_length, self.weight_version)
-
-    async def pause(self) -> None:
-        """New requests wait; running ones continue."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        self._resumed.set()
-
-    async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        await self._resumed.wait()
-        client, version = self._client()
-        self._check(request, client)
-        asked = {"topk_sample_logprobs": request.sampling.top_logprobs} if request.sampling.top_logprobs else {}
-        future = client.sample(
-            prompt=tinker.ModelInput.from_ints(request.prompt.tolist()),
-            num_samples=1,
-            sampling_params=self._params(request),
-            **asked,
-        )
-        try:
-            response = await asyncio.wait_for(asyncio.wrap_future(future), self._timeout)
-        except asyncio.TimeoutError:
-            raise EngineError(f"Tinker took longer than {self._timeout:g} seconds", status=504) from None
-        except Exception as error:  # the SDK has several kinds; a cancellation is not among them, and cancels `future`
-            raise _engine_error(error) from error
-        yield _sampled(response.sequences[0], request.sampling.top_logprobs, version)
-
-    # --- for a trainer -----------------------------------------------------------------------------------------------
-
-    @property
-    def weight_version(self) -> str:
-        return self._weights[1]
-
-    def update(self, client: tinker.SamplingClient, version: str) -> None:
-        """Sample with other weights from now on, from any thread."""
-        self._weights = client, version
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -146,35 +83,32 @@ class TinkerEngine:
             self._context_length = context_length(self._service, name)
         return self._service.create_sampling_client(base_model=name)
 
-    def _client(self) -> tuple[tinker.SamplingClient, str]:
-        if self._closed:
-            raise EngineError("the engine was closed", status=503)
-        client, version = self._weights
+    async def _answer(self, request: SampleRequest, weights: Any) -> Sampled:
+        asked = {"topk_sample_logprobs": request.sampling.top_logprobs} if request.sampling.top_logprobs else {}
+        if asked and "topk_sample_logprobs" not in inspect.signature(weights.sample).parameters:
+            raise EngineError(f"tinker {tinker.__version__} does not return alternatives to sampled tokens", status=400)
+        future = weights.sample(
+            prompt=tinker.ModelInput.from_ints(request.prompt.tolist()),
+            num_samples=1,
+            sampling_params=self._params(request),
+            **asked,
+        )
+        try:
+            response = await asyncio.wrap_future(future)
+        except Exception as error:  # the SDK has several kinds; a cancellation is not among them, and cancels `future`
+            raise _engine_error(error) from error
+        return _sampled(response.sequences[0], request.sampling.top_logprobs)
+
+    def _current(self) -> tuple[Any, str]:
+        client, version = super()._current()
         if isinstance(client, str):
             raise EngineError("the engine has not been started", status=503)
         return client, version
 
-    def _check(self, request: SampleRequest, client: tinker.SamplingClient) -> None:
-        sampling, length, context = request.sampling, len(request.prompt), self._context_length
-        if request.model not in (None, self._name):
-            raise EngineError(f"this engine serves {self._name!r}, not {request.model!r}", status=404)
-        if not length:
-            raise EngineError("the prompt is empty", status=400)
-        if context is not None and length + (sampling.max_tokens or 1) > context:
-            wanted = f"{length} tokens and {sampling.max_tokens or 'at least 1'} to sample"
-            raise EngineError(f"the prompt has {wanted}, more than the context of {context}", status=400)
-        for name, neutral in NEUTRAL.items():
-            if getattr(sampling, name) not in (None, neutral):
-                raise EngineError(f"Tinker can't sample with {name}", status=400)
-        if sampling.top_logprobs and "topk_sample_logprobs" not in inspect.signature(client.sample).parameters:
-            raise EngineError(f"tinker {tinker.__version__} does not return alternatives to sampled tokens", status=400)
-
     def _params(self, request: SampleRequest) -> tinker.SamplingParams:
-        sampling, limit = request.sampling, request.sampling.max_tokens
-        if limit is None and self._context_length is not None:
-            limit = self._context_length - len(request.prompt)
+        sampling = request.sampling
         return tinker.SamplingParams(
-            max_tokens=limit,
+            max_tokens=self._limit(request),
             seed=None if sampling.seed is None else sampling.seed % 2**31,
             stop=_stop(sampling),
             temperature=1.0 if sampling.temperature is None else sampling.temperature,
@@ -210,10 +144,10 @@ def _stop(sampling: Sampling) -> list[int] | list[str] | None:
     return [] if sampling.ignore_eos else None
 
 
-def _sampled(sequence: Any, top: int, version: str) -> Sampled:
+def _sampled(sequence: Any, top: int) -> Sampled:
     ids = list(sequence.tokens)
     logprobs = finite(list(sequence.logprobs or []))[: len(ids)]
-    sampled = Sampled(ids, logprobs + [None] * (len(ids) - len(logprobs)), weight_version=version)
+    sampled = Sampled(ids, logprobs + [None] * (len(ids) - len(logprobs)))
     sampled.finish = "length" if sequence.stop_reason == "length" else "stop"
     if top:
         sampled.top_logprobs = [highest(entries or (), top) for entries in sequence.topk_logprobs or []]

@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("tinker")
 
 from agentcore_rl_toolkit.engine import IDS, Sampled, SampleRequest, Sampling, open_engine
-from agentcore_rl_toolkit.engine.tinker import TinkerEngine
+from agentcore_rl_toolkit.engine.services.tinker import TinkerEngine
 from agentcore_rl_toolkit.errors import EngineError
-from support.fake_tinker import MODEL, FakeTinker, Weights
+from support.fake_tinker import MODEL, FakeTinker
+from support.reply_policy import Weights
 
 
 @pytest.fixture
