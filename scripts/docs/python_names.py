@@ -53,18 +53,23 @@ def python_page(made: str) -> str:
             parts += _described(module, name)
     errors = importlib.import_module(f"{PACKAGE}.errors")
     first, tree, last = inspect.cleandoc(errors.__doc__ or "").split("\n\n")
-    parts += [f"## {PACKAGE}.errors", first, f"```text\n{textwrap.dedent(tree)}\n```", last]
+    parts += [
+        f"## {PACKAGE}.errors",
+        first,
+        f"<!-- not run: a drawing -->\n```text\n{textwrap.dedent(tree)}\n```",
+        last,
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def prose(text: str) -> str:
-    """A docstring as Markdown: examples are Python, and indented parts are TOML."""
+def prose(text: str, indented: str = "python") -> str:
+    """A docstring as Markdown, with the language of its indented parts; examples are Python."""
     text = inspect.cleandoc(text).replace("%%", "%")
     out, code = [], False
     for line in text.splitlines():
         coded = line.startswith(("    ", ">>>")) or (code and bool(line.strip()))
         if coded != code:
-            out.append("```" if code else "```python" if line.startswith(">>>") else "```toml")
+            out.append("```" if code else "```python" if line.startswith(">>>") else f"```{indented}")
             code = coded
         out.append(line.removeprefix("    ") if code else line)
     return "\n".join([*out, "```"] if code else out)

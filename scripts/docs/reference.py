@@ -33,7 +33,13 @@ def command_line() -> str:
             more = "The options depend on the backend: [all of them](train.md)."
         else:
             more = ""
-        parts += [f"## {' '.join(words)}", prose(parser.description or ""), _examples(parser), more, _options(parser)]
+        parts += [
+            f"## {' '.join(words)}",
+            prose(parser.description or "", "toml"),
+            _examples(parser),
+            more,
+            _options(parser),
+        ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -129,6 +129,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if MADE in page.read_text():
         exec("from agentcore_rl_toolkit import *; from agentcore_rl_toolkit.rollout import *", reader.python)
+        for module, part in re.findall(
+            r"^## (agentcore_rl_toolkit\S*)$(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            if "\n>>> " in part:
+                names = re.findall(r"^### (\w+)$", part, re.MULTILINE)
+                exec(f"from {module} import {', '.join(names)}", reader.python)
     found = [block for block in blocks(page) if MADE not in page.read_text() or block.code.startswith(">>>")]
     for block in found:
         if "file" in block.notes and not (ROOT / block.notes["file"]).exists():

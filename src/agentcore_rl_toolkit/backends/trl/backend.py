@@ -97,8 +97,8 @@ class TrlBackend:
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=notes)
 
     def train(self, settings: TrlSettings) -> dict[str, Any]:
+        self.plan(settings)  # first, because the import takes seconds
         module = require("agentcore_rl_toolkit.backends.trl.training", self.extra, "training with TRL")
-        self.plan(settings)
         summary: dict[str, Any] = module.train(settings)
         return summary
 
