@@ -38,11 +38,3 @@ def test_every_cell_runs(tmp_path: Path) -> None:
     command = [sys.executable, "cells.py"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_it_shows_what_its_cells_gave() -> None:
-    assert all(cell["execution_count"] for cell in CELLS)
-    outputs = [output for cell in CELLS for output in cell["outputs"]]
-    assert [output for output in outputs if output["output_type"] == "error"] == []
-    assert [output for output in outputs if "image/png" in output.get("data", {})]
-    assert "/tmp/" not in json.dumps(outputs)

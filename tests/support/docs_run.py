@@ -7,6 +7,7 @@ blocks before them have left. `DOCS_NAMES` has what is called otherwise here tha
 from __future__ import annotations
 
 import doctest
+import importlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from support.docs import MADE, ROOT, Block, blocks
 
@@ -123,18 +125,24 @@ def _plain(text: str) -> str:
     return re.sub(" +", " ", re.sub(r"\d+(\.\d+)*", "0", text))
 
 
+def _know(value: Any, name: str, known: dict[str, Any]) -> None:
+    """Add a documented name, and what its own module has: its docstring's examples may use that."""
+    home = sys.modules.get(getattr(value, "__module__", ""))
+    known |= {other: found for other, found in vars(home).items() if not other.startswith("_")} if home else {}
+    known[name] = value
+
+
 def main() -> int:
     page, names = Path(sys.argv[1]), json.loads(os.environ.pop("DOCS_NAMES"))
     reader = Reader(names, Path(os.environ["DOCS_STATE"]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if MADE in page.read_text():
-        exec("from agentcore_rl_toolkit import *; from agentcore_rl_toolkit.rollout import *", reader.python)
-        for module, part in re.findall(
-            r"^## (agentcore_rl_toolkit\S*)$(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL
-        ):
+        for part in page.read_text().split("\n## ")[1:]:
             if "\n>>> " in part:
-                names = re.findall(r"^### (\w+)$", part, re.MULTILINE)
-                exec(f"from {module} import {', '.join(names)}", reader.python)
+                module = importlib.import_module(part.split("\n")[0])
+                for name in re.findall(r"^### (\w+)$", part, re.MULTILINE):
+                    _know(getattr(module, name), name, reader.python)
+        exec("from agentcore_rl_toolkit import *; from agentcore_rl_toolkit.rollout import *", reader.python)
     found = [block for block in blocks(page) if MADE not in page.read_text() or block.code.startswith(">>>")]
     for block in found:
         if "file" in block.notes and not (ROOT / block.notes["file"]).exists():

@@ -43,7 +43,7 @@ def open_engine(
     >>> open_engine("gpt=4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     agentcore_rl_toolkit.errors.ConfigError: not an engine: 'gpt=4'
-    hint: write it like vllm=http://localhost:8000; the kinds are vllm, vllm-generate, sglang, tinker, ...
+    hint: write it like ...
     """
     named = {f"{kind}={place}": _open(kind, place, api_key, tokenizer) for kind, place in _read_specs(spec)}
     engines = list(named.values())
