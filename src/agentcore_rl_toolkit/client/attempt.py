@@ -68,14 +68,27 @@ class Attempt:
         """The result and its session. Raises what went wrong, `asyncio.TimeoutError` after the time limit."""
         try:
             original = await self._start()
+            if self._hedge_after is None:
+                return await self._alone(original)
             try:
                 return await asyncio.wait_for(self._race(original), self._timeout)
             except asyncio.TimeoutError:
-                raise asyncio.TimeoutError(f"no result after {self._timeout:g} s; the session was stopped") from None
+                raise self._timed_out() from None
         finally:
             for flight in self._flights:
                 if not flight.outcome.done():
                     self._core.end(flight, RolloutCancelled(f"{flight.id.result_key} was given up"))
+
+    async def _alone(self, flight: Flight) -> tuple[dict[str, Any], str]:
+        """The same without a race, in no further task: thousands may wait here."""
+        outcome = _awaited(flight)
+        await asyncio.wait([outcome], timeout=self._timeout)
+        if not outcome.done():
+            raise self._timed_out()
+        return outcome.result(), flight.id.session_id
+
+    def _timed_out(self) -> asyncio.TimeoutError:
+        return asyncio.TimeoutError(f"no result after {self._timeout:g} s; the session was stopped")
 
     async def _start(self) -> Flight:
         flight = await self._core.start(self._payload, str(uuid.uuid4()), self._input_id, {})
@@ -109,10 +122,14 @@ class Attempt:
         return await _result(flight)
 
 
-async def _result(flight: Flight) -> tuple[dict[str, Any], str]:
+def _awaited(flight: Flight) -> asyncio.Future[dict[str, Any]]:
     outcome = asyncio.wrap_future(flight.outcome)
     outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the loser's error is not missed
-    return await asyncio.shield(outcome), flight.id.session_id
+    return outcome
+
+
+async def _result(flight: Flight) -> tuple[dict[str, Any], str]:
+    return await asyncio.shield(_awaited(flight)), flight.id.session_id
 
 
 def _is_good(racer: _Racer) -> bool:

@@ -166,13 +166,16 @@ class ClientCore:
             raise
 
     def _calls_of(self, runtime: Runtime, store: Store) -> RuntimeCalls:
-        key = (runtime.arn, requests_per_second(runtime.arn, self._tps_limit))
+        rate = requests_per_second(runtime.arn, self._tps_limit)
+        key = (runtime.arn, rate)
         with _pacers_lock:
             pacer = _pacers[key] = _pacers.get(key) or Pacer(key[1])
         if self._protocol == "sagemaker":
             runtime = JobAgentRuntime(runtime, store, self._store_name)
             self._job_agents.append(runtime)
-        return RuntimeCalls(runtime, pacer, attempts=self._attempts)
+        by_arn = isinstance(self._targets[0], str) and self._local_agent is None
+        at_once = connections_for(rate, self._connections) if by_arn else _MOST_THREADS
+        return RuntimeCalls(runtime, pacer, attempts=self._attempts, at_once=at_once)
 
     async def _find_runtimes(self) -> dict[str, str] | None:
         """Find the runtimes; returns how to reach S3, if that is a runtime's own."""

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 _ARN = re.compile(r"arn:[\w-]+:bedrock-agentcore:(?P<region>[\w-]+):\w*:runtime/[\w./-]+")
 _CHUNK = 65536
+_SHORT = 4096
+"""Bytes of an answer that is read together with its headers."""
 _COMMAND_GRACE = 30
 """Seconds after its time limit in which the service ends a silent command."""
 
@@ -90,8 +92,12 @@ class AgentCoreRuntime:
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Invocation:
         answer = await self._call("invoke_agent_runtime", session_id, payload=payload, contentType=content_type)
         raw = answer["response"]._raw_stream
-        body = _Stream(self._threads, raw, lambda: _read(raw))
-        self._streams.add(body)
+        body: AsyncIterator[bytes]
+        if (whole := answer.pop("whole", None)) is not None:
+            body = _once(whole)
+        else:
+            body = _Stream(self._threads, raw, lambda: _read(raw))
+            self._streams.add(body)
         return Invocation(
             session_id=answer.get("runtimeSessionId", session_id),
             status=answer["statusCode"],
@@ -140,7 +146,16 @@ class AgentCoreRuntime:
             raise RuntimeFault(f"session id {session_id!r} has control characters", code="ValidationException")
         params |= {"agentRuntimeArn": self._arn, "runtimeSessionId": session_id} | self._qualifier
         threads = self._stop_threads if operation == "stop_runtime_session" else self._threads
-        return await _result(threads.submit(lambda: getattr(self._connect(), operation)(**params)))
+
+        def call() -> dict[str, Any]:
+            answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
+            raw = getattr(answer.get("response"), "_raw_stream", None)
+            if raw is not None and 0 <= (raw.length_remaining or -1) <= _SHORT:
+                answer["whole"] = raw.read()  # on this thread: an app's acceptance is not worth two more
+                _release(raw)
+            return answer
+
+        return await _result(threads.submit(call))
 
     def _connect(self) -> Any:
         import boto3
@@ -216,6 +231,10 @@ class _Stream(AsyncIterator[T]):
             with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
                 self._raw.shutdown()
             self._reading.add_done_callback(lambda _: _release(self._raw))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def _read(raw: Any) -> bytes | None:

@@ -162,8 +162,10 @@ class RuntimeUsage:
 class RuntimeCalls:
     """Invokes and stops sessions of one runtime."""
 
-    def __init__(self, runtime: Runtime, pacer: Pacer, *, attempts: int) -> None:
+    def __init__(self, runtime: Runtime, pacer: Pacer, *, attempts: int, at_once: int = 1024) -> None:
+        """`at_once` requests of each kind wait for their answers; others wait here, where they cost little."""
         self._runtime, self._pacer, self._attempts = runtime, pacer, attempts
+        self._room, self._room_to_stop = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
         self._queue = RequestQueue(pacer)
         self._sent: set[str] = set()
         """Sessions that may be running: a request to start them was sent, and not refused."""
@@ -278,7 +280,8 @@ class RuntimeCalls:
             await self._queue.wait_to_stop()
             self.usage.stops += 1
             try:
-                await _contained(lambda: self._runtime.stop(session_id))
+                async with self._room_to_stop:
+                    await _contained(lambda: self._runtime.stop(session_id))
             except RuntimeFault as fault:
                 if fault.code == "ResourceNotFoundException":
                     return
@@ -297,10 +300,8 @@ class RuntimeCalls:
             self.usage.failures += not fault.full
 
     async def _ask(self, session_id: str, body: bytes) -> bytes:
-        try:
-            return await asyncio.wait_for(_contained(lambda: self._answer(session_id, body)), _ANSWER_SECONDS)
-        except asyncio.TimeoutError:
-            raise RuntimeFault(f"the runtime did not answer within {_ANSWER_SECONDS:g} s") from None
+        async with self._room:
+            return await _contained(lambda: self._answer(session_id, body), _ANSWER_SECONDS)
 
     async def _answer(self, session_id: str, body: bytes) -> bytes:
         """The app's whole answer."""
@@ -335,7 +336,7 @@ class _Retries:
         await asyncio.sleep(max(random.random() * ceiling, min(fault.retry_after or 0.0, _LONGEST_BACKOFF)))
 
 
-async def _contained(call: Callable[[], Awaitable[T]]) -> T:
+async def _contained(call: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
     """Call a runtime; any exception that isn't ours becomes a fault.
 
     It runs in a task of its own: a runtime may leak the `CancelledError` of something that it cancelled, which is not a
@@ -343,11 +344,15 @@ async def _contained(call: Callable[[], Awaitable[T]]) -> T:
     """
     task = asyncio.ensure_future(_guarded(call))
     try:
-        await asyncio.wait([task])
+        await asyncio.wait([task], timeout=seconds)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait([task])
         raise
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+        raise RuntimeFault(f"the runtime did not answer within {seconds:g} s")
     if task.cancelled():
         text = "the runtime raised CancelledError, though the client had not cancelled the call"
         raise RuntimeFault(text, code="RuntimeClientError")
