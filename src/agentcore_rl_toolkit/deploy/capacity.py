@@ -58,7 +58,7 @@ class Workload:
 class UnitCosts:
     """What one rollout, or one call, costs the parts that run beside the sessions."""
 
-    client_cpu_ms: float = 3.0
+    client_cpu_ms: float = 3.5
     """CPU of the client for a rollout."""
     client_kb: float = 25.0
     """Memory of the client for a rollout in flight."""
@@ -70,9 +70,9 @@ class UnitCosts:
     """Requests to the runtime for a rollout: the invoke and the stop."""
     s3_reads: float = 1.05
     """Requests to S3 for a rollout by the client, with announcements."""
-    s3_reads_without_queue: float = 3.0
+    s3_reads_without_queue: float = 1.5
     """The same without announcements, where the client looks for results."""
-    sqs_requests: float = 2.2
+    sqs_requests: float = 3.0
     """Requests to SQS for a rollout: one to send, the rest to receive and delete."""
 
 

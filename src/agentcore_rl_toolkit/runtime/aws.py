@@ -30,7 +30,7 @@ T = TypeVar("T")
 _ARN = re.compile(r"arn:[\w-]+:bedrock-agentcore:(?P<region>[\w-]+):\w*:runtime/[\w./-]+")
 _CHUNK = 65536
 _SHORT = 4096
-"""Bytes of an answer that is read together with its headers."""
+"""Bytes of a JSON answer that is read together with its headers."""
 _COMMAND_GRACE = 30
 """Seconds after its time limit in which the service ends a silent command."""
 
@@ -150,7 +150,8 @@ class AgentCoreRuntime:
         def call() -> dict[str, Any]:
             answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
             raw = getattr(answer.get("response"), "_raw_stream", None)
-            if raw is not None and 0 <= (raw.length_remaining or -1) <= _SHORT:
+            is_json = str(answer.get("contentType")).startswith("application/json")
+            if raw is not None and is_json and 0 <= (raw.length_remaining or -1) <= _SHORT:
                 answer["whole"] = raw.read()  # on this thread: an app's acceptance is not worth two more
                 _release(raw)
             return answer
