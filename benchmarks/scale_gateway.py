@@ -2,6 +2,9 @@
 
 Each place gets the same traffic: agents in a process of their own, each asking turn after turn; the engine is a script
 in this process. Calls a second are a ratio of rounds that alternate. Every figure of CPU time is of one process's own.
+
+`two_workers_to_one_by_cpu` is what two workers can do of what one can, if each has a core: it follows from what a call
+costs them. `trainer_cpu_to_here` is what a call costs this process with workers, as a share of a gateway in it.
 """
 
 from __future__ import annotations
@@ -53,6 +56,11 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {name: _medians(rounds_of) for name, rounds_of in found.items()}
     pairs = zip(found["workers_1"], found["workers_2"], strict=True)
     figures["two_workers_to_one"] = round(statistics.median(b["calls_s"] / a["calls_s"] for a, b in pairs), 2)
+    one_ms, two_ms = (figures[name]["worker_cpu_ms"] for name in ("workers_1", "workers_2"))
+    figures["two_workers_to_one_by_cpu"] = round(2 * one_ms / two_ms, 2)
+    figures["trainer_cpu_to_here"] = round(
+        figures["workers_2"]["trainer_cpu_ms"] / figures["here"]["trainer_cpu_ms"], 2
+    )
     figures["step_with_traffic_to_without"] = round(statistics.median(b / a for a, b in steps), 3)
     return figures | {"recovery_s": _recovery()}
 

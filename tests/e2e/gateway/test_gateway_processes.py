@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.base import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError
@@ -166,6 +167,24 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_the_command_line_uses_a_gateway_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rl_app.py").write_text(AGENT)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    asked = ["rollout", str(tmp_path), "--store", str(tmp_path / "results"), "--quiet"]
+    with gateway(ScriptedEngine(lambda request: ids("Yes."))) as served:
+        monkeypatch.setenv("AGENTCORE_RL_ADMIN_KEY", served.admin_key)
+        assert main([*asked, "--gateway-url", served.url]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(one["status"], one["rewards"]) for one in told] == [("completed", 1.0)] * 2
+        assert served.metrics()["turns_total"] == 2 * TURNS
+        assert main([*asked, "--gateway-url", served.url, "--resume"]) == 1
+        assert "--resume can't be combined with --gateway-url" in capsys.readouterr().err
+        assert main([*asked, "--gateway", "workers=2"]) == 1
+        assert "--gateway has no effect without --model" in capsys.readouterr().err
 
 
 def test_an_engine_of_this_process_needs_a_gateway_that_waits_for_one() -> None:

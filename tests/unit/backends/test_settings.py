@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.backends.base import TrainingPlan, find
-from agentcore_rl_toolkit.backends.settings import LoopSettings
+from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.gateway.gateway import Gateway
+from agentcore_rl_toolkit.gateway.remote.gateway_client import GatewayClient
 from agentcore_rl_toolkit.rollout import UNALTERED, Action
 from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
 from agentcore_rl_toolkit.runtime.local import AgentSource
 from agentcore_rl_toolkit.types import Status
+from support.gateway import gateway_tokenizer
 
 COUNTS = ("steps", "rows_per_step", "batch_size", "concurrency", "save_every", "eval_samples")
 
@@ -287,3 +291,31 @@ def test_a_number_out_of_its_range_is_refused(name: str, value: float, said: str
     with pytest.raises(ConfigError, match=re.escape(said)):
         LoopSettings(**{name: value})
     LoopSettings(max_tokens=None, gateway_port=65_535, min_trained_ratio=1.0, eval_every=0, lora_rank=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"gateway": {"processes": 2}}, "gateway has no 'processes'"),
+        ({"gateway": {"workers": "2"}}, "workers must be a whole number"),
+        ({"gateway": {"workers": -1}}, "workers must be a whole number"),
+        ({"gateway_url": "http://gw:9000", "gateway": {"workers": 2}}, "gateway that runs elsewhere"),
+        ({"gateway_url": "http://gw:9000", "gateway_port": 9000}, "write gateway_public_url"),
+        ({"gateway_url": "http://gw:9000", "gateway_public_url": "http://gw:9000"}, "write gateway_public_url"),
+    ],
+)
+def test_a_gateway_is_in_one_place(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        RolloutSettings(**given)
+
+
+def test_where_the_gateway_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine([])
+    monkeypatch.setenv("AGENTCORE_RL_ADMIN_KEY", "key")
+    elsewhere = RolloutSettings(gateway_url="http://gw.example.com:9000/").open_gateway(engine, gateway_tokenizer())
+    assert isinstance(elsewhere, GatewayClient)
+    assert elsewhere.url == "http://gw.example.com:9000"
+    assert isinstance(RolloutSettings().open_gateway(engine, gateway_tokenizer()), Gateway)
+    monkeypatch.delenv("AGENTCORE_RL_ADMIN_KEY")
+    with pytest.raises(ConfigError, match="set AGENTCORE_RL_ADMIN_KEY"):
+        RolloutSettings(gateway_url="http://gw.example.com:9000").open_gateway(engine, gateway_tokenizer())
