@@ -192,7 +192,12 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "ratio_files", "rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {f"backends/loop/{name}.py" for name in ("mismatch", "service_examples")}
-        | {"backends/trl/convert.py", "backends/tinker/weights.py", "rollout/signal/credit.py"}
+        | {
+            "backends/trl/convert.py",
+            "backends/trl/teacher.py",
+            "backends/tinker/weights.py",
+            "rollout/signal/credit.py",
+        }
         | {"backends/sagemaker/session/session_weights.py"}
         | {f"backends/verl/{name}.py" for name in ("convert", "verl_engine")}
         | TRANSFORMERS,

@@ -412,6 +412,30 @@ def test_rows_are_mixed_from_files_and_those_that_teach_nothing_are_left_out(par
     assert run("parted", 6, **more, resume=True)[2] == asked
 
 
+def test_a_teacher_trains_rollouts_whose_rewards_are_all_the_same(parts: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(1)
+    teacher = AutoModelForCausalLM.from_pretrained(parts / "model")
+    teacher.lm_head.weight.data.normal_(std=0.3)
+    teacher.save_pretrained(tmp_path / "teacher")
+    AutoTokenizer.from_pretrained(parts / "model").save_pretrained(tmp_path / "teacher")
+    more: dict[str, Any] = {"teacher": str(tmp_path / "teacher"), "teacher_weight": 0.5, "reward_weight": 0.0}
+    given = settings(parts, tmp_path / "run", "same", steps=1, **more)
+    train(given, report=Report(given, quiet=True))
+    gaps = []
+    for rollout in read_rollouts(tmp_path / "run" / "rollouts" / "step-000000.jsonl"):
+        for row in rollout.rows:
+            ids = torch.tensor([row.token_ids.tolist()])
+            with torch.no_grad():
+                known = teacher(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].numpy()
+            gaps += [row.logprobs[at] - known[at - 1] for at in row.loss_mask.nonzero()[0]]
+    (line,) = lines(tmp_path / "run" / "metrics.jsonl")
+    assert line["teacher/kl"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-4)
+    assert line["grad_norm"] > 0  # rewards alone would change nothing
+
+
 def sampled_by(output: Path) -> list[tuple[Any, ...]]:
     """The tokens and weight versions of everything that a run sampled, and in training the rewards: held-out rows have
     random ones."""

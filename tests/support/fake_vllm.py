@@ -36,6 +36,8 @@ class FakeVllm(FakeServer):
             handler.json(None, 503 if self.engine_dead else 200)
         elif path == "/v1/models":
             handler.json({"object": "list", "data": self._models()})
+        elif path == "/v1/completions" and body.get("prompt_logprobs"):
+            handler.json({"choices": [{"index": 0, "text": "x", "prompt_logprobs": _prompt_logprobs(body["prompt"])}]})
         elif path == "/v1/completions":
             self._sample(handler, body, body["prompt"], body, _completion)
         elif path == "/v1/chat/completions/render":
@@ -99,6 +101,16 @@ class FakeVllm(FakeServer):
         if body.get("stream"):
             return handler.events(wire.stream(prompt, sampled, top, self.weight_version))
         return handler.json(wire.whole(prompt, list(sampled), top, self.weight_version))
+
+
+def _prompt_logprobs(ids: list[int]) -> list[dict[str, Any] | None]:
+    """Of each token but the first: its own, and the best one's."""
+
+    def entry(place: int, rank: int) -> dict[str, Any]:
+        return {"logprob": -rank - ids[place] / 100 - place / 1000, "rank": rank, "decoded_token": "x"}
+
+    best = str(max(ids) + 1)
+    return [None, *({str(ids[place]): entry(place, 2), best: entry(place, 1)} for place in range(1, len(ids)))]
 
 
 def _head(kind: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig
 
+from agentcore_rl_toolkit.backends.trl.teacher import Distillation
 from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.rollout import Group
 from agentcore_rl_toolkit.rollout.signal.credit import TurnCredit
@@ -112,6 +113,7 @@ def stepped(
     runs: int | None = None,
     kind: type[Watched] = Watched,
     credit: TurnCredit | None = None,
+    distillation: Distillation | None = None,
     **config: Any,
 ) -> Watched:
     """A trainer after a step on these groups; `runs` says how often they are run, if not for each step.
@@ -160,7 +162,8 @@ def stepped(
         model.save_pretrained(tmp_path / "model")
         model.config._name_or_path = str(tmp_path / "model")
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    trainer = kind(model, rows, run_groups, args, processing_class=tokenizer(), credit=credit)
+    taught = {"credit": credit, "distillation": distillation}
+    trainer = kind(model, rows, run_groups, args, processing_class=tokenizer(), **taught)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()

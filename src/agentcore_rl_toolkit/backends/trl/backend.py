@@ -23,12 +23,19 @@ class TrlSettings(LoopSettings):
         None, "TRL's loss_type (default: dapo; with async_steps cispo, which truncates the policy's ratio)"
     )
     vllm: str | None = option(None, "sample with vLLM: `colocate`, or the URL of a server that TRL sends weights to")
+    teacher: str | None = option(
+        None, "distill from this model, too: a folder, a hub id, or vllm=URL; it needs the same tokenizer"
+    )
+    teacher_weight: float = option(1.0, "with teacher: how much log teacher − log policy of a token counts")
+    reward_weight: float = option(1.0, "with teacher: how much the advantage from rewards counts; 0 distills only")
     batch_size: int = option(16, "rollouts in one forward and backward pass")
     dtype: str = option("float32", "the type to sample and train in: float32, bfloat16, float16")
     gradient_checkpointing: bool = option(False, "save memory by recomputing activations")
     device: str | None = option(None, "cpu or cuda (default: a GPU if there is one)")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_one, "batch_size")
+    at_least_zero: ClassVar[tuple[str, ...]] = (*LoopSettings.at_least_zero, "reward_weight")
+    more_than_zero: ClassVar[tuple[str, ...]] = (*LoopSettings.more_than_zero, "teacher_weight")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "dtype": _DTYPES,
         "loss": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
@@ -42,6 +49,12 @@ class TrlSettings(LoopSettings):
         super().__post_init__()
         if self.vllm not in (None, "colocate") and not self.vllm.startswith(("http://", "https://")):
             raise ConfigError(f"vllm must be `colocate` or the URL of a server, not {self.vllm!r}")
+        for name, unset in (("teacher_weight", 1.0), ("reward_weight", 1.0)):
+            if self.teacher is None and getattr(self, name) != unset:
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect", hint="name a teacher")
+        if self.teacher is not None and (self.dynamic_sampling or self.skip_epochs):
+            hint = "leave out dynamic_sampling and skip_epochs"
+            raise ConfigError("with a teacher, groups whose rewards are all the same are trained on too", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
-from ...rollout.signal.credit import Floats, TurnCredit, mean_advantage
+from ...rollout.signal.credit import Floats, TurnCredit
 
 SplitRow = tuple[list[int], list[int], list[float], list[int]]
 """A row's prompt and completion, and the completion's logprobs and mask."""
@@ -36,8 +36,6 @@ class TrlBatch:
     """Rows without a slot, with the slot of their rollout."""
     advantages: list[Sequence[Floats]] = field(default_factory=list)
     """With turn credit: for each slot, those of its rollout's rows, one per token after the prompt."""
-    mean_advantages: dict[str, float] = field(default_factory=dict)
-    """With turn credit: the mean over each rollout's trained tokens, by session."""
     trained: int = 0
     """Slots that hold a rollout; the others hold padding."""
     sessions: dict[int, str] = field(default_factory=dict)
@@ -58,6 +56,24 @@ class TrlBatch:
             numbers[slot] += 1
             names.append((self.sessions[slot], numbers[slot]))
         return names
+
+    def rows(self) -> list[SplitRow]:
+        """Every row, the rows in slots first."""
+        slots = zip(self.prompt_ids, self.completion_ids, self.logprobs, self.env_mask, strict=True)
+        return [*slots, *(split_row(row) for _, row in self.more)]
+
+    def spread(self, advantages: Sequence[float]) -> list[Floats]:
+        """One advantage for each row, as those of its tokens."""
+        return [one * np.array(mask, np.float64) for (*_, mask), one in zip(self.rows(), advantages, strict=True)]
+
+    def mean_over_tokens(self, by_row: Sequence[Floats]) -> dict[str, float]:
+        """The mean of the advantages over each rollout's trained tokens, by session: one number to show for it."""
+        slots = [*range(len(self.prompt_ids)), *(slot for slot, _ in self.more)]
+        sums, tokens = np.zeros(len(self.prompt_ids)), np.zeros(len(self.prompt_ids))
+        for slot, values, (*_, mask) in zip(slots, by_row, self.rows(), strict=True):
+            sums[slot] += values.sum()
+            tokens[slot] += sum(mask)
+        return {session: float(sums[slot] / max(1.0, tokens[slot])) for slot, session in self.sessions.items()}
 
     def fields(self) -> dict[str, Any]:
         """The return value of `rollout_func`."""
@@ -87,7 +103,6 @@ def to_batch(
             batch.sessions[len(batch.prompt_ids)] = rollout.session_id or ""
             _fill_slot(batch, split_row(first), rollout.reward, first.weight, credited.get(id(rollout), ()))
             batch.trained += 1
-            batch.mean_advantages[rollout.session_id or ""] = mean_advantage(rollout.rows, batch.advantages[-1])
     while count is not None and len(batch.prompt_ids) < count * n:
         _fill_slot(batch, ([padding], [padding], [0.0], [0]), None, 1.0)
     return batch

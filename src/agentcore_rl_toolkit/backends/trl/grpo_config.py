@@ -77,7 +77,7 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
         raise ConfigError(
             "scale_rewards has no effect on turns: dividing by a spread would bias them", hint="leave it out"
         )
-    check_config(config, settings.turn_credit)
+    check_config(config, by_token(settings.turn_credit, settings.teacher))
     if settings.async_steps and config.num_iterations > 1:
         raise ConfigError(
             f"num_iterations={config.num_iterations} can't be used with async_steps: rollouts would become older than "
@@ -109,8 +109,16 @@ def _vllm_fields(vllm: str) -> dict[str, Any]:
     return fields | {"vllm_mode": "server", "vllm_server_base_url": vllm}
 
 
-def check_config(config: GRPOConfig, credit: TurnCredit | None = None) -> None:
-    """Refuse a configuration that would not train on the rollouts as they are, or would never start."""
+def by_token(credit: TurnCredit | None, teacher: object | None) -> str | None:
+    """What gives each token of a row an advantage of its own, if anything does."""
+    return "credit=turn weighs turns" if credit is not None else "a teacher weighs tokens" if teacher else None
+
+
+def check_config(config: GRPOConfig, by_token: str | None = None) -> None:
+    """Refuse a configuration that would not train on the rollouts as they are, or would never start.
+
+    `by_token` says what gives each token an advantage of its own.
+    """
     if config.use_vllm and config.vllm_importance_sampling_correction:
         raise ConfigError(
             "vllm_importance_sampling_correction=True would correct for the sampler twice",
@@ -129,19 +137,19 @@ def check_config(config: GRPOConfig, credit: TurnCredit | None = None) -> None:
             "instead of rollouts",
             hint="set loss=dapo, which weighs every token alike, or beta=0",
         )
-    if credit is not None:
-        _check_credit(config)
+    if by_token is not None:
+        _check_tokens(config, by_token)
 
 
-def _check_credit(config: GRPOConfig) -> None:
+def _check_tokens(config: GRPOConfig, by_token: str) -> None:
     """Refuse what gives all tokens of a row one advantage."""
     if config.importance_sampling_level != "token" or config.loss_type == "vespo":
         named = f"importance_sampling_level={config.importance_sampling_level} with loss={config.loss_type}"
         raise ConfigError(
-            f"{named} weighs whole rows, and credit=turn weighs turns", hint="leave them out, or set credit=rollout"
+            f"{named} weighs whole rows, and {by_token}", hint="leave them out, or set credit=rollout without a teacher"
         )
     if config.use_liger_kernel:
-        raise ConfigError("Liger's loss takes one advantage per row, and credit=turn has one per turn")
+        raise ConfigError(f"Liger's loss takes one advantage per row, and {by_token}")
 
 
 def load_policy(settings: TrlSettings | SftSettings) -> tuple[Any, Any]:

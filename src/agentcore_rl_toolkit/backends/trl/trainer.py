@@ -22,10 +22,11 @@ from trl.trainer.utils import use_adapter
 from ...errors import ConfigError
 from ...rollout import Group
 from ...rollout.run_folder.ratio_files import LogRatios
-from ...rollout.signal.credit import TurnCredit
+from ...rollout.signal.credit import Floats, TurnCredit
 from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, split_row, to_batch
-from .grpo_config import ROW_MEANS, ROW_SUMS, check_config
+from .grpo_config import ROW_MEANS, ROW_SUMS, by_token, check_config
+from .teacher import Distillation
 
 _RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
 """Logprobs that TRL computes for the rows in slots, and we for the others: of the current policy and the reference."""
@@ -51,9 +52,13 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         args: GRPOConfig,
         *,
         credit: TurnCredit | None = None,
+        distillation: Distillation | None = None,
         **others: Any,
     ) -> None:
         self._rows, self._run_groups, self._credit = rows, run_groups, credit
+        self._distillation = distillation
+        self._gaps: list[Floats] = []
+        """Of every row of the batch, how far the teacher is from the policy at each token."""
         self._batch = TrlBatch()
         self._asked: list[int] = []
         self.sampler_held: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -79,7 +84,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 "a group would be split over processes: the rollouts of a step and process must be a multiple of "
                 f"num_generations={args.num_generations}"
             )
-        check_config(args, credit)
+        check_config(args, by_token(credit, distillation))
         self.at_temperature = args.temperature == 1.0
         """Whether the sampler divides logits by the temperature before it takes logprobs, as TRL does."""
         super().__init__(
@@ -106,6 +111,11 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         rows = [self._rows[index] for index in self._asked[::n]]
         groups = self._run_groups(rows, n, self.state.global_step)
         self._batch = to_batch(groups, n, self._tokenizer.pad_token_id, len(rows), self._credit)
+        if self._distillation is not None:
+            self._gaps = self._distillation.compare(self._batch.rows())
+            sums = gather_object([(self._distillation.kl, self._distillation.tokens)])
+            kl = sum(kl for kl, _ in sums) / max(1, sum(tokens for _, tokens in sums))
+            self.step_metrics = self.step_metrics | {"teacher/kl": kl}
         return self._batch.fields()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -174,29 +184,40 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         slots, more = len(self._batch.weights), self._batch.more
         count, trained = self._agree_on_size(slots + len(more), self._batch.trained)
         advantages = output["advantages"]
-        if self._credit is None:
+        of_slot = [*range(slots), *(slot for slot, _ in more)]
+        by_row = self._by_token(advantages, of_slot)
+        if by_row is None:
             self.add_advantages({session: float(advantages[slot]) for slot, session in self._batch.sessions.items()})
         else:
-            self.add_advantages(self._batch.mean_advantages)
+            self.add_advantages(self._batch.mean_over_tokens(by_row))
         weights = [1.0] * (slots + len(more))
         if self.loss_type in ROW_MEANS:
             weights = [*self._batch.weights, *(row.weight for _, row in more)]
         scale = torch.tensor(weights, device=advantages.device)
         if self.loss_type in ROW_MEANS | ROW_SUMS:
             scale = scale * (count * self.accelerator.num_processes / max(trained, 1))  # divide by rollouts, not rows
-        of_slot = [*range(slots), *(slot for slot, _ in more)]
         if count > slots:
             output = self._extended(output, count)
-        if self._credit is None:
+        if by_row is None:
             output["advantages"] = torch.zeros(count, device=advantages.device)
             output["advantages"][: len(of_slot)] = advantages[of_slot] * scale
         else:
             output["advantages"] = torch.zeros(count, output["completion_ids"].size(1), device=advantages.device)
-            for place, (values, factor) in enumerate(zip(self._batch.row_advantages(), scale, strict=True)):
+            for place, (values, factor) in enumerate(zip(by_row, scale, strict=True)):
                 output["advantages"][place, : len(values)] = torch.as_tensor(values, device=scale.device) * factor
         mask = output["completion_mask"] * output["tool_mask"]
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         return output
+
+    def _by_token(self, advantages: torch.Tensor, of_slot: list[int]) -> list[Floats] | None:
+        """The advantages of every row's tokens, if they differ within a row; `of_slot` are the slots of the rows."""
+        if self._credit is None and self._distillation is None:
+            return None
+        if self._credit is not None:
+            by_reward = self._batch.row_advantages()
+        else:
+            by_reward = self._batch.spread(advantages[of_slot].tolist())
+        return by_reward if self._distillation is None else self._distillation.advantages(by_reward, self._gaps)
 
     def _agree_on_size(self, rows: int, trained: int) -> tuple[int, int]:
         """The number of rows in every process, and of trained rollouts in all processes together."""

@@ -31,6 +31,7 @@ from .backend import TrlSettings
 from .colocated import ColocatedEngine
 from .grpo_config import adapter_config, load_policy, most_ratio, renders_tools, trl_config
 from .sampling_copy import SamplingCopy
+from .teacher import Distillation, open_teacher
 from .trainer import AgentGRPOTrainer
 
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time
@@ -87,13 +88,15 @@ class TrlRun:
             peft_config=adapter_config(settings),
             callbacks=[_LoopCallback(self.loop)],
             credit=settings.turn_credit,
+            distillation=open_distillation(settings, int(model.get_input_embeddings().num_embeddings)),
         )
         self.trainer.add_advantages, self.trainer.judge = self.loop.add_advantages, self.loop.judge
         self.trainer.add_ratios = self.loop.add_ratios
         self.engine = self.open_engine(tokenizer)
         if settings.async_steps:
             self.trainer.most_ratio = most_ratio(self.trainer.args)
-            check_logprobs(self.trainer.at_temperature)
+        if settings.async_steps or settings.teacher is not None:
+            check_logprobs(self.trainer.at_temperature, "async_steps" if settings.async_steps else "teacher")
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
         return self.loop.run(
             self.engine,
@@ -230,13 +233,28 @@ def shares_only_gpu(url: str, devices: Path) -> bool:
     return is_loopback(urlsplit(url).hostname or "") and len([*devices.glob("nvidia[0-9]*")]) == 1
 
 
-def check_logprobs(at_temperature: bool) -> None:
-    """Rollouts of earlier weights can only be corrected for by logprobs of the distribution they were sampled from."""
+def check_logprobs(at_temperature: bool, needed_for: str = "async_steps") -> None:
+    """Rollouts of earlier weights can only be corrected for by logprobs of the distribution they were sampled from, and
+    only those can be compared with a teacher's."""
     if not at_temperature:
         raise ConfigError(
-            "async_steps needs the sampler's logprobs at its temperature, which this vLLM server doesn't return",
-            hint="start it with --logprobs-mode processed_logprobs, or leave async_steps out",
+            f"{needed_for} needs the sampler's logprobs at its temperature, which this vLLM server doesn't return",
+            hint=f"start it with --logprobs-mode processed_logprobs, or leave {needed_for} out",
         )
+
+
+def open_distillation(settings: TrlSettings, vocabulary: int) -> Distillation | None:
+    """The run's teacher, if it has one."""
+    if settings.teacher is None:
+        return None
+    teacher = open_teacher(
+        settings.teacher,
+        temperature=settings.temperature,
+        batch_size=settings.batch_size,
+        device=settings.device,
+        vocabulary=vocabulary,
+    )
+    return Distillation(teacher, settings.teacher_weight, settings.reward_weight)
 
 
 def is_written(checkpoint: Path) -> bool:
