@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -76,10 +77,17 @@ def lines(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_the_policy_learns_and_every_file_is_there(parts: Path, tmp_path: Path, fake: FakeTinker) -> None:
-    output = tmp_path / "run"
+def test_the_policy_learns_and_every_file_is_there(
+    parts: Path, tmp_path: Path, fake: FakeTinker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, sent = tmp_path / "run", list[tuple[int, dict[str, float]]]()
+    trackio = ModuleType("trackio")
+    trackio.__dict__.update(init=lambda **_: None, log=lambda figures, step: sent.append((step, figures)))
+    trackio.__dict__.update(finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
     held_out = str(parts / "held_out.jsonl")
-    given = settings(parts, output, fake, steps=4, learning_rate=0.5, eval_data=held_out, eval_every=2, eval_samples=8)
+    more = {"eval_data": held_out, "eval_every": 2, "eval_samples": 8, "report_to": "trackio"}
+    given = settings(parts, output, fake, steps=4, learning_rate=0.5, **more)
     summary = train(given)
     right, wrong, broken = fake.trained.numbers  # all were 0
     assert right - wrong > 2
@@ -99,6 +107,7 @@ def test_the_policy_learns_and_every_file_is_there(parts: Path, tmp_path: Path, 
         assert len(rollouts) == 8
         assert {v for r in rollouts for row in r.rows for v, _, _ in row.versions} == {str(step)}
     assert [line["step"] for line in lines(output)] == [1, 2, 3, 4]
+    assert [(step, figures["reward"]) for step, figures in sent] == [(n["step"], n["reward"]) for n in lines(output)]
     learned = next(line for line in lines(output) if line["rows/trained"])
     assert learned["rows/run"] == learned["rollouts/trained"]
     assert learned["sampler/ratio_max"] == pytest.approx(1.0, abs=1e-6)  # the sampler has the trainer's weights

@@ -26,10 +26,10 @@ from ..engine.checkpoints import resolve_model
 from ..errors import ConfigError
 from ..rows import read_rows
 from .settings import LoopSettings, RolloutSettings, TrainSettings
+from .trackers import OPENERS
 
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
-_REPORT_TARGETS = ("wandb", "tensorboard", "trackio")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
@@ -199,7 +199,7 @@ def _check_loop(settings: LoopSettings) -> None:
         raise ConfigError(f"lora_rank={settings.lora_rank} needs peft, which is not installed", hint="pip install peft")
     for target in settings.report_to.split(",") if settings.report_to != "none" else ():
         if importlib.util.find_spec(target.strip() or "-") is None:
-            hint = f"pip install {target}" if target in _REPORT_TARGETS else f"choose {', '.join(_REPORT_TARGETS)}"
+            hint = f"pip install {target}" if target in OPENERS else f"choose {', '.join(OPENERS)}"
             raise ConfigError(f"report_to={target} needs a package that is not installed", hint=hint)
 
 

@@ -382,7 +382,7 @@ class LoopSettings(SavingSettings):
     )
     lora_rank: int = option(0, "train a LoRA adapter of this rank; 0 trains all weights")
     chat_template: str | None = option(None, "a Jinja file that replaces the model's chat template")
-    report_to: str = option("none", "wandb, tensorboard or trackio, if installed; separate several with commas")
+    report_to: str = option("none", "wandb, mlflow, tensorboard or trackio, if installed; separate several with commas")
 
     trains_here: ClassVar[bool] = True
     """Whether the weights are on this machine, rather than on a service."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from ...engine import Engine
 from ...gateway.render.tokenizer import load_tokenizer
+from ..trackers import open_trackers
 from .checkpoint_folder import CheckpointFolder
 from .report import Report
 from .service_examples import Example, log_ratios_by_row, to_examples
@@ -89,7 +90,10 @@ class ServiceRun:
         tokenizer = load_tokenizer(settings.tokenizer or settings.model, settings.chat_template)
         start = self.folder.prepare()
         self.step = start or 0
-        with self._open(None if start is None else self._read(start)) as self.weights:
+        with (
+            open_trackers(settings.report_to, settings.folder, self.loop.describe()) as self._track,
+            self._open(None if start is None else self._read(start)) as self.weights,
+        ):
             self.engine = self.weights.engine(str(self.step))
             summary = self.loop.run(
                 self.engine, tokenizer, start, train=self._train, save=self._save, model=settings.model
@@ -124,7 +128,9 @@ class ServiceRun:
         now = time.monotonic()
         figures |= {"seconds/update": now - rolled, "step_time": now - began}
         metrics = self.loop.metrics | figures
-        self.loop.end_step(self.step, metrics | self.loop.judge(self.step, metrics))
+        metrics |= self.loop.judge(self.step, metrics)
+        self._track(self.step, metrics)
+        self.loop.end_step(self.step, metrics)
         self.loop.updated(self.step)
 
     # --- checkpoints: a small file with the names of what the service keeps ------------------------------------------

@@ -36,8 +36,6 @@ class ServiceSettings(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.report_to != "none":
-            raise ConfigError("only TRL takes report_to", hint="read metrics.jsonl, which has one line per step")
         for name, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 hint = f"options are {', '.join(self.adam_options)}, and numbers for the loss"

@@ -114,7 +114,7 @@ class TrainingLoop:
             self.gateway, self.runner = gateway, runner
             self.report.say(gateway.abilities.line)
             if self._process == 0:
-                self.writer.describe(**self._describe())
+                self.writer.describe(**self.describe())
             self.training_rows.resume(start)
             if start is None:
                 self.guards.resume(self.settings.folder, None)
@@ -222,6 +222,14 @@ class TrainingLoop:
                     pass
         self._add_evaluation(step, rollouts)
 
+    def describe(self) -> dict[str, Any]:
+        """What the run is: enough to know it by, and nothing secret."""
+        settings = self.settings
+        names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
+        more = ("temperature", "timeout", "lora_rank", "async_steps", "mix", "skip_epochs")
+        known = {name: getattr(settings, name) for name in (*names, *more)}
+        return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
+
     # --- the frame ---------------------------------------------------------------------------------------------------
 
     def _resume(self, step: int) -> None:
@@ -286,14 +294,6 @@ class TrainingLoop:
         if step and not first["trained"] and not interrupted:
             raise self._nothing_trained(f"nothing could be trained on in {step} steps")
         return first
-
-    def _describe(self) -> dict[str, Any]:
-        """What `run.json` says: enough to know the run by, and nothing secret."""
-        settings = self.settings
-        names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
-        more = ("temperature", "timeout", "lora_rank", "async_steps", "mix", "skip_epochs")
-        known = {name: getattr(settings, name) for name in (*names, *more)}
-        return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
 
     # --- a step's rollouts -------------------------------------------------------------------------------------------
 

@@ -69,7 +69,6 @@ def test_the_command_line_shows_a_plan(known: dict[str, Any], capsys: pytest.Cap
         ({"ttl_days": 0.001}, "ttl_days must be at least an hour"),
         ({"options": {"beta1": "high"}}, "the option beta1 must be a number"),
         ({"options": {"beta1": True}}, "the option beta1 must be a number"),
-        ({"report_to": "wandb"}, "report_to"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(known: dict[str, Any], wrong: dict[str, Any], said: str) -> None:
