@@ -178,13 +178,42 @@ def test_a_run_that_is_killed_at_any_moment_trains_on_every_row_as_often(
     check_every_row_once(given)
 
 
+def test_a_run_that_is_killed_while_weights_are_swapped_trains_on_every_row_as_often(
+    parts: Path, tmp_path: Path
+) -> None:
+    """The engine's copy then has some of the new weights and some of the old ones; sessions are running."""
+    given = settings(parts, tmp_path / "run", steps=6, resume=True)
+    (tmp_path / "run").mkdir()
+    for copied in (20, 45):  # tensors, of which the model has 14: within the second and the fourth swap
+        process = start(given, tmp_path / "log", KILL_AT_COPY.format(copied=copied))
+        assert process.wait(200) == -signal.SIGKILL, (tmp_path / "log").read_text()[-3000:]
+    assert 0 < steps_done(tmp_path / "run") < given.steps
+    process = start(given, tmp_path / "log")
+    assert process.wait(100) == 0, (tmp_path / "log").read_text()[-3000:]
+    check_every_row_once(given)
+
+
 def steps_done(output: Path) -> int:
     path = output / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def start(given: TrlSettings, log: Path) -> subprocess.Popen[bytes]:
-    code = "import sys, json; from agentcore_rl_toolkit.backends.trl import TrlSettings, train\n"
+KILL_AT_COPY = """
+import os
+import agentcore_rl_toolkit.backends.trl.training  # a watched import takes long
+copied = 0
+def watch(frame, event, called):
+    global copied
+    if event == "c_call" and called.__name__ == "copy_" and frame.f_code.co_filename.endswith("sampling_copy.py"):
+        copied += 1
+        if copied == {copied}:
+            os.kill(os.getpid(), 9)
+sys.setprofile(watch)
+"""
+
+
+def start(given: TrlSettings, log: Path, before: str = "") -> subprocess.Popen[bytes]:
+    code = "import sys, json; from agentcore_rl_toolkit.backends.trl import TrlSettings, train\n" + before
     code += "train(TrlSettings.from_mapping(json.loads(sys.argv[1])))"
     known = {name: value for name, value in vars(given).items() if value not in (None, (), {})}
     with log.open("ab") as file:

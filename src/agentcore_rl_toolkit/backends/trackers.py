@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -100,7 +101,8 @@ def open_trackers(report_to: str, folder: Path, about: Mapping[str, Any]) -> Ite
 
     def attempt(name: str, work: Callable[[], Any]) -> Any:
         try:
-            return work()
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for the run's summary
+                return work()
         except Exception as error:
             logger.warning("no figures go to %s any more: %s: %s", name, type(error).__name__, error)
             opened.pop(name, None)

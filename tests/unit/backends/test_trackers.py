@@ -65,12 +65,17 @@ def test_none_sends_nothing(calls: list[tuple[Any, ...]], tmp_path: Path) -> Non
 
 
 def test_one_that_fails_is_left_out_and_the_others_go_on(
-    calls: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    calls: list[tuple[Any, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no network")
 
     monkeypatch.setattr(sys.modules["wandb"], "log", fail, raising=False)
+    monkeypatch.setattr(sys.modules["trackio"], "init", lambda **_: print("hello"), raising=False)
     with open_trackers("wandb,trackio,nowhere", tmp_path, ABOUT) as track:
         track(1, FIGURES)
         track(2, FIGURES)
@@ -79,6 +84,7 @@ def test_one_that_fails_is_left_out_and_the_others_go_on(
         "no figures go to nowhere any more: KeyError: 'nowhere'",
         "no figures go to wandb any more: RuntimeError: no network",
     ]
+    assert capsys.readouterr().out == ""
 
 
 def test_tensorboards_own_reader_finds_the_figures(tmp_path: Path) -> None:
