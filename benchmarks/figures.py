@@ -28,7 +28,7 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    trained = [training(), gpu(), turn_credit(), asynchronous()]
+    trained = [training(), gpu(), turn_credit(), asynchronous(), studio(), guards()]
     sections = [gateway(), fidelity(), templates(), *trained, runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
@@ -280,7 +280,22 @@ def asynchronous() -> list[str]:
         _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p"], trained),
         "Four steps, in each of which one rollout never ends: how many timeouts they cost.",
         _table(["", "timeouts"], late),
+        *_demo(found),
         *_kills(found),
+    ]
+
+
+def _demo(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (name, f"{of['before']:.2f} → {of['after']:.2f}", "{:.2f} to {:.2f}".format(*of["after_interval"]))
+        for name, of in found.get("demo", {}).items()
+    ]
+    if not rows:
+        return []
+    some = next(iter(found["demo"].values()))
+    return [
+        f"The math agent with such a calculator, each run with {some['rollouts']} training rollouts.",
+        _table(["", "held-out reward", "95 % interval of the latter"], rows),
     ]
 
 
@@ -291,6 +306,39 @@ def _kills(found: dict[str, Any]) -> list[str]:
     return [
         f"{of['kills']} kills (−9) at random moments in {of['runs']} runs of the math agent at K = 2, each resumed: "
         f"{of['wrong']}\nsteps whose rows were lost or doubled."
+    ]
+
+
+def studio() -> list[str]:
+    found = _read("studio")
+    seconds, writing = found["seconds"], found["writing"]
+    sampled = max(case.get("tokens_per_s", 0) for case in _read("gpu")["cases"].values())
+    share = writing["ms"] / 1000 / (writing["tokens"] / sampled)
+    rows = [
+        ("CPU seconds of the server until the run's first view", f"{seconds['open_cpu']:.2f}"),
+        ("seconds until then, this time", f"{seconds['open']:.2f}"),
+        ("any one rollout, seconds: median, longest of 200", f"{seconds['rollout_median']:.3f}, {seconds['rollout_longest']:.2f}"),
+        (f"CPU milliseconds to write a rollout of {writing['tokens']:,} tokens", f"{writing['ms']:.1f}"),
+        (f"share of the time in which an engine samples them at {sampled:,} tokens/s", f"{share:.2%}"),
+    ]  # fmt: skip
+    return [
+        "## Seeing a run",
+        f"`python benchmarks/studio.py`: `agentcore-rl ui` on a run of {found['rollouts']:,} rollouts, over HTTP.",
+        _table(["", ""], rows),
+    ]
+
+
+def guards() -> list[str]:
+    found = _read("guards")
+    late = {name: of["named"].get(of["wanted"]) for name, of in found["flaws"].items()}
+    rows = [(name, found["flaws"][name]["wanted"], str(step or "not named")) for name, step in late.items()]
+    healthy = found["healthy"].values()
+    quiet = sum(not of["named"] for of in healthy)
+    return [
+        "## Guards",
+        f"`python benchmarks/guards.py`: of {len(healthy)} healthy runs with different seeds, guards found nothing wrong "
+        f"with {quiet}.\nThese flaws were put into runs of three steps.",
+        _table(["flaw", "guard", "named at step"], rows),
     ]
 
 

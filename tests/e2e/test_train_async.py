@@ -199,16 +199,15 @@ def steps_done(output: Path) -> int:
 
 
 KILL_AT_COPY = """
-import os
-import agentcore_rl_toolkit.backends.trl.training  # a watched import takes long
-copied = 0
-def watch(frame, event, called):
+import os, torch
+copied, copy = 0, torch.Tensor.copy_
+def counting_copy(self, *args, **named):
     global copied
-    if event == "c_call" and called.__name__ == "copy_" and frame.f_code.co_filename.endswith("sampling_copy.py"):
-        copied += 1
-        if copied == {copied}:
-            os.kill(os.getpid(), 9)
-sys.setprofile(watch)
+    copied += sys._getframe(1).f_code.co_filename.endswith("sampling_copy.py")
+    if copied == {copied}:
+        os.kill(os.getpid(), 9)
+    return copy(self, *args, **named)
+torch.Tensor.copy_ = counting_copy
 """
 
 

@@ -19,6 +19,8 @@ from .run_index import FIELDS, MARK, RECORD_BYTES, TEXTS, rollout_values
 
 RECORD = np.dtype([(name, kind) for name, _, kind in FIELDS])
 Table = npt.NDArray[Any]
+_FIRST_BYTES = 4 * RECORD_BYTES
+"""So much of an index tells one run from another: rollouts end at different times."""
 
 
 class IndexFile:
@@ -26,12 +28,20 @@ class IndexFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._first = b""
         self.records: Table = np.zeros(0, RECORD)
         self.texts: list[str | None] = [None]
         self._records_read = self._texts_read = 0
 
     def read(self) -> bool:
         """Read what has been appended; True if there was anything. Records come first: their texts are older."""
+        first = _read_from(self.path, 0, _FIRST_BYTES)
+        if not first.startswith(self._first):  # a new run is in the place of the one that was read
+            self._forget()
+        self._first = first
         data = _read_from(self.path, self._records_read)
         data = data[: len(data) - len(data) % RECORD_BYTES]
         lines = _read_from(self.path.with_suffix(".texts"), self._texts_read)
@@ -78,11 +88,11 @@ def _describe_file(name: str) -> tuple[str, int]:
     return ("at_step", step) if step else ("before", 0)
 
 
-def _read_from(path: Path, start: int) -> bytes:
+def _read_from(path: Path, start: int, size: int = -1) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return file.read()
+            return file.read(size)
     except OSError:
         return b""
 

@@ -87,6 +87,19 @@ def test_an_entry_says_what_became_of_a_rollout(tmp_path: Path) -> None:
     assert json.loads(json.dumps(entry.to_dict()))["tools"] == ["invented", "search"]
 
 
+def test_a_new_run_in_the_place_of_one_that_is_open(tmp_path: Path) -> None:
+    write_step(tmp_path / "run", 0, rollout("a"), rollout("b"), rollout("c"))
+    run = open_run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    run.refresh()
+    assert len(run.table) == 0
+    for again in range(2):  # the second time, nobody looks in between
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        write_step(tmp_path / "run", 0, *(rollout(f"new-{again}-{n}") for n in range(4 + again)))
+        run.refresh()
+        assert sessions(run) == [f"new-{again}-{n}" for n in range(4 + again)]
+
+
 def test_a_rows_ratios_come_back_in_its_run_and_in_a_copy(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run") as run, run.part("train", 3) as part:
         for session in ("a", "b"):
