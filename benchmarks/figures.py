@@ -314,10 +314,11 @@ def studio() -> list[str]:
     seconds, writing = found["seconds"], found["writing"]
     sampled = max(case.get("tokens_per_s", 0) for case in _read("gpu")["cases"].values())
     share = writing["ms"] / 1000 / (writing["tokens"] / sampled)
+    one = f"{seconds['rollout_median']:.3f}, {seconds['rollout_longest']:.2f}"
     rows = [
         ("CPU seconds of the server until the run's first view", f"{seconds['open_cpu']:.2f}"),
         ("seconds until then, this time", f"{seconds['open']:.2f}"),
-        ("any one rollout, seconds: median, longest of 200", f"{seconds['rollout_median']:.3f}, {seconds['rollout_longest']:.2f}"),
+        ("any one rollout, seconds: median, longest of 200", one),
         (f"CPU milliseconds to write a rollout of {writing['tokens']:,} tokens", f"{writing['ms']:.1f}"),
         (f"share of the time in which an engine samples them at {sampled:,} tokens/s", f"{share:.2%}"),
     ]  # fmt: skip
@@ -336,8 +337,8 @@ def guards() -> list[str]:
     quiet = sum(not of["named"] for of in healthy)
     return [
         "## Guards",
-        f"`python benchmarks/guards.py`: of {len(healthy)} healthy runs with different seeds, guards found nothing wrong "
-        f"with {quiet}.\nThese flaws were put into runs of three steps.",
+        f"`python benchmarks/guards.py`: of {len(healthy)} healthy runs with different seeds, guards found\n"
+        f"nothing wrong with {quiet}. These flaws were put into runs of three steps.",
         _table(["flaw", "guard", "named at step"], rows),
     ]
 

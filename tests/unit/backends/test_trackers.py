@@ -75,7 +75,7 @@ def test_one_that_fails_is_left_out_and_the_others_go_on(
         raise RuntimeError("no network")
 
     monkeypatch.setattr(sys.modules["wandb"], "log", fail, raising=False)
-    monkeypatch.setattr(sys.modules["trackio"], "init", lambda **_: print("hello"), raising=False)
+    monkeypatch.setattr(sys.modules["trackio"], "init", lambda **_: sys.stdout.write("hello"), raising=False)
     with open_trackers("wandb,trackio,nowhere", tmp_path, ABOUT) as track:
         track(1, FIGURES)
         track(2, FIGURES)
