@@ -34,6 +34,7 @@ def views(run: str, folder: Path) -> dict[str, tuple[str, int, str]]:
         "studio-runs": ("#/", 1280, "dark"),
         "studio-run": (here, 1280, "dark"),
         "studio-step": (f"{here}/step/train/{step['step']}", 1280, "light"),
+        "studio-timeline": (f"{here}/step/train/{step['step']}?view=time", 1280, "dark"),
         "studio-rollout": (f"{here}/rollout/{rollout}", 1280, "dark"),
         "studio-tokens": (f"{here}/rollout/{rollout}?tab=tokens", 1280, "light"),
         "studio-compare": (f"{here}/compare/{row[0]['example']}/{row[-1]['example']}", 1280, "dark"),
