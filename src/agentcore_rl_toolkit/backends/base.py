@@ -22,11 +22,11 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from ..agent.safe_values.redaction import HIDDEN
+from ..common.trackers import OPENERS
 from ..engine.checkpoints import resolve_model
 from ..errors import ConfigError
 from ..rows import read_rows
 from .settings import LoopSettings, RolloutSettings, TrainSettings
-from .trackers import OPENERS
 
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")

@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...common.trackers import open_trackers
 from ...engine import Engine
 from ...gateway.render.tokenizer import load_tokenizer
-from ..trackers import open_trackers
 from .checkpoint_folder import CheckpointFolder
 from .report import Report
 from .service_examples import Example, log_ratios_by_row, to_examples

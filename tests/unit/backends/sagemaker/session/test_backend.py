@@ -64,7 +64,6 @@ def test_the_command_line_shows_a_plan(known: dict[str, Any], capsys: pytest.Cap
         ({"options": {"beta1": "high"}}, "the option beta1 must be a number"),
         ({"options": {"clip_high_threshold": 0.5}}, "clip_high_threshold must be from 1 to 10"),
         ({"options": {"kl": 0.5}}, "a training session has no option kl"),
-        ({"report_to": "wandb"}, "report_to"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(known: dict[str, Any], wrong: dict[str, Any], said: str) -> None:

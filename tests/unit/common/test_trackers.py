@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.trackers import open_trackers
+from agentcore_rl_toolkit.common.trackers import open_trackers
 
 FIGURES = {"reward": 0.5, "guard/constant_reward": 1, "dropped/no variance?": 2, "why": "text", "none": None}
 NUMBERS = {"reward": 0.5, "guard/constant_reward": 1.0, "dropped/no variance?": 2.0}
