@@ -1,4 +1,4 @@
-"""Everything at scale, part by part; each part is a module of its own and may be run alone."""
+"""Everything at scale, one part after the other. Each is a module that may be run alone, with options of its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("scale_client",)
+PARTS = ("scale_client", "scale_gateway", "scale_local")
 
 
 def main() -> None:
     for part in PARTS:
-        subprocess.run([sys.executable, str(Path(__file__).with_name(f"{part}.py")), *sys.argv[1:]], check=True)
+        subprocess.run([sys.executable, str(Path(__file__).with_name(f"{part}.py"))], check=True)
 
 
 if __name__ == "__main__":
