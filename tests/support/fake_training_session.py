@@ -284,7 +284,7 @@ class FakeTrainingSession(FakeServer):
         return session.weights.moved(session.gradient, self.policy.scale * adam["learningRate"])
 
     def _zero(self) -> Any:
-        return [0.0] * len(self.policy.replies) if isinstance(self.policy, ReplyPolicy) else None
+        return None if self.policy is None else self.policy.zero()
 
     def _sample(self, weights: Any, prompt: list[int], params: dict[str, Any]) -> Any:
         known = {"temperature": params.get("temperature", 1.0), "seed": params.get("seed"), "stop": []}

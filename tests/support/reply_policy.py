@@ -53,6 +53,10 @@ class ReplyPolicy:
     def new(self) -> Weights:
         return Weights((0.0,) * len(self.replies))
 
+    def zero(self) -> list[float]:
+        """A gradient of nothing."""
+        return [0.0] * len(self.replies)
+
     def sample(self, weights: Weights, prompt: list[int], params: Mapping[str, Any]) -> list[Sampled]:
         chances = _softmax(weights.numbers)
         with self._lock:
