@@ -56,7 +56,12 @@ def export_model(run: str, output: Path, *, step: int | None = None, dtype: str 
         raise ConfigError(f"{output} exists already", hint="remove it, or choose another --output")
     transformers_logging.disable_progress_bar()
     folder, base = resolve_model(_checkpoint(run, step)), _settings_of(run).get("model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the tokenizer of {folder} can't be loaded: {error}", hint="name a run's output folder, or a model's"
+        ) from error
     if tokenizer.chat_template is None:
         raise ConfigError(f"{folder} has no chat template", hint="train with --chat-template FILE")
     name = dtype or _dtype_of(str(base) if base else folder)
