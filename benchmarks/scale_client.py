@@ -311,8 +311,8 @@ def delays(address: str, seen: dict[str, Any]) -> dict[str, Any]:
 
 def sqs_requests(used: dict[str, Any]) -> int:
     """The client's, and one message of each session."""
-    sent = used["sessions"] if any(name.startswith("sqs:") for name in used["store_requests"]) else 0
-    return sent + sum(count for name, count in used["store_requests"].items() if name.startswith("sqs:"))
+    sent = int(used["sessions"]) if any(name.startswith("sqs:") for name in used["store_requests"]) else 0
+    return sent + sum(int(count) for name, count in used["store_requests"].items() if name.startswith("sqs:"))
 
 
 # --- a client, in a process of its own -------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_a_straggler_that_never_ends_costs_its_timeout_once(parts: Path, tmp_pat
     assert late
     assert {r.payload["do"] for r in late} == {"hang"}
     waited = [line["seconds/rollouts"] for line in lines(tmp_path / "run")]
-    assert sum(waited) < 2 * 6 + len(waited)  # they time out together
+    assert sum(waited) < given.steps * 6  # not once a step; benchmarks/async_training.py measures how often
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -14,7 +14,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -33,6 +33,9 @@ from ..render.capabilities import Abilities
 from .call_batches import BatchedCall, CallBatches, Patience, unreachable
 from .engine_link import keep_connected
 from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _LARGEST_ANSWER = 64 << 20
 """Bytes of an answer that has no frames."""
@@ -137,7 +140,7 @@ class GatewayClient:
         pairs = (line.removeprefix(METRIC).rpartition(" ") for line in lines)
         return {name: int(value) for name, _, value in pairs}
 
-    def __enter__(self) -> GatewayClient:
+    def __enter__(self) -> Self:
         try:
             self._loop.run(self._connect())
         except BaseException:
@@ -151,7 +154,7 @@ class GatewayClient:
         finally:
             self._loop.close()
 
-    async def __aenter__(self) -> GatewayClient:
+    async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(self, *_: object) -> None:
