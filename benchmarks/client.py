@@ -2,7 +2,7 @@
 
 Delivery: from result stored (the file's time) to result in hand. Cost: store requests and client CPU per rollout.
 Memory: with 10,000 rollouts in flight. Quota: use of 25 requests a second over 1,000 submissions. The peer is installed
-from PyPI into a virtual environment of its own; every client runs in a process of its own.
+from PyPI into a virtual environment of its own; every client runs in a separate process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One client's share of `client.py`: runs in a process of its own, with this package or with the peer's.
+"""One client's share of `client.py`: runs in a separate process, with this package or with the peer's.
 
 Reads a job (JSON) from stdin, runs it, writes what it saw (JSON) to stdout. Uses only what both clients have.
 """

@@ -1,7 +1,7 @@
 """What a trainer gets of what was sampled, for ours and two peers, under what clients do to a conversation's history.
 
 A scripted agent takes six turns with tools; its client echoes each answer a little differently (spaces in arguments,
-dropped reasoning, …), retries, compacts its history, or runs a sub-agent. Every sampled token has a logprob of its own,
+dropped reasoning, …), retries, compacts its history, or runs a sub-agent. Every sampled token has its own logprob,
 so `exact` can count the tokens of the agent's turns that are trained with that logprob, in the very context they were
 sampled in. Beside it: rows, tokens in them (what training costs), tokens trained ÷ tokens of the agent's turns.
 """

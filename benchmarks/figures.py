@@ -242,7 +242,7 @@ def training() -> list[str]:
         ("minutes for them, both evaluations included", f"{long['seconds'] / 60:.1f}"),
         ("trained ÷ sampled tokens", f"{long['fidelity']:.1f}"),
         ("a step ÷ one of TRL alone, with its own generation", f"{found['step_time_ratio']:.2f}"),
-        ("the same, each in a process of its own", f"{found['each_in_a_process_of_its_own']['step_time_ratio']:.2f}"),
+        ("the same, each in a separate process", f"{found['each_in_a_process_of_its_own']['step_time_ratio']:.2f}"),
     ]
     return [
         "## Training",

@@ -1,6 +1,6 @@
 """What the gateway's benchmarks run against: the peers in their own environments, nginx, the engine, a tokenizer.
 
-Everything is made once under `benchmarks/.peers/` and found again. Each gateway is a process on a core of its own; this
+Everything is made once under `benchmarks/.peers/` and found again. Each gateway is a process on its own core; this
 file knows how each is started, how a session is addressed, and how its turns are read back. It measures nothing.
 """
 

@@ -3,7 +3,7 @@
     make bench-gpu                                   makes the environment, and runs every case
     python benchmarks/gpu.py --only verl steps       some of them; the others keep their figures
 
-verl 0.9.1 breaks where it can import TRL 1.x, so TRL is in a folder of its own, which only its cases see (`--trl`).
+verl 0.9.1 breaks where it can import TRL 1.x, so TRL is in its own folder, which only its cases see (`--trl`).
 Every case is a process with a time limit. One that fails is recorded with the end of its output, and fails the run.
 """
 
@@ -151,7 +151,7 @@ def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, A
 
 @contextlib.contextmanager
 def vllm_server(bench: Bench, model: Path, *options: str) -> Iterator[tuple[str, Path]]:
-    """A vLLM server in a process of its own: its URL and its log."""
+    """A vLLM server in a separate process: its URL and its log."""
     sys.path.insert(0, str(ROOT / "tests"))
     from support.process import free_port, server
 

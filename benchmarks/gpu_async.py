@@ -3,7 +3,7 @@
     python benchmarks/gpu_async.py
     python benchmarks/gpu_async.py --model tiny --engine engine --steps 6 --sleep 1.0
 
-For each engine (the one in this process, and `--vllm colocate`) and each K of `--ahead`, a run of its own process. The
+For each engine (the one in this process, and `--vllm colocate`) and each K of `--ahead`, its own run process. The
 agent is the math agent, which waits before its first model call, as for a slow tool: `--sleep` seconds on average,
 log-normal. The first step of a run is left out. `--model qwen3-0.6b` has that shape, and made weights. Results go to
 benchmarks/results/gpu_async.json.

@@ -1,4 +1,4 @@
-"""One case of `gpu.py` with TRL or an engine, in a process of its own; prints its figures as a line of JSON.
+"""One case of `gpu.py` with TRL or an engine, in a separate process; prints its figures as a line of JSON.
 
     python benchmarks/gpu_trl.py steps-colocate FOLDER
 

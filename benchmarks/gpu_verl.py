@@ -1,6 +1,6 @@
 """The cases of `gpu.py` with verl: each is a run of the math agent with the built-in policy, through stock verl.
 
-The agent is asked a second time in a conversation of its own, so that every rollout folds into two rows.
+The agent is asked a second time in its own conversation, so that every rollout folds into two rows.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def write(name: str, figures: dict[str, Any]) -> None:
-    """Write `benchmarks/results/<name>.json`, with the machine it was measured on, and the page anew."""
+    """Write `benchmarks/results/<name>.json`, with the machine it was measured on, and the page again."""
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     write_to(path, figures)

@@ -1,4 +1,4 @@
-"""Agents that call a gateway, turn after turn, for `scale_gateway.py`: a process of its own.
+"""Agents that call a gateway, turn after turn, for `scale_gateway.py`: a separate process.
 
 It reads the base URLs of their sessions and then the seconds to run from stdin, a line each, and writes the number of
 calls and the seconds they took.

@@ -1,7 +1,7 @@
 """The client at scale: ten thousand rollouts in flight, results in hand, quotas, faults, and several clients.
 
 In miniature: the runtime is one scripted process (`scale_runtime.py`), whose sessions wait or call a gateway with a
-scripted engine, so that the client is what is measured. Each client runs in a process of its own. A part is named on
+scripted engine, so that the client is what is measured. Each client runs in a separate process. A part is named on
 the command line: `python benchmarks/scale_client.py latency quota`.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def in_flight(args: argparse.Namespace) -> dict[str, Any]:
-    """So many rollouts at once, each with two turns through a gateway in a process of its own."""
+    """So many rollouts at once, each with two turns through a gateway in a separate process."""
     seconds = max(60.0, args.sessions / 100)
     with (
         gateway_process() as (url, key),
@@ -315,7 +315,7 @@ def sqs_requests(used: dict[str, Any]) -> int:
     return sent + sum(int(count) for name, count in used["store_requests"].items() if name.startswith("sqs:"))
 
 
-# --- a client, in a process of its own -------------------------------------------------------------------------------
+# --- a client, in a separate process -------------------------------------------------------------------------------
 
 
 def client(address: str, job: dict[str, Any], **where: Any) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def run_measure(kind: str, source: Path, args: argparse.Namespace) -> dict[str, 
     return found
 
 
-# --- in a process of its own -----------------------------------------------------------------------------------------
+# --- in a separate process -----------------------------------------------------------------------------------------
 
 
 def echo(sessions: int, at_once: int) -> dict[str, Any]:

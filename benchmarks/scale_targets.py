@@ -13,7 +13,7 @@ def client_section(found: dict[str, Any], table: Table) -> list[str]:
     rows = [row for part, show in _PARTS.items() if part in found for row in show(found[part])]
     return [
         "### The client at scale",
-        "`python benchmarks/scale_client.py`: each client in a process of its own, against a scripted runtime on\n"
+        "`python benchmarks/scale_client.py`: each client in a separate process, against a scripted runtime on\n"
         "AWS's wire, with S3 and SQS in its memory. In miniature: sessions wait, or call a gateway with a scripted\n"
         "engine twice, and everything shares the machine's two cores. A floor is boto3 without a client, or a poll of\n"
         "files whose names are known.",

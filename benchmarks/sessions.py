@@ -178,7 +178,7 @@ def compaction(agent: Agent) -> int:
 
 
 def sub_agent(agent: Agent) -> int:
-    """Between two turns a sub-agent with a prompt of its own works in the same session."""
+    """Between two turns a sub-agent with its own prompt works in the same session."""
     messages = [SYSTEM, {"role": "user", "content": "When does the café open? [1]"}]
     for marker in "23":
         agent.turn(messages)

@@ -35,7 +35,7 @@ NEEDS = {
 # Models here are so small that a second thread of PyTorch mostly waits, and it waits busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Each client of httpx, OpenAI's and Anthropic's included, would read all certificates anew, and no test needs them.
+# Each client of httpx, OpenAI's and Anthropic's included, would read all certificates again, and no test needs them.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 with contextlib.suppress(ImportError):  # environments made for one real trainer or engine have none
@@ -123,7 +123,7 @@ def aws_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServers
 
 
 def _share_models() -> None:
-    """Every session of boto3 would read its services' descriptions anew: the largest part of a test's time."""
+    """Every session of boto3 would read its services' descriptions again: the largest part of a test's time."""
     import botocore.session
 
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)

@@ -59,7 +59,7 @@ def engine(policy: str, tokenizer: Tokenizer) -> Engine:
 
 
 def rollouts(framework: str, gateway: Gateway, *, n: int = 2, **options: Any) -> list[Rollout]:
-    """`n` rollouts of every row, each in a session of its own."""
+    """`n` rollouts of every row, each in its own session."""
     agent = Path(__file__).parent / f"{framework}_agent.py"
     with tempfile.TemporaryDirectory() as results, RolloutClient(agent, results, framework) as client:
         running = run_rollouts(ROWS, n, client=client, gateway=gateway, timeout=120, keep_dropped=True, **options)

@@ -23,7 +23,7 @@ from support.process import clean_env
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "agentcore_rl_toolkit"
 ELSEWHERE = {f"agentcore_rl_toolkit.backends.verl.{name}" for name in ("compose", "manager")}
-"""Modules that need what only an environment of its own has (`make test-verl`)."""
+"""Modules that need what only its own environment has (`make test-verl`)."""
 MODULES = sorted(
     m.name
     for m in pkgutil.walk_packages(agentcore_rl_toolkit.__path__, "agentcore_rl_toolkit.")

@@ -493,7 +493,7 @@ def test_resuming_what_is_not_paused_changes_nothing(subject: Subject, loop: Loo
 
 
 def test_what_is_sampled_when_a_pause_comes_is_sampled_to_its_end(subject: Subject, loop: LoopThread) -> None:
-    """Two pauses at the same moment, and two resumes: it goes on, once."""
+    """Two pauses at the same moment, and two resumes: it continues, once."""
     subject.slow()
 
     async def pause() -> Sampled:

@@ -45,7 +45,7 @@ def manifest(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The toolkit as installed from a folder of its own, which nobody edits while tests look at it."""
+    """The toolkit as installed from its own folder, which nobody edits while tests look at it."""
     source, site = tmp_path_factory.mktemp("toolkit"), tmp_path_factory.mktemp("site")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -80,7 +80,7 @@ def image(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture
 def agent(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, under a name of its own; it is the working directory."""
+    """A copy of it, under its own name; it is the working directory."""
     folder = tmp_path / f"agent_{tmp_path.name.rpartition('_')[2]}{abs(hash(str(tmp_path))) % 10**8}"
     shutil.copytree(template, folder)
     monkeypatch.chdir(folder)

@@ -184,7 +184,7 @@ def test_a_template_that_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixt
     ]
     code, checks = doctor(capsys, str(folder), *given)
     assert code == 1
-    assert checks["template"]["text"] == "1 of 1 later prompts would be rendered anew, so a rollout is 2 rows"
+    assert checks["template"]["text"] == "1 of 1 later prompts would be rendered from scratch, so a rollout is 2 rows"
     assert checks["conversation"]["text"] == checks["template"]["text"]
     assert "with 1024 for a reply" in checks["context"]["text"]
     assert (checks["context"]["state"], checks["context"]["fix"][:15]) == ("failed", "shorten prompts")

@@ -109,7 +109,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def args(place: Path, arn: str, router: FakeRouter) -> Arguments:
-    """slime's arguments for a run of its own."""
+    """slime's arguments for its own run."""
 
     def made(*, ours: dict[str, Any] | None = None, **changes: Any) -> Namespace:
         output = str(place / f"run-{next(_numbers)}")

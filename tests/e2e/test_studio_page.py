@@ -237,7 +237,7 @@ def window(browser: Any, address: str) -> Iterator[Studio]:
 
 @pytest.fixture
 def studio(window: Studio) -> Iterator[Studio]:
-    """The window, loaded anew. Only the cookie with the key is kept."""
+    """The window, loaded again. Only the cookie with the key is kept."""
     window.problems.clear()
     window.page.evaluate("localStorage.clear()")
     window.page.goto(window.url)

@@ -499,7 +499,7 @@ def test_runs_with_one_seed_sample_the_same_tokens_wherever_the_gateway_is(parts
         sampled[name] = sampled_by(tmp_path / name)
     assert sampled["one"] == sampled["slower"] == sampled["beside"] != sampled["other"]
     assert {version for _, versions, _ in sampled["beside"] for version, _, _ in versions} == {"0", "1", "2"}
-    assert len({tuple(row) for row, _, _ in sampled["one"]}) == len(sampled["one"])  # asked again is sampled anew
+    assert len({tuple(row) for row, _, _ in sampled["one"]}) == len(sampled["one"])  # asked again is sampled again
 
 
 def test_two_processes_share_a_run(parts: Path, tmp_path: Path) -> None:

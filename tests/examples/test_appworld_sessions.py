@@ -105,7 +105,7 @@ def test_eval_takes_the_folder(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of its own that has a package `appworld`, with a task."""
+    """Its own environment that has a package `appworld`, with a task."""
     root = tmp_path_factory.mktemp("appworld")
     venv.create(root, symlinks=True)
     (library,) = root.glob("lib/python*/site-packages")

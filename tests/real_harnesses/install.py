@@ -1,4 +1,4 @@
-"""Installs each harness in a place of its own, and the vocabulary that the policy speaks.
+"""Installs each harness in its own place, and the vocabulary that the policy speaks.
 
     python tests/real_harnesses/install.py .venv/harnesses [names]
 

@@ -66,7 +66,7 @@ class Recorder:
 
 @contextmanager
 def recorded(upstream: str) -> Iterator[Recorder]:
-    """A proxy on a thread of its own."""
+    """A proxy on its own thread."""
     recorder, loop = Recorder(upstream), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

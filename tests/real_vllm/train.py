@@ -1,7 +1,7 @@
 """Trains with vLLM on this CPU: each step is sampled with exactly the weights that the last one left.
 
     python tests/real_vllm/train.py colocate         in the trainer's process
-    python tests/real_vllm/train.py server           in a server of its own, which TRL sends weights to
+    python tests/real_vllm/train.py server           in a separate server, which TRL sends weights to
 
 In an environment with vLLM and TRL; `run.py` runs both.
 """

@@ -16,7 +16,7 @@ MIGRATION_AGENT = EXAMPLES / "strands_migration_agent"
 
 @cache
 def example(path: str) -> Any:
-    """`example("strands_math_agent/reward.py")`, under a name of its own: other folders have a `reward` too."""
+    """`example("strands_math_agent/reward.py")`, under its own name: other folders have a `reward` too."""
     file = EXAMPLES / path
     spec = importlib.util.spec_from_file_location(f"example_{file.parent.name}_{file.stem}", file)
     assert spec is not None

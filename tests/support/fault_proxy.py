@@ -87,7 +87,7 @@ class FaultProxy:
 
     @contextmanager
     def serving(self) -> Iterator[FaultProxy]:
-        """Serve on a free loopback port, on a thread of its own."""
+        """Serve on a free loopback port, on its own thread."""
         loop = asyncio.new_event_loop()
         runner = web.AppRunner(self._app())
 

@@ -32,7 +32,7 @@ def new_session(log: Log, session_id: str, **settings: Any) -> Session:
 
 
 def add_turn(log: Log, session: Session, **known: Any) -> Turn:
-    """A turn of its own tokens, after the last."""
+    """A turn with tokens of its own, after the last."""
     turns = session.tree.turns
     parent = turns[-1] if turns else None
     number = len(turns)

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for plain test functions."""
+"""An event loop on its own thread, for plain test functions."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from agentcore_rl_toolkit import errors
 PACKAGE = Path(errors.__file__).parent
 OURS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, BaseException)]
 ALONE = {PACKAGE / "rewards" / "_child.py"}
-"""A script that imports nothing of ours, so it has an exception of its own."""
+"""A script that imports nothing of ours, so it has its own exception."""
 
 
 def exception_classes(path: Path) -> Iterator[str]:

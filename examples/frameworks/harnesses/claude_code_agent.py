@@ -1,4 +1,4 @@
-"""Claude Code, the command line tool: the entrypoint runs it in a folder of its own, and looks at the file."""
+"""Claude Code, the command line tool: the entrypoint runs it in its own folder, and looks at the file."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Codex, the command line tool: the entrypoint runs it in a folder of its own, and looks at the file."""
+"""Codex, the command line tool: the entrypoint runs it in its own folder, and looks at the file."""
 
 import os
 import subprocess

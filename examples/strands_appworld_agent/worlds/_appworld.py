@@ -1,6 +1,6 @@
 """AppWorld's process: opens a task, runs code in it and evaluates it, as lines of JSON over a socket ask for.
 
-Run by path, with the interpreter that has `appworld`, in a folder of its own; needs nothing of ours. What AppWorld
+Run by path, with the interpreter that has `appworld`, in its own folder; needs nothing of ours. What AppWorld
 writes goes into that folder, its root, which has a link to the data.
 """
 

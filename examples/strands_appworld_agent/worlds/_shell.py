@@ -1,4 +1,4 @@
-"""Where the agent's code runs in the built-in world: a process of its own that can call `apis` and little else.
+"""Where the agent's code runs in the built-in world: a separate process that can call `apis` and little else.
 
 Run by path under `python -I`, never imported. The state of the apps is not here: a call goes to the other end of the
 socket, so that code can change nothing but through an API. The audit hook keeps it from files, processes and networks.

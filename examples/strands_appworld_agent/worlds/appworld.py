@@ -85,7 +85,7 @@ class AppWorldWorld:
 
 
 def start_worker() -> Child:
-    """AppWorld's process, with a root of its own: data is read where it is, and what is written stays apart."""
+    """AppWorld's process, with its own root: data is read where it is, and what is written stays apart."""
     python, data = appworld_python(), os.path.join(appworld_root(), "data")
     if not os.path.exists(python):
         raise ConfigError(f"AppWorld's interpreter {python} does not exist", hint=_HINT)

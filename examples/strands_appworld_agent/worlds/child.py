@@ -1,4 +1,4 @@
-"""`Child`: a process that answers lines of JSON over a socket of its own, and cannot outlast its time."""
+"""`Child`: a process that answers lines of JSON over its own socket, and cannot outlast its time."""
 
 from __future__ import annotations
 

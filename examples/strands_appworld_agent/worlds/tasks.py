@@ -273,7 +273,7 @@ def _requested(before: State, after: State) -> list[tuple[str, int]]:
 
 
 def _changed(before: State, after: State) -> list[str]:
-    """The texts of notes that are new or different; an id that is gone counts as a text of its own."""
+    """The texts of notes that are new or different; an id that is gone counts as its own text."""
     gone = {note["note_id"] for note in before.notes} - {note["note_id"] for note in after.notes}
     return [note["content"] for note in after.notes if note not in before.notes] + [f"gone: {i}" for i in sorted(gone)]
 

@@ -29,7 +29,7 @@ class Refused(ValueError):
 
 
 class Workspace:
-    """`with Workspace(task) as workspace`: the project in a folder of its own, gone at the end."""
+    """`with Workspace(task) as workspace`: the project in its own folder, gone at the end."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

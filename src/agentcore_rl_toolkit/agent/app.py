@@ -5,7 +5,7 @@ exactly one result. A rollout without a store, in the request or in the config, 
 returns, and so is any request without `_rollout` (a production request), as `@app.entrypoint` would.
 
 A rollout of a SageMaker job runs in the background too, and is reported to the job. Its request is answered when the
-report is delivered, as with AWS's own decorator; if the request's connection breaks, the rollout goes on.
+report is delivered, as with AWS's own decorator; if the request's connection breaks, the rollout continues.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class RolloutSettings(TrainSettings):
         {}, "model calls to leave out of training, by model, system, user or tools, e.g. model=*haiku*"
     )
     gateway: Mapping[str, Any] = option(
-        {}, "run the gateway in processes of its own: workers=2 (default: in the trainer's process)"
+        {}, "run the gateway in separate processes: workers=2 (default: in the trainer's process)"
     )
     gateway_host: str = option("127.0.0.1", "the address the run's gateway listens on")
     gateway_port: int = option(0, "its port, the first one of several workers; 0 picks free ones")

@@ -134,7 +134,7 @@ class _Job:
 
 
 class _Row(JobGroup[_Job, BatchItem]):
-    """The samples of a row, each tried again until it has an outcome of its own or no retries are left."""
+    """The samples of a row, each tried again until it has its own outcome or no retries are left."""
 
     def __init__(self, batch: BatchRun, samples: list[_Sample]) -> None:
         super().__init__(samples[0].input_id)

@@ -139,7 +139,7 @@ class Delivery:
         listener.start()
 
     def _listen(self, helps: bool) -> None:
-        """On a thread of its own: hear announcements while results are expected. A helper ends when it hears none."""
+        """On its own thread: hear announcements while results are expected. A helper ends when it hears none."""
         while not self._closed:
             self._is_expecting.wait()
             if self._closed:

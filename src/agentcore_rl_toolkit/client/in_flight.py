@@ -142,7 +142,7 @@ class ClientCore:
     # --- opening and closing ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find the runtime and the store; a path gets a runtime of its own. Only the first call does anything."""
+        """Find the runtime and the store; a path gets its own runtime. Only the first call does anything."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
         try:

@@ -189,7 +189,7 @@ class Server:
 
 
 class Gateway:
-    """A gateway in this process, on a thread of its own. Use it in `with` or `async with`."""
+    """A gateway in this process, on its own thread. Use it in `with` or `async with`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Several processes as one gateway: each has its own sessions, on a port of its own.
+"""Several processes as one gateway: each has its own sessions, on its own port.
 
 A session belongs to the worker that its id hashes to, and its URL leads there. A worker forwards requests for another
 worker's session, byte by byte as they arrive, so one address is enough: only the owner decides whether to read them.

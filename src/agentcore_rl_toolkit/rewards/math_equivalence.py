@@ -1,6 +1,6 @@
 """`MathEquivalence`: is it the same mathematics? Needs `math-verify` (extra `rewards`).
 
-Each answer is graded in a process of its own, which costs about half a second. On a thread, `9**9**9**9`, `99999999!`
+Each answer is graded in a separate process, which costs about half a second. On a thread, `9**9**9**9`, `99999999!`
 and `\\sum_{n=1}^{10^8}` each keep math-verify busy for more than 25 s, some of them inside one big-integer operation
 that holds the interpreter lock; its own timeouts are signals, which work on the main thread only.
 """

@@ -124,7 +124,7 @@ class RolloutRunner:
             await running.close()
 
     def shared_slots(self) -> SharedSlots:
-        """Slots for groups that begin at any time, each for a caller of its own."""
+        """Slots for groups that begin at any time, each for its own caller."""
         return SharedSlots(self)
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class SharedSlots:
 
 
 class _Single:
-    """A group of its own, for one caller of `SharedSlots`."""
+    """Its own group, for one caller of `SharedSlots`."""
 
     def __init__(
         self,

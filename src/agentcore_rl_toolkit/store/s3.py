@@ -141,7 +141,7 @@ class S3Store:
         while len(left) > _FEW:
             names, is_last = self._page_from(left[0], prefix)
             if any(one > other for one, other in pairwise(names)):
-                return set(), list(keys)  # the server has an order of its own
+                return set(), list(keys)  # the server has its own order
             settled = len(left) if is_last else bisect.bisect_right(left, names[-1]) if names else 0
             there.update(set(left[:settled]).intersection(names))
             left = left[settled:]

@@ -37,7 +37,7 @@ def diff_rollouts(before: Rollout, after: Rollout) -> list[dict[str, Any]]:
 
 
 def _key(message: Message) -> str:
-    """What makes two messages the same: ids of calls are drawn anew in every rollout."""
+    """What makes two messages the same: ids of calls are drawn again in every rollout."""
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     said = [(call.get("name"), str(call.get("arguments"))) for call in calls]
     return json.dumps([message.get("role"), message.get("content"), said], sort_keys=True, default=repr)

@@ -1,6 +1,6 @@
 """What a run's index says about its steps, groups and rows, for the page and the terminal. Reads no rollout.
 
-A data row keeps its identity from step to step: without an id of its own, it is known by the hash of its content.
+A data row keeps its identity from step to step: without its own id, it is known by the hash of its content.
 """
 
 from __future__ import annotations

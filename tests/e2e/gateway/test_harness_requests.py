@@ -1,6 +1,6 @@
 """What real harnesses sent, sent again: every one of their calls is served, and each session has the fewest rows.
 
-`make test-harnesses` runs the harnesses themselves; with AGENTCORE_RL_RECORD_HARNESSES=1 it writes the requests anew.
+`make test-harnesses` runs the harnesses themselves; with AGENTCORE_RL_RECORD_HARNESSES=1 it writes the requests again.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_why_a_row_ended_is_counted_said_and_shown(
     assert main(["show", str(tmp_path), "--rollout", "split"]) == 0
     out, err = capsys.readouterr()
     assert out.count("not bridged: template_rewrites_history") == 2
-    assert "rendered anew: 2 template_rewrites_history" in err
+    assert "rendered from scratch: 2 template_rewrites_history" in err
     assert main(["show", str(tmp_path)]) == 0
     listed = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()}
     assert listed["session"] == "unbridged"

@@ -147,7 +147,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
 
 
 def test_only_its_own_group_is_signalled(tmp_path: Path) -> None:
-    """The program has started one in a session of its own, which is nobody's to end."""
+    """The program has started one in its own session, which is nobody's to end."""
     other = tmp_path / "other"
     code = (
         "import pathlib, subprocess, sys, time\n"

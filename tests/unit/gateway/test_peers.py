@@ -118,7 +118,7 @@ def test_one_that_joins_takes_its_share_of_new_sessions_only() -> None:
             moved = [name for name in old if peers[0].router.owner(name) == 2]
             assert 8 < len(moved) < 35, "only what the new gateway owns has another owner"
             for url in urls:
-                assert await readable(http, url, old), "sessions go on where they are"
+                assert await readable(http, url, old), "sessions continue where they are"
             assert [peer.sessions for peer in peers] == before
             await open_sessions(http, urls[1], new)
             shares = Counter(peers[0].router.owner(name) for name in new)

@@ -15,10 +15,10 @@ from support.rollouts import failed, make_fidelity, make_group, make_rollout, ma
 
 def test_a_step() -> None:
     long = make_row([1] * 10, [2] * 5)
-    anew = {"renders": 3, "unbridged": {"changed_history": 1, "no_turn_end": 2}}
+    again = {"renders": 3, "unbridged": {"changed_history": 1, "no_turn_end": 2}}
     groups = [
         make_group(
-            make_rollout(1.0, long, fidelity=make_fidelity([long], turns=3, tool_calls=2, sampled=10, **anew)),
+            make_rollout(1.0, long, fidelity=make_fidelity([long], turns=3, tool_calls=2, sampled=10, **again)),
             make_rollout(0.0, make_row(), make_row()),
             others=(failed(Status.ENGINE_ERROR, Action.REFILL, rows=(), fidelity=NOTHING),),
         ),

@@ -50,7 +50,7 @@ def test_groups_of_a_step(tmp_path: Path) -> None:
 
 
 def test_what_became_of_rows(tmp_path: Path) -> None:
-    """A row without an id of its own begins with its place in the step, which differs from step to step."""
+    """A row without its own id begins with its place in the step, which differs from step to step."""
     rewards = {"1111aaaa": (0, 1), "2222bbbb": (1, 0), "3333cccc": (1, 1), "4444dddd": (0, 0.25)}
     for step in (0, 1):
         made = [sample(f"{9 * step + at:06d}-{row}", 0, float(r[step])) for at, (row, r) in enumerate(rewards.items())]

@@ -116,7 +116,7 @@ def _client(job: JobRollout) -> Any:
         signature_version=None if is_aws(job.endpoint) else UNSIGNED,
     )
     try:
-        # A session of its own: boto3's default one is not safe to use from several threads.
+        # Its own session: boto3's default one is not safe to use from several threads.
         session = boto3.Session(region_name=job.region)
         return session.client("sagemakerjobruntime", endpoint_url=job.endpoint, config=config)
     except UnknownServiceError as error:

@@ -135,11 +135,11 @@ class _JobRun:
             self.say(text)
 
     def _on_interrupt(self) -> dict[str, Any]:
-        """Ask whether to stop the job; without an answer it goes on."""
+        """Ask whether to stop the job; without an answer it continues."""
         if self.ask(f"stop the job {self.name}, which is billed while it runs? [y/N] "):
             self.aws.change("sagemaker", "stop_job", JobName=self.name, JobCategory=_CATEGORY)
             return self._follow()
-        self.say(f"the job goes on; --resume --output {self.settings.output} follows it again")
+        self.say(f"the job continues; --resume --output {self.settings.output} follows it again")
         job = self._describe()
         assert job is not None
         return job

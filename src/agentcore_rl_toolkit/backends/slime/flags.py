@@ -225,7 +225,7 @@ def _slime_options(settings: SlimeSettings) -> dict[str, Any]:
     options = {flag_name(name): value for name, value in settings.options.items()}
     for name in options:
         if name in SETTINGS:
-            raise ConfigError(f"--{name} has a setting of its own", hint=f"give {SETTINGS[name]}")
+            raise ConfigError(f"--{name} has its own setting", hint=f"give {SETTINGS[name]}")
         if name in _SLIMES_LOOP and settings.plug == "rollout":
             instead = _SLIMES_LOOP[name]
             hint = (f"give {instead}, or " if instead else "") + "plug=generate, which keeps slime's own loop"

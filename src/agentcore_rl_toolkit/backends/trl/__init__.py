@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentGRPOTrainer", "SftSettings", "TrlSettings", "fine_tune", "train"]
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` may change; a test pins what we need of it
-# Transformers 5.23 renames it, and TRL goes on using the name.
+# Transformers 5.23 renames it, and TRL keeps using the name.
 warnings.filterwarnings("ignore", r"`\w*gradient_checkpointing` is deprecated", FutureWarning)
 
 _HOMES = {

@@ -110,14 +110,14 @@ def _vllm_fields(vllm: str) -> dict[str, Any]:
 
 
 def by_token(credit: TurnCredit | None, teacher: object | None) -> str | None:
-    """What gives each token of a row an advantage of its own, if anything does."""
+    """What gives each token of a row its own advantage, if anything does."""
     return "credit=turn weighs turns" if credit is not None else "a teacher weighs tokens" if teacher else None
 
 
 def check_config(config: GRPOConfig, by_token: str | None = None) -> None:
     """Refuse a configuration that would not train on the rollouts as they are, or would never start.
 
-    `by_token` says what gives each token an advantage of its own.
+    `by_token` says what gives each token its own advantage.
     """
     if config.use_vllm and config.vllm_importance_sampling_correction:
         raise ConfigError(

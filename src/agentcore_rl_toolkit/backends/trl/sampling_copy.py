@@ -27,4 +27,4 @@ class SamplingCopy:
             for mine, trained in self._pairs:
                 mine.copy_(trained)
         if self._pairs and self._pairs[0][0].is_cuda:
-            torch.cuda.synchronize()  # the engine has a stream of its own
+            torch.cuda.synchronize()  # the engine has its own stream

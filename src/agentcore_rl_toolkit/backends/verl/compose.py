@@ -53,7 +53,7 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
     RolloutConfig.read(config)
     notes = [f"verl {verl.__version__} accepts its configuration"]
     if (mode := config.actor_rollout_ref.actor.loss_agg_mode).startswith("seq-mean"):
-        notes.append(f"loss_agg_mode={mode}: each row of a rollout counts as a sequence of its own")
+        notes.append(f"loss_agg_mode={mode}: each row of a rollout counts as its own sequence")
     return [*notes, *_check_attention(config), *_check_correction(config), *filter(None, [trl_conflict()])]
 
 

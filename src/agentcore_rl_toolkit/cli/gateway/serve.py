@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history",
         choices=("exact", "template"),
         default="exact",
-        help="exact: keep what was sampled; template: drop old reasoning as the template does, in a row of its own "
+        help="exact: keep what was sampled; template: drop old reasoning as the template does, in its own row "
         "(default: exact)",
     )
     parser.add_argument("--template", type=_json_object, default={}, metavar="JSON", help="chat template settings")

@@ -1,7 +1,7 @@
 """`--model` and `--gateway-url` of `rollout` and `eval`: the rollouts of a data set behind a gateway.
 
-`--model` loads a checkpoint in this process. The gateway is in this process too, in processes of its own (`--gateway
-workers=2`), or elsewhere (`--gateway-url`); the last one may sample from an engine of its own instead.
+`--model` loads a checkpoint in this process. The gateway is in this process too, in separate processes (`--gateway
+workers=2`), or elsewhere (`--gateway-url`); the last one may sample from its own engine instead.
 """
 
 from __future__ import annotations

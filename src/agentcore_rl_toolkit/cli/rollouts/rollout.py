@@ -4,7 +4,7 @@ AGENT is an AgentCore ARN, a local runtime's ARN, or the path of a Python file, 
 means its `rl_app.py`, with its `rows.jsonl` as the data. A row's fields are the payload. Outcomes go to stdout as JSON
 lines, as they come; whole results are in the store. Exits with 1 if a line was bad or a rollout failed.
 
-The policy is at `--base-url`; or `--model` loads a checkpoint in this process, behind a gateway of its own.
+The policy is at `--base-url`; or `--model` loads a checkpoint in this process, behind its own gateway.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
         "use the gateway at this address, with AGENTCORE_RL_ADMIN_KEY: its own engine, or with --model this process's"
     )
     parser.add_argument("--gateway-url", help=help)
-    help = "with --model: run the gateway in processes of its own, as in workers=2 (default: in this process)"
+    help = "with --model: run the gateway in separate processes, as in workers=2 (default: in this process)"
     parser.add_argument("--gateway", action="append", default=[], metavar="NAME=VALUE", help=help)
     help = "add a field to each payload's _rollout; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)

@@ -339,7 +339,7 @@ class _Retries:
 async def _contained(call: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
     """Call a runtime; any exception that isn't ours becomes a fault.
 
-    It runs in a task of its own: a runtime may leak the `CancelledError` of something that it cancelled, which is not a
+    It runs in its own task: a runtime may leak the `CancelledError` of something that it cancelled, which is not a
     cancellation of the rollout.
     """
     task = asyncio.ensure_future(_guarded(call))

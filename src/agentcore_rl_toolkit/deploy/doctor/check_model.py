@@ -73,9 +73,8 @@ def check_fidelity(name: str, fidelity: Fidelity) -> Check:
     if fidelity.parse_failures:
         return failed(name, f"{fidelity.parse_failures} tool calls could not be parsed", _OTHER_RENDERER)
     if fidelity.renders:
-        text = (
-            f"{fidelity.renders} of {later} later prompts would be rendered anew, so a rollout is {fidelity.rows} rows"
-        )
+        rendered = f"{fidelity.renders} of {later} later prompts would be rendered from scratch"
+        text = f"{rendered}, so a rollout is {fidelity.rows} rows"
         fix = "have the agent send its history back unchanged, or choose another --renderer or --chat-template"
         return failed(name, text, fix)
     share = fidelity.trained / fidelity.sampled if fidelity.sampled else 0.0

@@ -77,7 +77,7 @@ class TransformersEngine:
             interval: Seconds between two chunks of a stream; the first and the last come at once.
             at_temperature: Return logprobs of the logits divided by the request's temperature, as trainers compute
                 them.
-            own_stream: On a GPU, sample on a stream of its own, beside other work. Whoever changes the weights in
+            own_stream: On a GPU, sample on its own stream, beside other work. Whoever changes the weights in
                 `updating` then has to synchronize the device.
         """
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:

@@ -79,7 +79,7 @@ class ModelRunner:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
-        """Work on a stream of its own on a GPU, if it was asked for; its small passes go before large ones."""
+        """Work on its own stream on a GPU, if it was asked for; its small passes go before large ones."""
         if not self._own_stream or self.device.type != "cuda":
             yield
             return

@@ -1,7 +1,7 @@
 """From a call to its prompt: which turn it continues, how many of that turn's tokens, and what is new.
 
-A prompt bridges from the recorded turn that the call continues, or is rendered anew, with the reason. Constraints on
-the reply (a tool that must be called, a JSON schema) are part of the plan.
+A prompt bridges from the recorded turn that the call continues, or is rendered from scratch, with the reason.
+Constraints on the reply (a tool that must be called, a JSON schema) are part of the plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PromptPlan:
     """As in `Turn`."""
     fingerprints: Fingerprints | None = None
     match: TurnMatch = field(default_factory=TurnMatch)
-    """The turn that the conversation continues, also where the prompt was rendered anew."""
+    """The turn that the conversation continues, also where the prompt was rendered from scratch."""
     forced: list[int] = field(default_factory=list)
     """Ids at the prompt's end that begin the reply."""
     side: bool = False

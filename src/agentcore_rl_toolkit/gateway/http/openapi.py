@@ -113,7 +113,7 @@ _SESSIONS = _object("sessions", sessions={"type": "array", "description": "the l
 _TURN = _object(
     *("index", "parent", "new_prompt_ids", "sampled_ids", "logprobs", "finish", "origin", "unbridged", "masked"),
     origin={"enum": ["first", "bridge", "render"]},
-    unbridged={"enum": ["", *MEANINGS], "description": "why the prompt was rendered anew, if it was"},
+    unbridged={"enum": ["", *MEANINGS], "description": "why the prompt was rendered from scratch, if it was"},
 )
 _ROW = _object("token_ids", "loss_mask", "logprobs", "weight", "prompt_length", "spans", "weight_versions")
 _TURNS = _object("turns", turns={"type": "array", "items": _TURN})

@@ -1,6 +1,6 @@
 """The gateway's HTTP in production: plain paths such as `/v1/chat/completions`, behind a key, and nothing recorded.
 
-Each call gets a session of its own that nobody else can reach and that is gone with the answer. So there is no control
+Each call gets its own session that nobody else can reach and that is gone with the answer. So there is no control
 API, no result to push, and no conversation to continue by its id: clients send the whole history.
 """
 

@@ -1,7 +1,7 @@
 """What a model sees of an image: the tokens that stand for it in a prompt.
 
 Renderers of `renderers` expand an image to as many placeholder tokens as the model's own image processor does, and call
-it for that. The pixels go to the engine, which has a processor of its own.
+it for that. The pixels go to the engine, which has its own processor.
 """
 
 from __future__ import annotations

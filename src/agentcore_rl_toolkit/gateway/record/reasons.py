@@ -1,4 +1,4 @@
-"""The reasons a turn records: why its tokens are not trained on, and why its prompt was rendered anew."""
+"""The reasons a turn records: why its tokens are not trained on, and why its prompt was rendered from scratch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRUNCATED = "truncated"  # cut at the token limit, and the session masks such tu
 SIDE_CALL = "side_call"  # the session excludes such calls from training
 NO_LOGPROB = "no_logprob"  # the engine gave no usable logprob
 
-# Why a prompt was rendered anew although its session had turns.
+# Why a prompt was rendered from scratch although its session had turns.
 CHANGED = "changed_history"
 FOREIGN = "foreign_reply"
 NO_TURN_END = "no_turn_end"

@@ -190,7 +190,7 @@ class Session:
         """The seed of a call; None if the session has none.
 
         It follows from the prompt and from how often the session has asked it, so calls at the same time get the same
-        seeds in any order, and a prompt that is asked again is sampled anew.
+        seeds in any order, and a repeated prompt gets another seed.
         """
         if self.settings.seed is None:
             return None

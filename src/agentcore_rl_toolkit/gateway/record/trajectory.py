@@ -80,12 +80,12 @@ class Fidelity:
     bridges: int
     """Prompts that continued the exact ids of the turn before."""
     renders: int
-    """Prompts rendered anew although the session had turns: a changed history, or one that could not be bridged."""
+    """Prompts rendered from scratch in a session that had turns: the history changed, or could not be bridged."""
     parse_failures: int
     tool_calls: int = 0
     """Tools that the model called."""
     unbridged: dict[str, int] = field(default_factory=dict)
-    """Why prompts were rendered anew, and how many: together they are `renders`."""
+    """Why prompts were rendered from scratch, and how many: together they are `renders`."""
     damaged: bool = False
     """Some turns could not be read from the log: there were more of them than these."""
     omitted: dict[str, int] = field(default_factory=dict)

@@ -93,7 +93,7 @@ class Turn:
     origin: str = "first"
     """How its prompt came about: `first`, `bridge`, or `render` (a changed history, or one that can't be bridged)."""
     unbridged: str = ""
-    """Why its prompt was rendered anew: one of `reasons`."""
+    """Why its prompt was rendered from scratch: one of `reasons`."""
     routes: Routes | None = None
     """Expert routes of the tokens that the parents' routes don't cover."""
     parse_failures: int = 0

@@ -101,7 +101,7 @@ class Patience:
     def _away(self, fault: GatewayFault, now: float) -> None:
         if self._since is None:
             self._since = now
-            logger.warning("%s; trying again for up to %.0f s: sessions go on", fault.message, self.seconds)
+            logger.warning("%s; trying again for up to %.0f s: sessions continue", fault.message, self.seconds)
 
     def _here(self, now: float) -> None:
         if self._since is not None:

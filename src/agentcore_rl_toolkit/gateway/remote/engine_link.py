@@ -45,7 +45,7 @@ async def accept_engine(
     """Serve a trainer's connection until it ends; `ready` is called once its engine can be sampled from."""
     if not isinstance(engine, ChannelEngine):
         raise GatewayFault(
-            "this gateway samples from an engine of its own",
+            "this gateway samples from its own engine",
             status=409,
             code="engine_not_expected",
             hint="start it with --engine trainer",

@@ -205,7 +205,7 @@ class GatewayClient:
             if isinstance(engine, ServerEngine):
                 return told
             raise ConfigError(
-                f"the policy is in this process, and the gateway at {self._url} samples from an engine of its own",
+                f"the policy is in this process, and the gateway at {self._url} samples from its own engine",
                 hint="start it with --engine trainer",
             )
         await engine.start()
@@ -241,7 +241,7 @@ class GatewayClient:
             await self._http.close()
 
     async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Under an id of its own, so that it can be repeated."""
+        """Under its own id, so that it can be repeated."""
         named = {"session_id": secrets.token_hex(12)} | settings
         try:
             item = orjson.Fragment(orjson.dumps(named))

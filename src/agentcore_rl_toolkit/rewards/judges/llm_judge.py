@@ -1,7 +1,7 @@
 """`LLMJudge`: a model scores one answer by a rubric; and how hostile text is put before a judge.
 
 An answer may try to talk its judge into a good score. It is therefore data in the prompt: one JSON string, cut to a
-bounded length, between marks that it can't contain, and the verdict is a number in a form of its own.
+bounded length, between marks that it can't contain, and the verdict is a number in its own form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folder of a run: every rollout, an index of them, and what reads them while the run goes on.
+"""The folder of a run: every rollout, an index of them, and what reads them while the run continues.
 
 In: judged rollouts and groups. Out: append-only files, and `open_run`, which finds any rollout of them without reading
 all. It refuses to look at a trainer, and its reader writes nothing. `docs/reference/run-folder.md` has the format.

@@ -1,4 +1,4 @@
-"""The files of a run that grow: a writer's index, and rollouts that no index has. Reading goes on where it ended.
+"""The files of a run that grow: a writer's index, and rollouts that no index has. Reading continues where it ended.
 
 A last line or record that is incomplete comes later; a broken one is left out.
 """

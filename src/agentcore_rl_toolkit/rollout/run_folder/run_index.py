@@ -2,7 +2,7 @@
 
 `index/0.records` has records, `index/0.texts` one JSON string a line; the number is that of the writer, so that several
 processes can share a run. Both are only appended to. A later record of the same rollout replaces the earlier one: what
-a group came to is known after its rollouts were written. A record of kind `FILE` says that a file begins anew, and
+a group came to is known after its rollouts were written. A record of kind `FILE` says that a file starts over, and
 voids the records of what was in it before. The index can be lost: readers rebuild it from the files.
 """
 

@@ -88,7 +88,7 @@ class RunWriter:
             return number
 
     def begin_file(self, name: str) -> None:
-        """Note that a file begins anew."""
+        """Note that a file starts over."""
         with self._lock:
             self._index.write({"kind": FILE, "file": name})
 
@@ -122,7 +122,7 @@ class RunPart:
         """Number and values of each rollout, by session."""
 
     def write(self, rollout: Rollout) -> None:
-        """Append a rollout. One that the disk refuses is counted and reported, and training goes on."""
+        """Append a rollout. One that the disk refuses is counted and reported, and training continues."""
         try:
             with self._lock:
                 offset, length = self._writer.write(rollout)

@@ -1,6 +1,6 @@
 """`LocalRuntime`: AgentCore Runtime on one machine, for the program that starts it.
 
-Its supervisor (`supervisor/`) is a process of its own, which starts, watches, connects and ends sessions, so that this
+Its supervisor (`supervisor/`) is a separate process, which starts, watches, connects and ends sessions, so that this
 costs the program's interpreter nothing: a trainer shares no lock with it. The program holds one link to it. If the
 supervisor is killed, the runtime starts another on the same port, and stores `session_lost` for every rollout that the
 killed one left behind.

@@ -197,7 +197,7 @@ def _sampled(rollout: Rollout) -> tuple[str, float]:
 def _count_edited(rollout: Rollout) -> int:
     """Turns that continue a conversation with an assistant message that is no reply of the policy's.
 
-    A conversation of its own, such as a sub-agent's, may begin with examples.
+    A separate conversation, such as a sub-agent's, may begin with examples.
     """
     transcript, edited = rollout.transcript, 0
     given: set[str] = set()

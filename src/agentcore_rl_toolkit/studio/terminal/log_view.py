@@ -79,7 +79,7 @@ def show_session(
 def fidelity_text(known: Fidelity, damaged: bool) -> str:
     """What became of the sampled tokens, and why."""
     text = f"{known.turns} turns, {known.rows} rows, {known.trained} of {known.sampled} sampled tokens trained"
-    counts = {"masked": known.masked, "rendered anew": known.unbridged, "not shown to the model": known.omitted}
+    counts = {"masked": known.masked, "rendered from scratch": known.unbridged, "not shown to the model": known.omitted}
     for name, reasons in counts.items():
         text += (
             f"; {name}: {', '.join(f'{count} {escape(reason)}' for reason, count in reasons.items())}"

@@ -26,7 +26,7 @@ PATIENCE = 20
 
 
 class Parts:
-    """An engine on a loop of its own, and the vLLM below it."""
+    """An engine on its own loop, and the vLLM below it."""
 
     def __init__(self) -> None:
         self.loop, self.llm = PrivateLoop("tests"), FakeLlm()

@@ -27,7 +27,7 @@ TOOLS = [
         "function": {"name": "look", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
     }
 ]
-# Some formats end a text with a token of its own, before the one that ends the turn.
+# Some formats end a text with a special token, before the one that ends the turn.
 CLOSING_TEMPLATE = PLAIN_TEMPLATE.replace(
     "{{ m.content }}", "{{ m.content }}{% if m.role == 'assistant' %}<|vision_end|>{% endif %}"
 )

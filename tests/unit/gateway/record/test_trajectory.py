@@ -200,7 +200,7 @@ def test_a_session_counts_once_and_rows_by_what_they_train(session: Session, mas
 
 @given(sessions(), st.booleans())
 def test_no_row_could_have_been_trained_as_part_of_another(session: Session, mask_truncated: bool) -> None:
-    """So a masked or empty end takes none of the turns before it into a row of its own."""
+    """So a masked or empty end takes none of the turns before it into its own row."""
     rows = session.fold(mask_truncated=mask_truncated).rows
     for one, other in itertools.permutations(rows, 2):
         assert other.token_ids[: len(one.token_ids)] != one.token_ids

@@ -61,7 +61,7 @@ class TrainingRows:
         )
 
     def resume(self, start: int | None) -> None:
-        """Go on as before step `start`, with what the steps before it came to; None begins anew."""
+        """Continue as before step `start`, with what the steps before it came to; None starts over."""
         if self._settings.skip_epochs:
             last = -1 if start is None else start - 1
             lines = self._gather(keep_steps(self._path, last) if self._process == 0 else None)[0]

@@ -42,7 +42,7 @@ def train(settings: TrainingSessionSettings, *, report: Report | None = None) ->
 
 
 class SessionWeights:
-    """The weights of one run, in a session of its own. Use it as a context manager, which stops the session."""
+    """The weights of one run, in its own session. Use it as a context manager, which stops the session."""
 
     def __init__(self, settings: TrainingSessionSettings, names: Mapping[str, str] | None = None) -> None:
         """Creates a session with new weights, or with those of a checkpoint together with its optimizer."""
@@ -61,7 +61,7 @@ class SessionWeights:
                 with session_errors("can't restore the checkpoint"):
                     state = {"modelPackageArn": names["state"], "loadOptimizer": True}
                     self._session.train("loadState", state)
-        except BaseException:  # also Ctrl-C: the session would go on, and be billed for
+        except BaseException:  # also Ctrl-C: the session would continue, and be billed
             self._stop(self._session.name)
             raise
 

@@ -1,6 +1,6 @@
 """Turns a process that was forked from a template into a session's: its own namespaces, no rights, no way to get any.
 
-The sandbox is built in two steps, because every session pays for the second one. The template enters a root of its own
+The sandbox is built in two steps, because every session pays for the second one. The template enters its own root
 once (`root_filesystem.py`): a small read-only tree with the system's programs, Python, and the agent's files. Each
 session then adds its own writable `/app` and `/tmp`, processes, network, IPC and host name (`enter_session`). None of
 the agent's code runs before that.

@@ -1,4 +1,4 @@
-"""A supervisor as a process of its own: how a program starts it, ends it, and cleans up if it was killed; its `main`.
+"""A supervisor as a separate process: how a program starts it, ends it, and cleans up if it was killed; its `main`.
 
 The two ends of a `Channel` hold both to each other: when the program ends, however it does, the supervisor ends all
 sessions and itself, and when the supervisor is killed, the program removes what it had made. The supervisor starts

@@ -1,6 +1,6 @@
 """`Front`: a supervisor whose sessions are spread over workers, for machines with many cores.
 
-A worker is a supervisor in a process of its own, without a port. The front has the port, the access rules, the buckets
+A worker is a supervisor in a separate process, without a port. The front has the port, the access rules, the buckets
 and each agent's rate limit; a session belongs to the worker that its id's hash names, with all its requests. All of
 them together are one runtime: one list of sessions, one limit on their number.
 """

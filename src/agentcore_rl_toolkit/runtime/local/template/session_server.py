@@ -2,7 +2,7 @@
 
 What a session executes for the first time it pays for: Python specializes code as it runs, and the kernel copies every
 page of memory that a fork writes. So the template serves an app of ours before it is forked, and a prepared session
-answers a request of its own before it waits for its id.
+answers its own request before it waits for its id.
 """
 
 from __future__ import annotations

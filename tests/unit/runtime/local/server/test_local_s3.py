@@ -34,7 +34,7 @@ BUCKET = "a-bucket"
 
 @contextmanager
 def serving(root: Path, context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve `root` on a free loopback port, on a thread of its own; gives the URL."""
+    """Serve `root` on a free loopback port, on its own thread; gives the URL."""
     loop = asyncio.new_event_loop()
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", LocalS3(root).handle)
