@@ -51,11 +51,6 @@ def read_steps(run: Run) -> list[dict[str, Any]]:
     return sorted(steps, key=lambda one: (one["step"], PHASES.index(one["phase"]) != 0, one["phase"]))
 
 
-def read_evaluations(run: Run) -> list[dict[str, Any]]:
-    """The held-out rows at each step: mean reward over rows, with its 95 % interval."""
-    return [one for one in read_steps(run) if one["phase"] in HELD_OUT]
-
-
 def read_groups(run: Run, phase: str, step: int) -> list[dict[str, Any]]:
     """The groups of a step, each with the entries of its samples."""
     found: dict[Any, list[int]] = defaultdict(list)

@@ -18,7 +18,6 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +123,3 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> list[str]:
         return ["--tokenizer", str(full)]
     full.save_pretrained(folder)
     return ["--tokenizer", str(folder), "--tokenizer-name", str(full.name_or_path)]
-
-
-def check_workers(given: dict[str, Any] | Any, names: Sequence[str] = ("workers",)) -> int:
-    """How many workers the setting `gateway` asks for; 0 for a gateway in this process."""
-    unknown = sorted(set(given) - set(names))
-    if unknown:
-        raise ConfigError(f"gateway has no {unknown[0]!r}", hint="write --gateway workers=2")
-    workers = given.get("workers", 0)
-    if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= 256:
-        raise ConfigError(f"gateway: workers must be a whole number from 0 to 256, not {workers!r}")
-    return workers
