@@ -11,6 +11,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,27 @@ def test_no_test_uses_a_private_name_of_the_package() -> None:
         assert find_private_uses(imported + use) == ["_SHARE"]
     found = {str(path): find_private_uses(path.read_text()) for path in (ROOT / "tests").rglob("*.py")}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_what_renderers_imports_without_asking_for_it_is_asked_for_here() -> None:
+    """With the newest versions of everything else, nothing else may bring it."""
+    importlib.import_module("renderers")
+    asked = [text for name in ("renderers", "bedrock-agentcore") for text in metadata.requires(name) or ()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked += project["optional-dependencies"]["gateway"]
+    brought = {re.match(r"[\w-]+", text)[0] for text in asked if "extra ==" not in text}  # type: ignore[index]
+    loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "renderers"]
+    trees = [ast.parse(Path(module.__file__ or "").read_text()) for module in loaded]
+    imported = {name for tree in trees for name in _top_level_imports(tree)} - set(sys.stdlib_module_names)
+    homes = metadata.packages_distributions()
+    assert "openai" in imported
+    assert {name for name in imported - {"renderers"} if not brought & set(homes[name])} == set()
+
+
+def _top_level_imports(tree: ast.Module) -> set[str]:
+    names = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_every_example_can_be_installed_alone() -> None:

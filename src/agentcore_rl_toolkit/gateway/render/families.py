@@ -51,8 +51,8 @@ def choose_family(tokenizer: Tokenizer, name: str, history: History, settings: d
         import renderers  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "the gateway renders with the package `renderers` (Python 3.11 or later)",
-            hint="pip install 'agentcore-rl-toolkit[gateway]'",
+            f"the gateway renders with the package `renderers`, which can't be imported: {error}",
+            hint="pip install 'agentcore-rl-toolkit[gateway]' (Python 3.11 or later)",
         ) from error
     if name not in ("auto", "default"):
         return _check_named(tokenizer, name, history, settings)
