@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
 
 
 _ROW = "agentcore_rl_row"
+_HUB_ID = re.compile(r"[\w-]+/[\w-]+")
 
 
 def row_as_prompt(row: Mapping[str, Any]) -> str:
@@ -141,12 +143,19 @@ _READERS: dict[str, Callable[[str], Read]] = {
 
 
 def rows_of(agent: str) -> str:
-    """The data file in an agent's folder, used when the command line names none."""
-    rows = os.path.join(agent, "rows.jsonl")
-    if os.path.isfile(rows):
-        return rows
-    what = f"{rows} does not exist" if os.path.isdir(agent) else f"{agent} is not a folder"
-    raise ConfigError(f"--data is missing, and {what}", hint="name a JSONL file with --data")
+    """The data set in an agent's folder, used when the command line names none."""
+    folder = os.path.dirname(agent) if os.path.isfile(agent) else agent
+    if found := rows_in(folder):
+        return found
+    what = f"{folder} has no rows.jsonl" if os.path.isdir(folder or ".") else f"{agent} is not a folder"
+    raise ConfigError(f"--data is missing, and {what}", hint="name a data set with --data: JSONL, CSV, Parquet or JSON")
+
+
+def rows_in(folder: str) -> str | None:
+    """The data set in a folder: `rows` in one of the formats."""
+    names = ("rows.jsonl", "rows.csv", "rows.parquet", "rows.json", os.path.join("rows", "state.json"))
+    paths = [os.path.join(folder, name) for name in names]
+    return next((path.removesuffix(f"{os.sep}state.json") for path in paths if os.path.isfile(path)), None)
 
 
 def parse_rows(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -184,6 +193,8 @@ def _open(source: str, newline: str | None = None) -> Iterator[TextIO]:
     try:
         file = open(source, encoding="utf-8", errors="surrogateescape", newline=newline)  # noqa: SIM115
     except OSError as error:
-        raise ConfigError(f"{source} can't be read: {error.strerror}") from None
+        hub = f'from the Hub: datasets.load_dataset("{source}", split=…).save_to_disk(FOLDER), then --data FOLDER'
+        hint = hub if isinstance(error, FileNotFoundError) and _HUB_ID.fullmatch(source) else None
+        raise ConfigError(f"{source} can't be read: {error.strerror}", hint=hint) from None
     with file:
         yield file

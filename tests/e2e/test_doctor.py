@@ -135,6 +135,17 @@ def test_agents_that_would_not_do(
     assert checks["template"]["text"] == "skipped: no model is named; give --model"
 
 
+def test_what_to_run_after_a_failed_rollout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = agent(tmp_path / "agent", "return {'rewards': payload['reward']}")
+    (folder / "rows.jsonl").rename(folder / "rows.json")
+    _, checks = doctor(capsys, str(folder), "--only", "agent")
+    by_hand = f"agentcore-rl rollout {folder} --data {folder}/rows.json --model tiny --limit 1"
+    assert by_hand in checks["rollout"]["fix"]
+    (folder / "rows.json").unlink()
+    _, checks = doctor(capsys, str(folder), "--only", "agent")
+    assert checks["rollout"]["fix"].endswith("because no rows are known: give --data FILE")
+
+
 def test_a_result_that_can_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = """
     from agentcore_rl_toolkit import open_store

@@ -137,6 +137,31 @@ def test_the_reward_gets_the_text_and_the_truth(
     assert said in (tmp_path / "rl_app.py").read_text()
 
 
+AGENT_OF_ORDERS = """@app.entrypoint
+def f(payload):
+    return read(payload["order"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "said"),
+    [
+        ("rows.csv", "order,expected\n7,8\n", "expected", "compares answers with 'expected' of the rows in rows.csv."),
+        ("rows.json", '[{"order": 7, "total": 8}]', "total", "compares answers with 'total' of the rows in rows.json."),
+        ("rows.csv", "order,a,b\n7,8,9\n", "answer", "not in rows.csv, which has 'order', 'a', 'b'): name the right"),
+        ("notes.txt", "order,total\n7,8\n", "answer", "a guess, because there are no rows here): name the right"),
+    ],
+)
+def test_the_truth_is_a_field_that_the_agent_never_reads_and_init_says_which(
+    tmp_path: Path, name: str, text: str, field: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "main.py").write_text(AGENT_OF_ORDERS)
+    (tmp_path / name).write_text(text)
+    assert main(["init", str(tmp_path)]) == 0
+    assert f'ground_truth=payload["{field}"]' in (tmp_path / "rl_app.py").read_text()
+    assert said in capsys.readouterr().err
+
+
 def test_a_package_that_shares_a_namespace_comes_with_the_one_it_needs(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         "from langgraph.prebuilt import create_react_agent\n@app.entrypoint\ndef f(payload): ...\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.rows import read_rows
+from agentcore_rl_toolkit.rows import read_rows, rows_of
 
 ROWS = [{"prompt": "a, b", "answer": "1"}, {"prompt": "ü\nx", "answer": "2"}]
 
@@ -70,3 +70,27 @@ def test_a_folder_names_its_splits(tmp_path: Path) -> None:
     (tmp_path / "train" / "state.json").write_text("{}")
     with pytest.raises(ConfigError, match="hint: name one of its splits: train"):
         read_rows(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "data_set"])
+def test_an_agents_folder_may_have_its_rows_in_any_format(tmp_path: Path, kind: str) -> None:
+    written = Path(write(tmp_path, kind))
+    expected = written.rename(tmp_path / "rows") if kind == "data_set" else written
+    (tmp_path / "rl_app.py").touch()
+    assert rows_of(str(tmp_path)) == rows_of(str(tmp_path / "rl_app.py")) == str(expected)
+    assert read_rows(str(expected)) == (ROWS, [])
+
+
+def test_without_rows_the_formats_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no rows\.jsonl\nhint: name a data set with --data: JSONL, CSV"):
+        rows_of(str(tmp_path))
+    with pytest.raises(ConfigError, match="arn:aws:x is not a folder"):
+        rows_of("arn:aws:x")
+
+
+def test_a_data_set_of_the_hub_is_saved_first() -> None:
+    with pytest.raises(ConfigError, match=r'hint: from the Hub: datasets.load_dataset\("openai/gsm8k"'):
+        read_rows("openai/gsm8k")
+    with pytest.raises(ConfigError) as raised:
+        read_rows("missing/rows.jsonl")
+    assert "Hub" not in str(raised.value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..agent.result import Result
 from ..client import RolloutClient
 from ..errors import AgentCoreRLError, AwsRefused, ConfigError, RuntimeFault
-from ..rows import read_rows
+from ..rows import read_rows, rows_of
 from ..types import Status
 from .aws.calls import Aws
 
@@ -60,7 +60,7 @@ def run_trial(aws: Aws, folder: Path, arn: str, store: str, options: DeployOptio
 def _first_row(folder: Path) -> dict[str, Any]:
     """The agent's first row, or a greeting if it has no data."""
     with contextlib.suppress(ConfigError):
-        return read_rows(str(folder / "rows.jsonl"), 1)[0][0]
+        return read_rows(rows_of(str(folder)), 1)[0][0]
     return {"prompt": "Hello"}
 
 

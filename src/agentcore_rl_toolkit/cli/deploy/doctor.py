@@ -25,7 +25,7 @@ PARTS = ("data", "judge", "agent", "model", "aws")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_folder(parser)
-    parser.add_argument("--data", help="check these rows, in JSONL (default: the agent's rows.jsonl)")
+    parser.add_argument("--data", help="check these rows, in any format of `rollout` (default: the agent's rows.jsonl)")
     parser.add_argument("--model", help="check this model's tokenizer: a folder, a hub id, or `tiny` (default: none)")
     parser.add_argument("--chat-template", metavar="FILE", help="a Jinja file to use instead of the model's own")
     parser.add_argument("--renderer", default="auto", help="render prompts as `gateway serve` does (default: auto)")

@@ -41,12 +41,15 @@ def run(args: argparse.Namespace) -> int:
     if args.entrypoint and not has_agent:
         raise ConfigError(f"--entrypoint {args.entrypoint}: {folder} has no Python files")
     if has_agent:
-        written = complete_agent(folder, args.entrypoint)
+        written, note = complete_agent(folder, args.entrypoint)
     else:
+        note = ""
         written = write_agent(folder.resolve() if args.name == "." else folder, args.framework or "strands")
     for path in written:
         print(path)
     if has_agent:
         say("Nothing is missing." if not written else "Look at reward.py: it decides what the agent learns.")
+    if note:
+        say(note)
     say(f"\nNext: agentcore-rl doctor {args.name}")
     return 0

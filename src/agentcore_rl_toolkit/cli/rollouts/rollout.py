@@ -51,7 +51,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
     help = (
         "run these rows: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk; - reads JSONL from "
-        "stdin (default: rows.jsonl in the agent's folder)"
+        "stdin (default: rows.jsonl in the agent's folder, or rows in another format)"
     )
     parser.add_argument("--data", help=help)
     help = (

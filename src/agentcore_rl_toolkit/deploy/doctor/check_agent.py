@@ -54,24 +54,24 @@ def run_agent(
 
 
 def check_agent(
-    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
+    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float, fix: str
 ) -> tuple[list[Check], bool]:
-    """Whether the app takes rollouts, and how one ends; the bool says whether it ran."""
+    """Whether the app takes rollouts, and how one ends; the bool says whether it ran. `fix` is for a rollout that
+    failed without a hint."""
     try:
         run = run_agent(agent, payload, script, tokenizer, seconds)
     except AgentCoreRLError as error:
         return [failed_with("app", error)], False
-    return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run)], True
+    return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run, fix)], True
 
 
-def _check_rollout(run: AgentRun) -> Check:
+def _check_rollout(run: AgentRun, otherwise: str) -> Check:
     document, fidelity, status = run.document, run.trajectories.fidelity, Result(run.document).status
     if status is not Status.COMPLETED:
         last = str(document.get("traceback") or "").strip().splitlines()[-3:-1]
         where = f" ({' '.join(line.strip() for line in last)})" if last else ""
         text = f"with a scripted model it ended as {status.value}: {document.get('stop_reason')}{where}"
-        fix = document.get("hint") or "run it by hand: agentcore-rl rollout AGENT --data FILE --limit 1"
-        return failed("rollout", text, str(fix))
+        return failed("rollout", text, str(document.get("hint") or otherwise))
     if document.get("rewards") is None:
         fix = 'return {"rewards": …} from the entrypoint'
         return failed("rollout", "it completed, but its result has no rewards", fix)

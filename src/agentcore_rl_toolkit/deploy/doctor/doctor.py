@@ -12,6 +12,7 @@ from typing import Any
 
 from ...engine.checkpoints import resolve_model
 from ...errors import AgentCoreRLError, ConfigError
+from ...rows import rows_in
 from ...runtime.hosting.agent_code import find_agent
 from ...runtime.local import AgentSource
 from ...runtime.local.agent_source import source_at
@@ -63,10 +64,10 @@ def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]
     except ConfigError as error:
         yield failed_with("agent", error)
         return
-    data = options.data or os.path.join(folder, "rows.jsonl")
+    data = options.data or rows_in(folder)
     rows: _Rows = []
     check = skipped("data", "no rows are known; give --data FILE")
-    if options.data or os.path.isfile(data):
+    if data:
         check, rows = check_rows(data)
     if "data" in options.only:
         yield check
@@ -79,7 +80,7 @@ def run_checks(options: DoctorOptions, given: dict[str, Any]) -> Iterator[Check]
         except ConfigError as error:
             yield failed_with("app", error)
             return
-        yield from _check_locally(options, source, rows)
+        yield from _check_locally(options, source, rows, data)
     if "aws" in options.only:
         yield from _check_deployment(options, Path(folder), given)
 
@@ -92,7 +93,7 @@ def _check_judge(options: DoctorOptions) -> Check:
     return check_judge(options.reward, options.gold)
 
 
-def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows) -> Iterator[Check]:
+def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows, data: str | None) -> Iterator[Check]:
     """Check the app and the model's template on this machine."""
     for package in ("aiohttp", "renderers", "transformers"):
         if importlib.util.find_spec(package) is None:
@@ -103,10 +104,12 @@ def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows) -> I
     from .check_agent import check_agent
     from .scripted_policy import tiny_script
 
-    rows = rows or [{"prompt": "Hello"}]
+    fix = f"run it by hand: agentcore-rl rollout {options.agent} --data {data} --model tiny --limit 1"
+    if not rows:
+        rows, fix = [{"prompt": "Hello"}], 'it ran on {"prompt": "Hello"}, because no rows are known: give --data FILE'
     tokenizer = load_tokenizer(tiny.path())
     script, tools = tiny_script(tokenizer)
-    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout)
+    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout, fix)
     yield from checks
     if "model" in options.only:
         longest = max(rows, key=lambda row: len(str(row)))

@@ -7,14 +7,15 @@ runs, because clients that are built on import then call the rollout's model.
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from ...errors import ConfigError
+from ...rows import parse_rows, read_rows
 from .new_agent import read_template
 
 _APP = '''"""The agent of {file} as an RL environment: it runs as it is, and the reward judges its answer."""
@@ -58,6 +59,16 @@ _TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "l
 """Where rows have what is right."""
 _PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
 _LARGEST_SOURCE = 1 << 20
+_LARGEST_DATA = 64 << 20
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The field of the rows with which the reward compares an answer."""
+
+    field: str
+    note: str
+    """Where that comes from, for the reader of `rl_app.py`."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +115,10 @@ class Entrypoint:
         )
 
 
-def complete_agent(folder: Path, entrypoint: str | None = None) -> list[Path]:
-    """Write the files that an agent's folder lacks, and return them. `entrypoint` is `file.py:function`."""
+def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Path], str]:
+    """Write the files that an agent's folder lacks, and return them with what to know about the reward.
+    `entrypoint` is `file.py:function`."""
+    note = ""
     sources = {path: _parse(path) for path in sorted(folder.glob("*.py"))}
     texts = {
         "reward.py": read_template("reward.txt"),
@@ -115,7 +128,9 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> list[Path]:
     if not (folder / "rl_app.py").exists():
         found = _find_entrypoint(sources, entrypoint)
         imported = _third_party(folder, {found.file: sources[found.file]})
-        texts = {"rl_app.py": found.app_text(imported, _truth_field(folder))} | texts
+        truth = _find_truth(folder, sources[found.file])
+        note = truth.note
+        texts = {"rl_app.py": found.app_text(imported, truth.field)} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
         texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
     written = [folder / name for name in texts if not (folder / name).exists()]
@@ -124,7 +139,7 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> list[Path]:
             path.write_text(texts[path.name], encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path} can't be written: {error.strerror}") from error
-    return written
+    return written, note
 
 
 def _parse(path: Path) -> ast.Module:
@@ -153,17 +168,35 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
     return found[0]
 
 
-def _truth_field(folder: Path) -> str:
-    """The field of the folder's rows that has what is right; `answer` if they don't say."""
-    for path in sorted(folder.glob("*.jsonl")):
-        try:
-            with path.open("rb") as file:
-                row = json.loads(file.readline(_LARGEST_SOURCE))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if found := [name for name in _TRUTHS if isinstance(row, dict) and name in row]:
-            return found[0]
-    return "answer"
+def _find_truth(folder: Path, agent: ast.Module) -> Truth:
+    """The field that has what is right: one of the usual names, or the only one that the agent never reads."""
+    named = {node.value for node in ast.walk(agent) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    lacks = []
+    for path in sorted(folder.iterdir(), key=lambda path: (path.stem != "rows", path.name)):
+        row = _first_row(path)
+        unread = [name for name in row if name not in named]
+        if found := [name for name in _TRUTHS if name in row] or (unread if len(unread) == 1 < len(row) else []):
+            field = found[0]
+            return Truth(field, f"rl_app.py compares answers with {field!r} of the rows in {path.name}.")
+        if row:
+            lacks.append(f"{path.name}, which has {', '.join(map(repr, row))}")
+    where = f"not in {lacks[0]}" if lacks else "a guess, because there are no rows here"
+    return Truth("answer", f"rl_app.py compares answers with 'answer' of a row ({where}): name the right field there.")
+
+
+def _first_row(path: Path) -> dict[str, Any]:
+    """The first row of a data set; empty if it is none, or too large to look into."""
+    if path.suffix not in (".jsonl", ".csv", ".json", ".parquet") or not path.is_file():
+        return {}
+    try:
+        if path.suffix == ".jsonl":
+            with path.open(encoding="utf-8", errors="replace") as file:
+                rows = parse_rows([file.readline(_LARGEST_SOURCE)])[0]
+        else:
+            rows = read_rows(str(path), 1)[0] if path.stat().st_size <= _LARGEST_DATA else []
+    except (OSError, ConfigError):
+        return {}
+    return rows[0] if rows else {}
 
 
 def _is_entrypoint(decorator: ast.expr) -> bool:
