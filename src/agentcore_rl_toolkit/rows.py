@@ -147,7 +147,8 @@ def rows_of(agent: str) -> str:
     folder = os.path.dirname(agent) if os.path.isfile(agent) else agent
     if found := rows_in(folder):
         return found
-    what = f"{folder} has no rows.jsonl" if os.path.isdir(folder or ".") else f"{agent} is not a folder"
+    lacks = f"{os.path.join(folder, 'rows.jsonl')} does not exist"
+    what = lacks if os.path.isdir(folder or ".") else f"{agent} is not a file or folder"
     raise ConfigError(f"--data is missing, and {what}", hint="name a data set with --data: JSONL, CSV, Parquet or JSON")
 
 

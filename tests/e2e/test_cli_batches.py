@@ -159,7 +159,7 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     )
     refused = cli(tmp_path, "eval", named, "--quiet")
     assert refused.returncode == 1
-    assert f"{named}/rows.jsonl does not exist\nhint: name a JSONL file with --data" in refused.stderr
+    assert f"{named}/rows.jsonl does not exist\nhint: name a data set with --data" in refused.stderr
     write(agent / "rows.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     policy = {"BASE_URL": "http://127.0.0.1:9/v1", "MODEL_ID": "m"}
     command = [CLI, "eval", named, "--quiet", "--exp-id", "e"]
@@ -167,4 +167,8 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])
     assert (table["rollouts"], table["pass@1"]) == ("2", "1")
-    assert "agent.py is not a folder" in cli(tmp_path, "eval", "agent.py").stderr
+    assert "other.py is not a file or folder" in cli(tmp_path, "eval", "other.py").stderr
+    by_file = subprocess.run(
+        [*command[:2], f"{named}/rl_app.py", *command[3:]], capture_output=True, cwd=tmp_path, env=clean_env(**policy)
+    )
+    assert by_file.returncode == 0, by_file.stderr

@@ -51,8 +51,10 @@ def test_help_needs_no_trl_and_has_every_setting() -> None:
     assert "(default: 1e-05)" in shown.stdout
 
 
-def test_training_without_trl_says_what_to_install() -> None:
-    done = without_trl("train", "rl_app.py", "--data", "rows.jsonl")
+def test_training_without_trl_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").touch()
+    (tmp_path / "rows.jsonl").write_text("{}\n" * 8)
+    done = without_trl("train", str(tmp_path / "rl_app.py"), "--data", str(tmp_path / "rows.jsonl"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         "error: training with TRL needs torch, which is not installed",
@@ -129,7 +131,7 @@ def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         in capsys.readouterr().err
     )
     assert main(["train", "rl_app.py"]) == 1
-    assert "error: --data is missing, and rl_app.py is not a folder\nhint: name a JSONL" in capsys.readouterr().err
+    assert "missing, and rl_app.py is not a file or folder\nhint: name a data set" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 1
     assert f"--data is missing, and {tmp_path}/rows.jsonl does not exist" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text("{}\n")
