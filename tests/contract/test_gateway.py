@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.base import EngineLoad, SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import GatewayFault
 from agentcore_rl_toolkit.gateway.base import RolloutGateway
@@ -161,6 +161,19 @@ def test_it_says_what_it_serves_and_counts(place: Open) -> None:
     assert counts["turns_total"] - before.get("turns_total", 0) == 1
     assert counts["sessions_open"] - before["sessions_open"] == 1
     assert counts["in_flight"] == 0
+
+
+class Busy(ScriptedEngine):
+    """An engine that tells its load."""
+
+    async def load(self) -> EngineLoad:
+        return EngineLoad(0.25, 3, 1, 7)
+
+
+def test_it_says_how_busy_an_engine_is(place: Open) -> None:
+    for engine, told in ((Busy(weather), [EngineLoad(0.25, 3, 1, 7)]), (ScriptedEngine(weather), [])):
+        with place(engine) as running:
+            assert list(asyncio.run(running.engine_loads_async()).values()) == told
 
 
 def test_hundreds_of_sessions_at_a_time(place: Open) -> None:

@@ -22,15 +22,17 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ..client.runtimes.targets import resolve_targets
+from ..client.session_limit import check_concurrency
 from ..common.object_repr import object_repr
 from ..errors import ConfigError
 from ..runtime.local.agent_source import resolve_agent
 
 if TYPE_CHECKING:
     from ..client import RolloutClient
+    from ..client.session_limit import Concurrency
     from ..engine import Engine
     from ..gateway.gateway import Gateway
     from ..gateway.remote.gateway_client import GatewayClient
@@ -213,7 +215,9 @@ class RolloutSettings(TrainSettings):
     gateway_url: str | None = option(
         None, "use the gateway that runs at this address, with AGENTCORE_RL_ADMIN_KEY, instead of one of the run's own"
     )
-    concurrency: int = option(32, "sessions that run at the same time")
+    concurrency: int | str = option(
+        32, "sessions that run at the same time; auto: as many as keep the engines full without preemption"
+    )
     oversample: int = option(0, "start this many extra rollouts per row and stop the slowest, which prefers short ones")
     dynamic_sampling: bool = option(False, "replace groups without reward variance by further rows")
     min_trained_ratio: float = option(0.0, "mask rollouts with a lower share of exactly recorded tokens")
@@ -239,7 +243,7 @@ class RolloutSettings(TrainSettings):
 
     at_least_one: ClassVar[tuple[str, ...]] = (
         *TrainSettings.at_least_one,
-        *("concurrency", "eval_samples", "max_failures", "max_tokens", "context_limit"),
+        *("eval_samples", "max_failures", "max_tokens", "context_limit"),
         *("max_rollout_tokens", "max_batch_tokens"),
     )
     at_least_zero: ClassVar[tuple[str, ...]] = (
@@ -253,6 +257,7 @@ class RolloutSettings(TrainSettings):
             raise ConfigError(f"min_trained_ratio must be at most 1, not {self.min_trained_ratio}")
         if self.gateway_port > 65_535:
             raise ConfigError(f"gateway_port must be at most 65535, not {self.gateway_port}")
+        self.first_concurrency  # noqa: B018 - refuses other values
         self._check_gateway()
         if self.credit not in ("rollout", "turn"):
             raise ConfigError(f"credit must be rollout or turn, not {self.credit!r}")
@@ -266,6 +271,11 @@ class RolloutSettings(TrainSettings):
     def session_targets(self) -> str | AgentSource | list[str]:
         sandbox = {"env": self.env, "allow": self.allow, "memory_mb": self.memory_mb}
         return resolve_targets(self.agent, self.runtime, **sandbox)
+
+    @property
+    def first_concurrency(self) -> int:
+        """Sessions that run at the same time, before any load is known."""
+        return check_concurrency(self.concurrency)
 
     @property
     def turn_credit(self) -> TurnCredit | None:
@@ -339,7 +349,7 @@ class RolloutSettings(TrainSettings):
         )
         return RolloutOptions(
             n=self.n,
-            max_concurrent_sessions=self.concurrency,
+            max_concurrent_sessions=cast("Concurrency", self.concurrency),
             timeout=self.timeout,
             oversample=self.oversample,
             max_failures=self.max_failures,

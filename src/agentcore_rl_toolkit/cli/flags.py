@@ -128,6 +128,14 @@ def read_pairs(flag: str, given: Iterable[str]) -> dict[str, Any]:
     return {name: _parse(value) for name, value in (split_pair(flag, text, "name=value") for text in given)}
 
 
+def read_concurrency(text: str) -> int | str:
+    """A number of sessions, or `auto`."""
+    return text if text == "auto" else int(text)
+
+
+read_concurrency.__name__ = "number or auto"  # argparse writes `invalid number or auto value`
+
+
 def _parse(text: str) -> Any:
     try:
         return json.loads(text)

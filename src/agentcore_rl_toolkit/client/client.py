@@ -84,6 +84,11 @@ class RolloutClient:
         return self._core.usage()
 
     @property
+    def running(self) -> int:
+        """Sessions that run now, as far as this client knows."""
+        return self._core.running
+
+    @property
     def store_url(self) -> str:
         """The store as `open_store` and `agentcore-rl results` take it.
 

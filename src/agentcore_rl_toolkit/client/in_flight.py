@@ -298,6 +298,11 @@ class ClientCore:
         """The end of what a session printed; None where the runtime doesn't say."""
         return None if self._pool is None else await self._pool.printed(session_id)
 
+    @property
+    def running(self) -> int:
+        """Sessions that the runtimes have accepted and that have not ended."""
+        return sum(calls.running for calls in self._calls)
+
     def usage(self) -> ClientUsage:
         """What this client has used so far."""
         return usage_of(self._calls, sum(self._store_usages, Counter[str]()))

@@ -153,7 +153,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
 
     def __init__(
         self,
-        slots: int,
+        slots: int | Callable[[], int],
         open_group: Callable[[], JobGroup[Any, OutcomeT] | None],
         *,
         prepare: Callable[[], Awaitable[None]] | None = None,
@@ -161,11 +161,14 @@ class RolloutLoop(Generic[OutcomeT, T]):
         patience: float = 10.0,
         ahead: int = sys.maxsize,
         stays_open: bool = False,
+        beside: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`open_group` gives the next group, or None while no other may start. The loop awaits `prepare` first, and
-        starts nothing while `ahead` results wait for `next()`. It ends when nothing is left, unless it `stays_open`:
-        then `wake()` tells it that another group may start."""
-        self._slots, self._open_group, self._prepare = slots, open_group, prepare
+        starts nothing while `ahead` results wait for `next()`. It ends when nothing is left, unless it `stays_open`.
+        `wake()` tells it that another group may start, or that there are other `slots` than before. `beside`
+        runs for as long as the loop."""
+        self._slots: Callable[[], int] = slots if callable(slots) else lambda: slots
+        self._open_group, self._prepare, self._beside = open_group, prepare, beside
         self._stays_open = stays_open
         self._outage, self._patience = outage or Outage(), patience
         self._room = asyncio.Semaphore(ahead)
@@ -189,7 +192,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
         self._ready.append(result)
 
     def wake(self) -> None:
-        """Ask `open_group` again."""
+        """Ask `slots` and `open_group` again."""
         self._done.put_nowait(None)
 
     def usage(self) -> tuple[float, float]:
@@ -220,13 +223,14 @@ class RolloutLoop(Generic[OutcomeT, T]):
     async def _run(self) -> None:
         """Run all groups. However that ends, `next()` returns."""
         ending: BaseException | None = RolloutCancelled("the loop was cancelled before its rollouts had ended")
+        beside = [] if self._beside is None else [asyncio.ensure_future(self._beside())]
         try:
             await self._run_groups()
             ending = None
         except Exception as error:
             ending = error
         finally:
-            left: list[asyncio.Future[Any]] = [*self._running, *self._finishing]
+            left: list[asyncio.Future[Any]] = [*self._running, *self._finishing, *beside]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
@@ -254,7 +258,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
                     self._end(task)
 
     def _fill_slots(self) -> None:
-        while len(self._running) < self._slots and (found := self._next_job()) is not None:
+        while len(self._running) < self._slots() and (found := self._next_job()) is not None:
             self.usage()
             task = asyncio.ensure_future(self._run_job(found[1]))
             task.add_done_callback(self._done.put_nowait)

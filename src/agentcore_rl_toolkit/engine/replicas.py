@@ -211,6 +211,10 @@ class Replicas:
             for one in self.replicas
         ]
 
+    def loads(self) -> dict[str, EngineLoad]:
+        """The load of each replica that tells it, when it was last asked, by name."""
+        return {one.name: one.load for one in self.replicas if one.load is not None and not one.ejected}
+
     async def pause(self) -> None:
         """Pause all of them or none: if one fails, the others resume."""
         before, self._paused = self._paused, True
@@ -312,3 +316,16 @@ class Replicas:
     async def _gather(self, name: Literal["pause", "resume"]) -> list[BaseException | None]:
         calls = (r.engine.pause() if name == "pause" else r.engine.resume() for r in self.replicas)
         return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def loads_of(engine: Engine) -> dict[str, EngineLoad]:
+    """The load of an engine, or of each of its replicas, by name; none where it doesn't tell or can't be reached."""
+    if isinstance(engine, Replicas):
+        return engine.loads()
+    load = getattr(engine, "load", None)
+    try:
+        found = None if load is None else await load()
+    except EngineError as error:
+        logger.info("the engine does not tell its load: %s", error)
+        found = None
+    return {} if found is None else {"": found}

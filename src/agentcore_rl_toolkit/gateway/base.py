@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ..engine.base import EngineLoad
 from .record.trajectory import Trajectories
 from .render.capabilities import Abilities
 
@@ -58,3 +59,6 @@ class RolloutGateway(Protocol):
 
     def metrics(self) -> dict[str, int]:
         """The counters of `GET /metrics`, by name."""
+
+    async def engine_loads_async(self) -> dict[str, EngineLoad]:
+        """How busy each engine is, by name; only those that tell it."""

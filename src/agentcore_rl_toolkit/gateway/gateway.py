@@ -27,8 +27,8 @@ from ..common.http_guard import RequestGuard, is_loopback, reachable_host
 from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..engine import make_servers, open_engine
-from ..engine.base import Engine
-from ..engine.replicas import Replicas
+from ..engine.base import Engine, EngineLoad
+from ..engine.replicas import Replicas, loads_of
 from ..errors import ConfigError, EngineError, GatewayFault
 from .base import ADMIN_KEY as ADMIN_KEY
 from .call.core import Core, GatewayLimits
@@ -291,6 +291,10 @@ class Gateway:
     def metrics(self) -> dict[str, int]:
         """The counters of `GET /metrics`, by name."""
         return self._loop.run(self._count())
+
+    async def engine_loads_async(self) -> dict[str, EngineLoad]:
+        """How busy each engine is, by name; only those that tell it."""
+        return await self._loop.run_async(loads_of(self.core.engine))
 
     def __enter__(self) -> Gateway:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..client.session_limit import Concurrency, check_concurrency
 from ..errors import ConfigError
 from .judge import Judge
 
@@ -30,7 +31,8 @@ class RolloutOptions:
 
     n: int = 8
     """Samples of each row: the size of a group."""
-    max_concurrent_sessions: int = 32
+    max_concurrent_sessions: Concurrency = 32
+    """Sessions at a time; `auto` for as many as keep the engines full without preemption."""
     timeout: float | None = 900.0
     """Seconds a rollout may take."""
     oversample: int = 0
@@ -71,7 +73,8 @@ class RolloutOptions:
         return None if self.score is None or (self.evaluation and self.score.ranks) else self.score
 
     def __post_init__(self) -> None:
-        least = {"n": 1, "max_concurrent_sessions": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}
+        check_concurrency(self.max_concurrent_sessions)
+        least = {"n": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")

@@ -18,6 +18,7 @@ from typing import Any
 from ..client import RolloutClient
 from ..client.batch import input_id_of
 from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
+from ..client.session_limit import SessionLimit, follow_load
 from ..common.private_loop import PrivateLoop
 from ..common.seeds import mix_seed
 from ..errors import RolloutCancelled, RolloutsStopped
@@ -90,6 +91,8 @@ class RolloutRunner:
         self._failures = 0
         self._warned_at = float("-inf")
         self.outage = Outage()
+        self.limit = SessionLimit(self.options.max_concurrent_sessions)
+        """How many sessions run at the same time, in all loops of this runner."""
 
     def run(
         self,
@@ -165,12 +168,27 @@ class RolloutRunner:
 
     def _open_loop(self, step: Step) -> RolloutLoop[Rollout, Group]:
         """The loop of one call, which ends with its step."""
-        slots, size = step.options.max_concurrent_sessions, step.options.n + step.options.oversample
-        loop = RolloutLoop[Rollout, Group](
-            slots, step.open_group, outage=self.outage, patience=step.patience, ahead=-(-slots // size) + 1
-        )
+        size = step.options.n + step.options.oversample
+        loop = self.make_loop(step.open_group, patience=step.patience, ahead=-(-self.limit.most // size) + 1)
         step.hand_out = loop.hand_out
         return loop
+
+    def make_loop(
+        self, open_group: Callable[[], JobGroup[Any, Rollout] | None], **how: Any
+    ) -> RolloutLoop[Rollout, Group]:
+        """A loop with this runner's slots, which follow the engines' load if they are to."""
+
+        async def follow() -> None:
+            await follow_load(self.limit, self.gateway.engine_loads_async, self._count_sessions, loop.wake)
+
+        loop = RolloutLoop[Rollout, Group](
+            lambda: self.limit.most, open_group, outage=self.outage, beside=follow, **how
+        )
+        return loop
+
+    def _count_sessions(self) -> tuple[int, int]:
+        running = self.client.running
+        return running, self.client.usage.sessions - running
 
     def _check_outage(self, rollout: Rollout, options: RolloutOptions) -> None:
         """Warn that the infrastructure is down; end the run if it has been for too long."""
@@ -254,10 +272,8 @@ class SharedSlots:
         self._calls: set[asyncio.Future[Group]] = set()
         self._ended: Exception | None = None
         options = runner.options
-        self._loop = RolloutLoop[Rollout, Group](
-            options.max_concurrent_sessions,
+        self._loop = runner.make_loop(
             lambda: self._waiting.popleft() if self._waiting else None,
-            outage=runner.outage,
             patience=options.outage_seconds * _PATIENCE,
             stays_open=True,
         )

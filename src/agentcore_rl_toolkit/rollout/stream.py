@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..client.scheduler import JobGroup, RolloutLoop
+from ..client.scheduler import JobGroup
 from ..errors import RolloutCancelled
 from .rollout import Group, Rollout
 from .runner import OnRollout, RolloutRunner, Step
@@ -30,15 +30,8 @@ class RolloutStream:
         """The steps that are not over, in the order in which they may open groups."""
         self._ending: BaseException | None = None
         """Why nothing runs any more."""
-        options = runner.options
-        self.slots = options.max_concurrent_sessions
-        self._loop = RolloutLoop[Rollout, Group](
-            self.slots,
-            self._open_group,
-            outage=runner.outage,
-            patience=Step(runner, (), None, None, options).patience,
-            stays_open=True,
-        )
+        patience = Step(runner, (), None, None, runner.options).patience
+        self._loop = runner.make_loop(self._open_group, patience=patience, stays_open=True)
         self._watching = runner.loop.submit(self._watch())
 
     def add(
@@ -60,6 +53,11 @@ class RolloutStream:
         future.set_running_or_notify_cancel()
         self._runner.loop.loop.call_soon_threadsafe(self._add, step, future, first)
         return future
+
+    @property
+    def slots(self) -> int:
+        """How many rollouts may run at the same time now."""
+        return self._runner.limit.most
 
     def usage(self) -> tuple[float, float]:
         """The time, and the seconds for which slots have been in use by then, all together."""

@@ -560,6 +560,7 @@ def test_engine_replicas_are_changed_while_running():
             names = [f"vllm={one.url}", f"vllm={other.url}"]
             first = control("GET", "/engines").json()["engines"][0]
             assert (first["name"], first["healthy"], first["kv_used"]) == (names[0], True, 0.25)
+            assert asyncio.run(running.engine_loads_async())[names[0]].kv_used == 0.25
             changed = control("PUT", "/engines", json={"engines": names}).json()["engines"]
             assert [engine["name"] for engine in changed] == names
             assert control("GET", "/health").json()["replicas_well"] == 2

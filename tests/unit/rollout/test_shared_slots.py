@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.client.session_limit import FIRST
+from agentcore_rl_toolkit.engine.base import EngineLoad
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import RolloutsStopped
 from agentcore_rl_toolkit.rollout import RolloutOptions, RolloutRunner
@@ -21,8 +23,11 @@ from support.own_runtime import OwnRuntime, completed
 
 
 @contextlib.asynccontextmanager
-async def shared(folder: Path, runtime: OwnRuntime, **options: Any) -> AsyncIterator[SharedSlots]:
-    with RolloutClient(runtime, folder, "exp", tps_limit=1000) as client, gateway(ScriptedEngine([])) as running:
+async def shared(
+    folder: Path, runtime: OwnRuntime, engine: ScriptedEngine | None = None, **options: Any
+) -> AsyncIterator[SharedSlots]:
+    engine = engine or ScriptedEngine([])
+    with RolloutClient(runtime, folder, "exp", tps_limit=1000) as client, gateway(engine) as running:
         runner = RolloutRunner(client, running, RolloutOptions(**{"n": 2, "max_failures": 100} | options))
         with contextlib.closing(runner):
             async with runner.shared_slots() as slots:
@@ -73,3 +78,31 @@ def test_what_ends_the_run_is_raised_for_every_group_and_for_later_ones(tmp_path
                 await slots.run_group({"input_id": "third"})
 
     asyncio.run(run())
+
+
+class Idle(ScriptedEngine):
+    """An engine whose cache has room for many more sessions."""
+
+    async def load(self) -> EngineLoad:
+        return EngineLoad(0.1, 32, 0)
+
+
+def test_more_sessions_run_where_the_engines_have_room(tmp_path: Path) -> None:
+    """Of the first 32, half end and let others start; the rest end only once more than 32 run."""
+    started, running, more = 0, 0, asyncio.Event()
+
+    async def result(payload: dict[str, Any]) -> bytes:
+        nonlocal started, running
+        started, running = started + 1, running + 1
+        if running > FIRST:
+            more.set()
+        if started > FIRST // 2:
+            await more.wait()
+        running -= 1
+        return completed(payload)
+
+    async def run() -> int:
+        async with shared(tmp_path, OwnRuntime(result), Idle([]), max_concurrent_sessions="auto", n=60) as slots:
+            return len((await asyncio.wait_for(slots.run_group({"input_id": "row"}), 120)).rollouts)
+
+    assert asyncio.run(run()) == 60

@@ -52,7 +52,7 @@ class StepsAhead:
         now, used = self.stream.usage()
         seconds, in_use = now - self._measured_at, used - self._used
         self._measured_at, self._used = now, used
-        return seconds, in_use / max(1e-9, self.stream.slots * seconds)
+        return seconds, min(1.0, in_use / max(1e-9, self.stream.slots * seconds))
 
     def close(self) -> None:
         """Cancel what still runs."""

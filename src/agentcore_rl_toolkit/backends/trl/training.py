@@ -134,7 +134,7 @@ class TrlRun:
             tokenizer=tokenizer,
             name=settings.model,
             dtype=settings.dtype if settings.dtype != "float32" else None,
-            max_batch=settings.concurrency,
+            max_batch=settings.first_concurrency,
             interval=_STREAM_SECONDS,
             at_temperature=True,
             own_stream=self._copy is not None,

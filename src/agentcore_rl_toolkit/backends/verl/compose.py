@@ -125,13 +125,14 @@ class RolloutConfig:
         given = settings.gateway_public_url
         default_host = given is None and settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
         ports = max(1, settings.gateway_workers)
+        share = settings.concurrency if settings.concurrency == "auto" else max(1, settings.first_concurrency // count)
         port = settings.gateway_port + number * ports if settings.gateway_port else 0
         url = given and given.replace("{port}", str(port)).replace("{host}", host)
         return replace(
             settings,
             agent=agent,
             workers=1,
-            concurrency=max(1, settings.concurrency // count),
+            concurrency=share,
             tps_limit=settings.tps_limit / count,
             gateway_host=host if default_host and _on_aws(settings) else settings.gateway_host,
             gateway_port=port,

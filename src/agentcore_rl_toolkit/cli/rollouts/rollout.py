@@ -19,7 +19,7 @@ from ...agent.result import Result
 from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
-from ..flags import add_sandbox_flags, read_pairs, say, session_targets
+from ..flags import add_sandbox_flags, read_concurrency, read_pairs, say, session_targets
 from ..terminal.progress import progress
 from .model_rollouts import refuse_other_policies, run_with_model
 
@@ -61,7 +61,10 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exp-id", help="name the experiment (default: a new name with the time)")
     parser.add_argument("--limit", type=int, help="run only so many rows (default: all)")
     parser.add_argument("-n", "--n", type=int, default=1, help="rollouts of each row (default: 1)")
-    parser.add_argument("--concurrency", type=int, default=25, help="most sessions at a time (default: 25)")
+    help = (
+        "most sessions at a time; with --model or --gateway-url, auto: as many as keep the engines full (default: 25)"
+    )
+    parser.add_argument("--concurrency", type=read_concurrency, default=25, metavar="NUMBER", help=help)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a rollout (default: 900)")
     help = "times to run a rollout again after a failure of the infrastructure (default: 2)"
     parser.add_argument("--retries", type=int, default=2, help=help)
@@ -111,6 +114,9 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
             raise ConfigError("--agent-protocol sagemaker needs a gateway to report to", hint=hint)
         if getattr(args, "rollouts", None):
             raise ConfigError("--rollouts needs --model: only a model behind this package's gateway has exact tokens")
+        if args.concurrency == "auto":
+            hint = "give a number, or a gateway with --gateway-url"
+            raise ConfigError("--concurrency auto needs a gateway that tells the engines' load", hint=hint)
         return _run_with_url(args, each)
     refuse_other_policies(args)
     rows, failed = read_data(args)

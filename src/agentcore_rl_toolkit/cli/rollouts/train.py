@@ -24,7 +24,7 @@ from ...common.env_file import read_env
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...rows import rows_of
-from ..flags import read_pairs, read_variables, say, split_pair
+from ..flags import read_concurrency, read_pairs, read_variables, say, split_pair
 from ..settings_file import read_settings_file
 from ..terminal.interrupt import CODE, terminate_as_interrupt
 from ..terminal.parser import Parser
@@ -159,7 +159,8 @@ def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], ki
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help)
         return
     if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+        parts = [part for part in typing.get_args(kind) if part is not type(None)]
+        kind = read_concurrency if parts == [int, str] else parts[0]
     default = "" if spec.default in (None, "") else f" (default: {spec.default})"
     parser.add_argument(flag, type=kind, default=None, help=(help + default).replace("%", "%%"))
 

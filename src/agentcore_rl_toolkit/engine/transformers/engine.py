@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from ...errors import ConfigError, EngineError
-from ..base import IDS, EngineInfo, Sampled, SampleRequest
+from ..base import IDS, EngineInfo, EngineLoad, Sampled, SampleRequest
 from ..reply_form import Form
 from .decode_batch import Counters, DecoderLimits
 from .decoder import Decoder
@@ -158,6 +158,13 @@ class TransformersEngine:
     def counters(self) -> Counters:
         """What the engine has done so far."""
         return self._running_decoder().counters
+
+    async def load(self) -> EngineLoad:
+        """How busy it is: a full batch has no room for another sequence."""
+        decoder = self._running_decoder()
+        running, limits = len(decoder.batch), self._limits
+        used = max(running / limits.max_batch, running * decoder.batch.width / limits.max_batch_tokens)
+        return EngineLoad(min(1.0, used), running, decoder.waiting, decoder.counters.preempted)
 
     @property
     def waiting(self) -> int:

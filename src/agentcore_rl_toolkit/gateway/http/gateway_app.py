@@ -7,6 +7,7 @@ web pages are refused before they reach the app (`gateway.py`).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hmac
 import logging
 import re
@@ -23,7 +24,7 @@ from xxhash import xxh3_128
 from ...common.socket_owner import is_own_process
 from ...engine import make_servers
 from ...engine.channel.channel_engine import ChannelEngine
-from ...engine.replicas import Replicas
+from ...engine.replicas import Replicas, loads_of
 from ...errors import ConfigError, EngineError, GatewayFault
 from ..base import METRIC
 from ..call.choice import engine_fault
@@ -335,7 +336,11 @@ class App:
 
     async def _list_engines(self, request: web.BaseRequest) -> web.StreamResponse:
         engine = self.core.engine
-        return _json(dump({"engines": engine.describe() if isinstance(engine, Replicas) else []}))
+        if isinstance(engine, Replicas):
+            return _json(dump({"engines": engine.describe()}))
+        single = {"name": "", "healthy": True, "in_flight": self.core.in_flight}
+        loads = [dataclasses.asdict(load) for load in (await loads_of(engine)).values()]
+        return _json(dump({"engines": [single | load for load in loads]}))
 
     async def _change_engines(self, request: web.BaseRequest) -> web.StreamResponse:
         body, engine = parse(read_json(await read_body(request)), EnginesRequest), self.core.engine

@@ -23,9 +23,10 @@ import orjson
 
 from ...common.http_guard import is_loopback, reachable_host
 from ...common.private_loop import PrivateLoop
-from ...engine.base import Engine
+from ...engine.base import Engine, EngineLoad
 from ...engine.channel.engine_service import EngineService
 from ...engine.remote.server import ServerEngine
+from ...engine.replicas import loads_of
 from ...errors import ConfigError, GatewayFault
 from ..base import ADMIN_KEY, METRIC
 from ..record.trajectory import Trajectories
@@ -140,6 +141,10 @@ class GatewayClient:
         pairs = (line.removeprefix(METRIC).rpartition(" ") for line in lines)
         return {name: int(value) for name, _, value in pairs}
 
+    async def engine_loads_async(self) -> dict[str, EngineLoad]:
+        """How busy each engine is, by name; only those that tell it."""
+        return await self._loop.run_async(self._loads())
+
     def __enter__(self) -> Self:
         try:
             self._loop.run(self._connect())
@@ -239,6 +244,13 @@ class GatewayClient:
             await self._engine.close()
         if self._http is not None:
             await self._http.close()
+
+    async def _loads(self) -> dict[str, EngineLoad]:
+        """Those of this process's engine, if the gateway samples from it, else those that the gateway knows."""
+        if self._links and self._engine is not None:
+            return await loads_of(self._engine)
+        told = orjson.loads(await self.ask("GET", "/engines"))["engines"]
+        return {one["name"]: msgspec.convert(one, EngineLoad) for one in told if one["healthy"] and "kv_used" in one}
 
     async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Under its own id, so that it can be repeated."""

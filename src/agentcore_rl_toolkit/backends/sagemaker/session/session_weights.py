@@ -151,7 +151,7 @@ class SessionWeights:
         )
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._record.write_text(name + "\n")
-        return TrainingSession(name, region=settings.region, threads=settings.concurrency)
+        return TrainingSession(name, region=settings.region, threads=settings.first_concurrency)
 
     def _describe(self) -> dict[str, Any]:
         name = self._session.name
