@@ -317,6 +317,30 @@ def test_a_module_in_the_python_path_takes_the_place_of_an_installed_one(
         assert user.ask() == str(tmp_path / "colorsys.py")
 
 
+def test_an_environment_below_the_python_path_serves_sessions(tmp_path: Path) -> None:
+    """`PYTHONPATH=~/work`: the project with the environment could be imported from there, too."""
+    python, packages = new_venv(tmp_path / "work/project/.venv")
+    (packages / "installed").mkdir()
+    (packages / "installed/__init__.py").write_text("")
+    (packages / "installed/later.py").write_text("found = True\n")
+    agent = tmp_path / "work/project/agent"
+    agent.mkdir()
+    (agent / "rl_app.py").write_text(
+        "import sys\npreloaded = 'installed' in sys.modules\nimport installed\n"
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n    import installed.later\n"
+        "    return [preloaded, installed.later.found]\n"
+    )
+    code = (
+        "import uuid\nfrom agentcore_rl_toolkit.runtime.local import LocalRuntime\n"
+        f"with LocalRuntime({str(agent)!r}) as runtime:\n"
+        "    print(runtime.invoke(str(uuid.uuid4()), b'{}'))\n"
+    )
+    env = clean_env(PYTHONPATH=str(tmp_path / "work"))
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=env, timeout=120)
+    assert done.stdout == "b'[true, true]'\n", done.stderr
+
+
 def test_packages_that_start_threads_are_imported_in_each_session(tmp_path: Path) -> None:
     """Then the template must not be forked, so another one is started that doesn't import them."""
     agent = tmp_path / "agent"

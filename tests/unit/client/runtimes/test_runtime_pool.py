@@ -45,7 +45,7 @@ class SlowRuntime:
     async def stop(self, session_id: str) -> None:
         self.sessions.discard(session_id)
 
-    def printed(self, session_id: str) -> bytes | None:
+    async def printed(self, session_id: str) -> bytes | None:
         return self.prints.get(session_id)
 
     async def aclose(self) -> None: ...

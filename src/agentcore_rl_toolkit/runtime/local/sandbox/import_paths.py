@@ -60,8 +60,14 @@ def visible_paths(python_path: list[str]) -> tuple[list[str], list[str]]:
     projects = [path for path in (*sys.path, *python_path) if os.path.isdir(path) and path not in trusted]
     modules = {module for project in projects for module in _modules_in(project)} | set(_editable_modules())
     modules = {path for path in modules if not _is_below(path, visible)}
-    folders = sorted(path for path in modules if os.path.isdir(path))
-    covered = [file.path for folder in folders for file in walk_agent_folder(folder) if file.excluded]
+    covered: list[str] = []
+    for folder in sorted(path for path in modules if os.path.isdir(path)):
+        excluded = [file.path for file in walk_agent_folder(folder) if file.excluded]
+        excluded = [path for path in excluded if not _is_below(path, visible)]  # such as the environment itself
+        if any(_is_below(path, set(excluded)) for path in visible):
+            modules.discard(folder)  # it can be shown neither with what is excluded nor without the environment
+        else:
+            covered += excluded
     return _without_nested(visible | {os.path.realpath(path) for path in visible} | modules), covered
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import agentcore_rl_toolkit
 
 from ...hosting.request_checks import MODEL_VARIABLES, model_variables
+from ..sandbox.import_paths import trusted_folders
 from .session_server import warm_up_server
 
 _MOST_NAMES = 20_000
@@ -113,8 +114,8 @@ def _is_apps_own_read() -> bool:
 def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], Any]) -> dict[str, Any]:
     """In a throwaway session: import the agent, warm up its server and SDKs, and report what that imported.
 
-    Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name. The
-    report also says whether the agent read where its model is; it found values that lead nowhere.
+    Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name, unless
+    they are in an environment below. The report also says whether the agent read where its model is; it found values that lead nowhere.
     """
     for name, value in model_variables({"_rollout": {"base_url": f"{_NOWHERE}/v1"}}).items():
         os.environ.setdefault(name, value)
@@ -129,7 +130,9 @@ def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], 
             asyncio.run(asyncio.wait_for(warm_up, 10))
     observer.finish_warm_up()
     folders = tuple(place.rstrip("/") + "/" for place in (folder, *python_path))
-    own = _top_levels(name for name, module in list(sys.modules.items()) if _is_below(module, folders))
+    installed = tuple(place.rstrip("/") + "/" for place in trusted_folders())
+    loaded = list(sys.modules.items())
+    own = _top_levels(name for name, it in loaded if _is_below(it, folders) and not _is_below(it, installed))
     return {"imported": observer.names, "own": sorted(own), "reads_model": reads_model}
 
 

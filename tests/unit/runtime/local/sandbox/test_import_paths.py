@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import pytest
+
+from agentcore_rl_toolkit.runtime.local.sandbox.import_paths import trusted_folders
 from support.process import clean_env
 
 SHOWN = """
@@ -17,8 +21,10 @@ print(json.dumps([*visible_paths(sys.argv[1:2]), trusted_folders(), sys.prefix])
 """
 
 
-def shown(tmp_path: Path, *projects: Path) -> tuple[list[str], list[str], list[str], str]:
-    command = [sys.executable, "-c", SHOWN, *map(str, projects)]
+def shown(
+    tmp_path: Path, *projects: Path, python: str = sys.executable
+) -> tuple[list[str], list[str], list[str], str]:
+    command = [python, "-c", SHOWN, *map(str, projects)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_env(), cwd=tmp_path)
     paths, hidden, trusted, prefix = json.loads(done.stdout)
     return paths, hidden, trusted, prefix
@@ -59,3 +65,23 @@ def test_nothing_is_shown_twice_and_never_everything(tmp_path: Path) -> None:
     assert "/" not in paths
     for path in paths:
         assert not any(path != other and path.startswith(other.rstrip("/") + "/") for other in paths), path
+
+
+@pytest.mark.parametrize("name", [".venv", "runs/env"])
+def test_an_environment_below_the_python_path_stays_visible(tmp_path: Path, name: str) -> None:
+    """`PYTHONPATH=~/work`, with the environment in one of the projects there."""
+    project = make(tmp_path / "work/project", "module.py", ".env", "runs/1/x.json")
+    other = make(tmp_path / "work/other", "module.py")
+    venv.create(project / name, symlinks=True)
+    (packages,) = (project / name).glob("lib/*/site-packages")
+    (packages / "beside.pth").write_text("".join(f"import site; site.addsitedir({p!r})\n" for p in trusted_folders()))
+    python = str(project / name / "bin/python")
+    paths, hidden, _, prefix = shown(tmp_path, project.parent, python=python)
+    assert prefix == str(project / name)
+    assert not any(f"{prefix}/".startswith(f"{path}/") for path in hidden), "nothing covers the environment"
+    assert any(f"{prefix}/".startswith(f"{path}/") for path in paths), "and sessions see it"
+    assert str(other) in paths
+    secret, result = str(project / ".env"), str(project / "runs/1/x.json")
+    for path in (secret, result):
+        is_shown = any(path.startswith(f"{folder}/") for folder in paths)
+        assert not is_shown or any(f"{path}/".startswith(f"{cover}/") for cover in hidden)
