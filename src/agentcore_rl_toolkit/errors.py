@@ -15,9 +15,13 @@
     │   └── StoreUnavailable    the store did not answer; trying again may help
     ├── RuntimeFault            a runtime refused or failed; `code` and `status` are AWS's
     │   └── TemplateGone        a template process ended before a session could be forked from it
+    ├── LinkBroken              the local runtime's supervisor has ended
+    ├── BrokenAnswer            a session's app closed its connection, or sent a malformed answer
+    ├── StartupFailed           an app's lifespan refused to start
     ├── S3Error                 the local S3 server refused a request
     ├── GatewayFault            the gateway refused a request; `status` and `code` reach the agent
     ├── RenderFault             the chat template can't render these messages
+    │   └── PromptTooLong       a prompt far longer than the context, not tokenized to its end
     ├── EngineError             an engine refused or failed; `status` reaches the agent
     ├── AwsRefused              AWS refused a call of `deploy` or `doctor`     (also a ConfigError)
     ├── SessionLost             a session ended before its rollout did
@@ -163,6 +167,18 @@ class TemplateGone(RuntimeFault):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, code="RetryableConflictException", hint=hint)
+
+
+class LinkBroken(AgentCoreRLError):
+    """The local runtime's supervisor process has ended."""
+
+
+class BrokenAnswer(AgentCoreRLError):
+    """The other end closed the connection, or sent a malformed answer."""
+
+
+class StartupFailed(AgentCoreRLError):
+    """The app's lifespan refused to start."""
 
 
 class S3Error(AgentCoreRLError):

@@ -24,14 +24,14 @@ from multidict import CIMultiDict
 from ...common.http_guard import reachable_host
 from ...common.object_repr import object_repr
 from ...common.private_loop import PrivateLoop
-from ...errors import ConfigError, RuntimeFault
+from ...errors import ConfigError, LinkBroken, RuntimeFault
 from ..base import CommandEvent, Invocation
 from ..hosting.pending_rollouts import PendingRollouts
 from ..hosting.request_checks import check_command, check_payload, check_session_id, rollout_request
 from .agent_source import AgentSource
 from .sessions.places import Places
 from .supervisor.child import SupervisorChild
-from .supervisor.link import APP, LinkBroken, SupervisorLink, read_data
+from .supervisor.link import APP, SupervisorLink, read_data
 from .supervisor.runtime_settings import RuntimeSettings
 from .template.app_frames import AppAnswer
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from ....errors import RuntimeFault
+from ....errors import BrokenAnswer, RuntimeFault
 from ..template import app_frames as frames
-from ..template.app_frames import AppAnswer, BrokenAnswer
+from ..template.app_frames import AppAnswer
 
 _CHUNK = 1 << 16
 _LARGEST_CHECKED = 1 << 20

@@ -20,7 +20,7 @@ from typing import Any
 
 from multidict import CIMultiDict
 
-from ....errors import AgentCoreRLError, RuntimeFault
+from ....errors import AgentCoreRLError, BrokenAnswer, RuntimeFault
 from ....store.session_store import STORE_PROXY_VARIABLE
 from ...base import PLACEHOLDER_AWS, CommandEvent, Invocation
 from ...hosting.agent_files import copy_agent_folder
@@ -31,7 +31,6 @@ from ..agent_source import AgentSource, parse_address
 from ..sandbox.cgroup import Cgroup
 from ..sandbox.namespaces import SESSION_UID
 from ..sandbox.root_filesystem import chown_tree
-from ..template.app_frames import BrokenAnswer
 from ..template.channel import Channel
 from ..template.init_process import IMPORT_FAILED
 from ..template.output_log import OutputLog

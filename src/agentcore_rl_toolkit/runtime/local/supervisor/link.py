@@ -15,7 +15,7 @@ import socket
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from ....errors import RuntimeFault
+from ....errors import BrokenAnswer, LinkBroken, RuntimeFault
 from ..template import app_frames as frames
 from ..template.channel import Channel
 
@@ -36,10 +36,6 @@ def encode_fault(fault: RuntimeFault) -> bytes:
 def decode_fault(frame: bytes) -> RuntimeFault:
     document = json.loads(frame[1:])
     return RuntimeFault(document.pop("message"), **document)
-
-
-class LinkBroken(Exception):
-    """The supervisor has ended."""
 
 
 class SupervisorLink:
@@ -65,7 +61,7 @@ class SupervisorLink:
             await answer.read_head()
             if answer.status == FAULT_STATUS:
                 raise decode_fault(b"".join([frame async for frame in answer.frames()]))
-        except frames.BrokenAnswer as error:
+        except BrokenAnswer as error:
             answer.close()
             raise LinkBroken(str(error)) from None
         except BaseException:
@@ -113,7 +109,7 @@ async def read_data(answer: frames.AppAnswer) -> AsyncGenerator[bytes, None]:
             if frame[:1] == FAULT:
                 raise decode_fault(frame)
             yield frame[1:]
-    except frames.BrokenAnswer:
+    except BrokenAnswer:
         raise RuntimeFault("the runtime's supervisor ended", hint="send the request again") from None
     finally:
         answer.close()

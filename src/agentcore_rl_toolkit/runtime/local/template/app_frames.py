@@ -15,6 +15,8 @@ import struct
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from ....errors import BrokenAnswer
+
 _CHUNK = 1 << 16
 _LARGEST_HEAD = 1 << 16
 
@@ -49,10 +51,6 @@ def split(data: bytes) -> list[bytes]:
         found.append(data[at : at + length])
         at += length
     return found
-
-
-class BrokenAnswer(Exception):
-    """The other end closed the connection, or sent something that is no answer."""
 
 
 class AppAnswer:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ....errors import StartupFailed
 from . import app_frames as frames
 
 logger = logging.getLogger(__name__)
@@ -22,10 +23,6 @@ _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _GRACE_SECONDS = 2.0
 Message = dict[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
-
-
-class StartupFailed(Exception):
-    """The app's lifespan said that it can't start."""
 
 
 class AppServer:

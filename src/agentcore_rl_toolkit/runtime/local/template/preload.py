@@ -115,7 +115,8 @@ def observe_imports(folder: str, python_path: Iterable[str], load: Callable[[], 
     """In a throwaway session: import the agent, warm up its server and SDKs, and report what that imported.
 
     Modules in the agent's folder and in `python_path` are its own, whatever is installed under the same name, unless
-    they are in an environment below. The report also says whether the agent read where its model is; it found values that lead nowhere.
+    they are in an environment below. The report also says whether the agent read where its model is; it found values
+    that lead nowhere.
     """
     for name, value in model_variables({"_rollout": {"base_url": f"{_NOWHERE}/v1"}}).items():
         os.environ.setdefault(name, value)

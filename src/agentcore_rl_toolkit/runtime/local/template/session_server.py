@@ -18,9 +18,10 @@ import threading
 from typing import Any
 
 from ....agent.logs import configure_logging
+from ....errors import StartupFailed
 from ...hosting.commands import SessionApp
 from . import app_frames as frames
-from .app_server import AppServer, StartupFailed
+from .app_server import AppServer
 from .init_process import read_assignment
 
 _STARTUP_FAILED = 3

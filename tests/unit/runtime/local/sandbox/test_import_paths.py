@@ -21,9 +21,7 @@ print(json.dumps([*visible_paths(sys.argv[1:2]), trusted_folders(), sys.prefix])
 """
 
 
-def shown(
-    tmp_path: Path, *projects: Path, python: str = sys.executable
-) -> tuple[list[str], list[str], list[str], str]:
+def shown(tmp_path: Path, *projects: Path, python: str = sys.executable) -> tuple[list[str], list[str], list[str], str]:
     command = [python, "-c", SHOWN, *map(str, projects)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_env(), cwd=tmp_path)
     paths, hidden, trusted, prefix = json.loads(done.stdout)
