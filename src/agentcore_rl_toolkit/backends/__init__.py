@@ -1,9 +1,9 @@
 """Backends: each one converts rollouts to its trainer's types and connects them to that trainer's own hooks.
 
-In: a run's settings, and groups of judged rollouts from `rollout/`. Out: the batches of TRL, verl, slime, rLLM,
-Tinker or SageMaker, and the run's folder with its summary. A backend never changes a token, a mask or a logprob, and never patches
-a trainer. It may import every station except `cli` and `deploy`, and of `studio` only the guards; nothing but `cli`
-imports it.
+In: a run's settings, and groups of judged rollouts from `rollout/`. Out: the batches of TRL, verl, slime, rLLM, Tinker
+or SageMaker, and the run's folder with its summary. A backend never changes a token, a mask or a logprob, and never
+patches a trainer. It may import every station except `cli` and `deploy`, and of `studio` only the guards; nothing but
+`cli` imports it.
 
 base.py      the protocol of a backend, its discovery, the checks before a run, and the plan
 settings.py  the settings that backends share
