@@ -22,6 +22,7 @@ pytest.importorskip("trl")
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
+from agentcore_rl_toolkit.backends.settings import MOST_RATIO
 from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.record.trajectory import Row
@@ -34,10 +35,10 @@ from support.rollouts import failed, make_group, make_rollout, make_row, weighte
 EPSILON = 0.2  # where TRL clips
 
 
-def logps(model: Any, row: Row) -> torch.Tensor:
+def logps(model: Any, row: Row, temperature: float = 1.0) -> torch.Tensor:
     """Of the row's tokens after its prompt, each from those before it."""
     ids = torch.tensor([row.token_ids.tolist()])
-    logits = model(ids).logits[0, :-1].log_softmax(-1)
+    logits = (model(ids).logits[0, :-1] / temperature).log_softmax(-1)
     return logits.gather(1, ids[0, 1:, None])[row.prompt_length - 1 :, 0]
 
 
@@ -318,6 +319,62 @@ def test_losses_of_whole_rows_are_refused_for_turns(settings: dict[str, Any]) ->
     config = GRPOConfig(**{"loss_type": "dapo", "use_cpu": True, "bf16": False} | settings)
     with pytest.raises(ConfigError, match="weighs whole rows"):
         AgentGRPOTrainer(None, [], lambda rows, n, step: [], config, credit=TurnCredit())
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("turns", [False, True])
+def test_the_gradient_of_stale_rollouts_is_the_one_by_hand(
+    tmp_path: Path, turns: bool, temperature: float, beta: float
+) -> None:
+    """Each token counts with its own ratio to the weights that sampled it, truncated, over two updates."""
+    groups = [
+        replace_rows(group, lambda row: as_stale(row, temperature)) for group in (by_turn() if turns else several())
+    ]
+    trainer = stepped(
+        groups, tmp_path, kind=AtTemperature, steps=2, learning_rate=0.1, loss_type="cispo", epsilon_high=MOST_RATIO,
+        temperature=temperature, beta=beta, credit=TurnCredit() if turns else None,
+    )  # fmt: skip
+    rows = [(torch.tensor(of.rewards), one, row) for of in groups for one in of.trained for row in one.rows]
+    model, reference = make_model(), make_model()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for _ in range(2):
+        losses, truncated = [], 0
+        for rewards, one, row in rows:
+            mine = logps(model, row, temperature)
+            advantage = (one.reward - rewards.mean()) / (rewards.std() + 1e-4)
+            if turns:
+                advantage = torch.tensor(TURNS[tuple(row.token_ids.tolist()[row.prompt_length :])])
+            ratio = (mine - torch.tensor(row.logprobs[row.prompt_length :])).exp()
+            gap = logps(reference, row, temperature).detach() - mine
+            kl = ratio * (gap.exp() - gap - 1)  # TRL corrects the KL term too
+            trained = torch.tensor(row.loss_mask[row.prompt_length :]) == 1
+            losses.append((beta * kl - ratio.detach().clamp(max=MOST_RATIO) * advantage * mine)[trained])
+            truncated += int((ratio[trained] > MOST_RATIO).sum())
+        tokens = torch.cat(losses)
+        assert 0 < truncated < len(tokens)
+        (tokens.sum() / len(tokens)).backward()
+        with torch.no_grad():
+            for value in model.parameters():
+                value -= 0.1 * value.grad
+                value.grad = None
+    moved = {name: before[name] - value.detach() for name, value in model.named_parameters()}
+    assert_same(trainer.gradient, moved)
+
+
+def replace_rows(group: Group, change: Callable[[Row], Row]) -> Group:
+    """The group with other rows in its rollouts."""
+    changed = (replace(one, rows=tuple(change(row) for row in one.rows)) for one in group.rollouts)
+    return replace(group, rollouts=tuple(changed))
+
+
+def as_stale(row: Row, temperature: float) -> Row:
+    """The row as sampled by other weights: the policy finds its tokens less or more likely, some of them much more."""
+    with torch.no_grad():
+        values = logps(make_model(), row, temperature).numpy()
+    known = row.logprobs.copy()
+    known[row.prompt_length :] = values - np.resize([1.2, -0.4, 0.3], len(values))
+    return replace(row, logprobs=known)
 
 
 def test_two_processes_agree_on_rows_and_divisor(tmp_path: Path) -> None:
