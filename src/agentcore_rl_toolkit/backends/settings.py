@@ -222,7 +222,9 @@ class RolloutSettings(TrainSettings):
     dynamic_sampling: bool = option(False, "replace groups without reward variance by further rows")
     min_trained_ratio: float = option(0.0, "mask rollouts with a lower share of exactly recorded tokens")
     max_rollout_tokens: int | None = option(None, "mask rollouts with more tokens")
-    max_batch_tokens: int | None = option(None, "drop the groups of a step that exceed this many tokens")
+    max_batch_tokens: int | None = option(
+        None, "drop the groups that would take a step above this many tokens as they finish, which prefers short ones"
+    )
     max_staleness: int | None = option(
         None, "rerun rollouts whose tokens are older than this many updates, which prefers short ones"
     )
@@ -407,9 +409,19 @@ class LoopSettings(SavingSettings):
             if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
                 hint = "give the number of its rows for each row of data, e.g. 0.5"
                 raise ConfigError(f"mix {path} must be a number above 0, not {weight!r}", hint=hint)
-        if self.async_steps and self.max_staleness is not None:
-            hint = "leave max_staleness out: with async_steps, no rollout starts that could become older than that"
-            raise ConfigError("max_staleness can't be used with async_steps: it throws rollouts away", hint=hint)
+        self._check_nothing_is_thrown_away()
+
+    def _check_nothing_is_thrown_away(self) -> None:
+        """With `async_steps`, everything that is sampled is trained on, however long it takes."""
+        removes = {
+            "max_staleness": "it throws old rollouts away",
+            "oversample": "it stops slow rollouts",
+            "max_batch_tokens": "it drops the groups that finish last",
+        }
+        for name, what in removes.items():
+            if self.async_steps and getattr(self, name) != getattr(type(self), name):
+                hint = f"leave {name} out: with async_steps, training waits for no rollout but those of its own step"
+                raise ConfigError(f"{name} can't be used with async_steps: {what}", hint=hint)
 
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:

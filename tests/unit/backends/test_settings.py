@@ -35,9 +35,12 @@ def test_what_must_be_at_least_one(name: str) -> None:
 def test_what_runs_ahead_is_bounded_by_admission_only() -> None:
     with pytest.raises(ConfigError, match="async_steps must be at least 0, not -1"):
         LoopSettings(async_steps=-1)
-    with pytest.raises(ConfigError, match="max_staleness can't be used with async_steps"):
-        LoopSettings(async_steps=2, max_staleness=2)
-    assert LoopSettings(max_staleness=2).async_steps == 0
+    for given in ({"max_staleness": 0}, {"oversample": 1}, {"max_batch_tokens": 100}):
+        (name,) = given
+        with pytest.raises(ConfigError, match=f"{name} can't be used with async_steps"):
+            LoopSettings(async_steps=2, **given)
+        assert LoopSettings(**given).async_steps == 0
+    assert LoopSettings(async_steps=2, dynamic_sampling=True).async_steps == 2
 
 
 @pytest.mark.parametrize("weight", [0, -1.0, float("inf"), float("nan"), True, "half"])
