@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
@@ -33,6 +34,8 @@ ROW_SUMS = frozenset({"dr_grpo", "luspo"})
 
 All other losses average over tokens, where every token counts once anyway.
 """
+WEIGHS_BY_CURVE = frozenset({"sapo", "vespo"})
+"""Losses that weigh the ratio to the sampler by a bounded curve, and truncate nothing."""
 
 
 def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
@@ -89,14 +92,17 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
 
 def _truncation(settings: TrlSettings) -> dict[str, Any]:
     """Where TRL truncates the policy's ratio to the sampler, which may be several updates behind."""
-    if not settings.async_steps:
+    if not settings.async_steps or settings.loss_name in WEIGHS_BY_CURVE:
         return {}
     return {"epsilon_high" if settings.loss_name == "cispo" else "delta": MOST_RATIO}
 
 
 def most_ratio(config: GRPOConfig) -> float | None:
-    """The ratio above which the loss truncates it."""
-    return cast("float | None", config.epsilon_high if config.loss_type == "cispo" else config.delta)
+    """The ratio above which the loss truncates that of a token; None if it takes one ratio for a whole row."""
+    if config.importance_sampling_level != "token":
+        return None
+    most = config.epsilon_high if config.loss_type == "cispo" else config.delta
+    return math.inf if most is None or config.loss_type in WEIGHS_BY_CURVE else float(most)
 
 
 def _vllm_fields(vllm: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,5 +44,12 @@ def test_asynchronous_runs_truncate_the_ratio_to_the_sampler() -> None:
         assert (found.loss_type, found.epsilon_high, most_ratio(found)) == (loss, bound, bound)
     found = config(async_steps=1, loss="grpo")
     assert (found.loss_type, found.delta, most_ratio(found)) == ("grpo", 2.0, 2.0)
+    for loss in ("sapo", "vespo"):
+        assert (config(async_steps=1, loss=loss).delta, most_ratio(config(async_steps=1, loss=loss))) == (
+            None,
+            math.inf,
+        )
+    by_row = config(async_steps=1, loss="grpo", options={"importance_sampling_level": "sequence"})
+    assert (by_row.delta, most_ratio(by_row)) == (2.0, None)
     with pytest.raises(ConfigError, match="num_iterations=2 can't be used with async_steps"):
         config(async_steps=1, options={"num_iterations": 2})
