@@ -123,12 +123,17 @@ def check_every_row_once(given: TrlSettings) -> None:
     assert len({r.session_id for rollouts in steps for r in rollouts}) == given.steps * given.rows_per_step * given.n
 
 
-def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(parts: Path, tmp_path: Path) -> None:
+def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text('{"prompt": "new", "do": "vary"}\n')
     given = settings(parts, tmp_path / "run", steps=6, eval_data=str(held_out), eval_every=3)
-    summary = train(given, report=Report(given, quiet=True))
+    report = Report(given)
+    report.line_seconds = 0.0
+    summary = train(given, report=report)
     assert (summary["steps"], summary["trained"], summary["fidelity"]) == (6, 24, 1.0)
+    assert "step 1: 3 of 4 rollouts, 0 failed" in capsys.readouterr().err
     check_every_row_once(given)
     found = [ages(step, rollouts) for step, rollouts in enumerate(rollouts_of(tmp_path / "run"))]
     assert found[0] == {0}

@@ -16,13 +16,13 @@ class PartProgress:
         self._began = self._shown = time.monotonic()
         self._done = self._failed = self._tokens = 0
 
-    def add(self, rollout: Rollout) -> None:
-        """Count a rollout. One that runs again has failed, but is not done."""
+    def add(self, rollout: Rollout, *, show: bool = True) -> None:
+        """Count a rollout, and show the line unless `show` is off. One that runs again has failed, but is not done."""
         self._done += rollout.action is not Action.REFILL
         self._failed += rollout.failed
         self._tokens += rollout.fidelity.sampled
         now = time.monotonic()
-        if now - self._shown >= self._seconds and self._done < self._total:
+        if show and now - self._shown >= self._seconds and self._done < self._total:
             self._shown = now
             speed = self._tokens / max(1e-9, now - self._began)
             counted = f"{self._done} of {self._total} rollouts, {self._failed} failed"

@@ -303,16 +303,8 @@ class TrainingLoop:
         self.runner.failures_reset()
         with self.writer.part("train", step) as part:
             self._part, groups = part, []
-            rollouts = self._rows_per_step * (self.settings.n + self.settings.oversample)
-            progress = self.report.part(f"step {step + 1}", rollouts)
-
-            def write(rollout: Rollout) -> None:
-                part.write(rollout)
-                progress.add(rollout)
-
-            for group in self.runner.run(
-                self._supply(step), groups=self._rows_per_step, on_rollout=write, seed=self._seed("train", step)
-            ):
+            keep, seed = self._keep_in(part, step), self._seed("train", step)
+            for group in self.runner.run(self._supply(step), groups=self._rows_per_step, on_rollout=keep, seed=seed):
                 part.add_group(group)
                 groups.append(group)
         return groups
@@ -320,8 +312,19 @@ class TrainingLoop:
     def _open_step(self, stream: RolloutStream, step: int) -> tuple[RunPart, Groups]:
         """Start them now, to be taken later."""
         part = self.writer.open_part("train", step)
-        supply, seed = self._supply(step), self._seed("train", step)
-        return part, stream.add(supply, groups=self._rows_per_step, on_rollout=part.write, seed=seed)
+        keep, supply, seed = self._keep_in(part, step), self._supply(step), self._seed("train", step)
+        return part, stream.add(supply, groups=self._rows_per_step, on_rollout=keep, seed=seed)
+
+    def _keep_in(self, part: RunPart, step: int) -> Callable[[Rollout], None]:
+        """Writes a step's rollouts, and shows how far they are while training waits for them."""
+        rollouts = self._rows_per_step * (self.settings.n + self.settings.oversample)
+        progress = self.report.part(f"step {step + 1}", rollouts)
+
+        def keep(rollout: Rollout) -> None:
+            part.write(rollout)
+            progress.add(rollout, show=step == self._version())
+
+        return keep
 
     def _take_step(self, step: int) -> list[Group]:
         """Wait for those that were started before."""

@@ -97,6 +97,10 @@ def test_progress_inside_a_step_counts_rollouts_failures_and_tokens(
     assert lines == [
         f"step 3: {done} of 4 rollouts, {failed} failed, …" for done, failed in ((1, 0), (1, 1), (2, 1), (3, 1))
     ]
+    ahead = report.part("step 4", 4)
+    for rollout, show in ((make_rollout(), False), (make_rollout(), True)):
+        ahead.add(rollout, show=show)
+    assert re.findall(r"step 4: \d of 4", capfd.readouterr().err) == ["step 4: 2 of 4"]
     report.line_seconds = 1e9  # the line of a finished part would only repeat the table's
     report.part("step 4", 2).add(make_rollout())
     assert capfd.readouterr().err == ""
