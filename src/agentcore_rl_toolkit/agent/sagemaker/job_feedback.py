@@ -18,7 +18,7 @@ from ...store import Store
 from ...store.s3_errors import error_code, store_error
 from ...types import Status
 from ..result import Result
-from .job_rollout import JobRollout, is_aws
+from .job_rollout import JobRollout, is_sagemaker
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def _client(job: JobRollout) -> Any:
         connect_timeout=10,
         read_timeout=_SECONDS,
         retries={"total_max_attempts": 1},
-        signature_version=None if is_aws(job.endpoint) else UNSIGNED,
+        signature_version=None if is_sagemaker(job.endpoint) else UNSIGNED,
     )
     try:
         # Its own session: boto3's default one is not safe to use from several threads.

@@ -5,7 +5,8 @@ SDK reads each name in two spellings, and so does this module. Model calls are O
 `{endpoint}/v1` with two headers, which name the job and the trajectory, and a bearer token.
 
 The request names the endpoint, so whoever sends it decides where model calls go. A token signed with the container's
-credentials therefore goes to AWS's hosts only; any other endpoint gets none.
+credentials therefore goes to SageMaker's hosts only. Any other endpoint gets none, also AWS's others: anybody can have
+an API there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ JOB_HEADER = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_HEADER = "X-Amzn-SageMaker-Trajectory-Id"
 
 _LONGEST = 256
-_AWS_HOST = re.compile(r"(.+\.)?(amazonaws\.com(\.cn)?|api\.aws)")
+_HOST = re.compile(
+    r"([a-z0-9-]+\.)*sagemaker(-fips)?\.[a-z]+(-[a-z]+)+-[0-9]+\."
+    r"(amazonaws\.(com(\.cn)?|eu)|api\.(aws|amazonwebservices\.(com\.cn|eu)))"
+)
 _REGION = re.compile(r"arn:[^:]*:sagemaker:([a-z0-9-]+):")
+_REGION_NAME = re.compile(r"[a-z0-9-]{1,64}")
 _TOKEN_SECONDS = 43_200
 _OWN = (
     *("metadata", "_rollout", "inference_params", "inferenceParams"),
@@ -67,7 +72,7 @@ class JobRollout:
         trajectory_id = _first(metadata, "trajectory_id", "trajectoryId", "rolloutId")
         if job_arn is None or trajectory_id is None:
             return None
-        region = _first(metadata, "region") or _region_of(job_arn)
+        region = _region(metadata, job_arn)
         default = os.environ.get("RFT_RUNTIME_ENDPOINT") or f"https://job-runtime.sagemaker.{region}.api.aws"
         endpoint = _url(_first(metadata, "endpoint") or default, "metadata.endpoint")
         named = _first(payload, "model_endpoint", "modelEndpoint")
@@ -87,8 +92,8 @@ class JobRollout:
         return {JOB_HEADER: self.job_arn, TRAJECTORY_HEADER: self.trajectory_id}
 
     def api_key(self) -> str:
-        """The key of model calls: a bearer token for AWS, a placeholder for any other endpoint."""
-        return bearer_token(self.region) if is_aws(self.base_url) else "EMPTY"
+        """The key of model calls: a bearer token for SageMaker, a placeholder for any other endpoint."""
+        return bearer_token(self.region) if is_sagemaker(self.base_url) else "EMPTY"
 
     def id(self, session_id: str | None) -> RolloutId:
         """The ids under which the result is stored: the experiment is the job, the row is the trajectory."""
@@ -111,14 +116,16 @@ def with_row(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {**payload, **{name: value for name, value in row.items() if name not in _OWN}, "instance": dict(row)}
 
 
-def is_aws(url: str) -> bool:
-    """Whether a URL is one of AWS's, over TLS.
+def is_sagemaker(url: str) -> bool:
+    """Whether a URL is one of SageMaker's, over TLS.
 
-    >>> is_aws("https://job-runtime.sagemaker.us-east-1.api.aws/v1"), is_aws("https://api.aws.example.com")
-    (True, False)
+    >>> is_sagemaker("https://job-runtime.sagemaker.us-east-1.api.aws/v1")
+    True
+    >>> is_sagemaker("https://mine.execute-api.us-east-1.amazonaws.com/v1")
+    False
     """
     parts = urlsplit(url)
-    return parts.scheme == "https" and _AWS_HOST.fullmatch(parts.hostname or "") is not None
+    return parts.scheme == "https" and _HOST.fullmatch(parts.hostname or "") is not None
 
 
 def bearer_token(region: str) -> str:
@@ -145,11 +152,15 @@ def _first(fields: Mapping[str, Any], *names: str) -> str | None:
     return next((value for name in names if isinstance(value := fields.get(name), str) and value), None)
 
 
-def _region_of(job_arn: str) -> str:
+def _region(metadata: Mapping[str, Any], job_arn: str) -> str:
+    """The region that the request names, the job's, or this process's."""
     found = _REGION.match(job_arn)
-    region = found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = _first(metadata, "region") or (found and found[1])
+    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not region:
         raise ConfigError("the job's region is unknown", hint="send metadata.region, or set AWS_REGION")
+    if not _REGION_NAME.fullmatch(region):
+        raise ConfigError(f"metadata.region is not a region: {region[:40]!r}")
     return region
 
 
@@ -165,7 +176,8 @@ def _url(value: str, name: str) -> str:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
-    if not is_url or not value.isprintable() or " " in value:
+    # A user part or a backslash: clients disagree on which host such a URL names.
+    if not is_url or not (value.isascii() and value.isprintable()) or any(sign in value for sign in " @\\"):
         raise ConfigError(
             f"{name} is not a URL", hint="send a URL such as https://job-runtime.sagemaker.us-east-1.api.aws"
         )

@@ -10,7 +10,7 @@ import pytest
 
 from agentcore_rl_toolkit import AgentCoreConfig
 from agentcore_rl_toolkit.agent.model_endpoint import JobModel, ModelEnvironment, find_model
-from agentcore_rl_toolkit.agent.sagemaker.job_rollout import JobRollout, bearer_token, is_aws
+from agentcore_rl_toolkit.agent.sagemaker.job_rollout import JobRollout, bearer_token, is_sagemaker
 from agentcore_rl_toolkit.errors import ConfigError
 
 ARN = "arn:aws:sagemaker:eu-west-1:123456789012:job/AgentRFT/math"
@@ -62,18 +62,38 @@ def test_without_a_region_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("endpoint", "https://evil.example\\\\@job-runtime.sagemaker.us-east-1.api.aws"),
+        ("endpoint", "https://evil.example@job-runtime.sagemaker.us-east-1.api.aws"),
+        ("endpoint", "https://job-runtime。sagemaker.us-east-1.api.aws"),
+        ("region", "evil.example/"),
+        ("region", "US EAST"),
+    ],
+)
+def test_an_ambiguous_address_is_refused(field: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"metadata.{field} is not a"):
+        JobRollout.read({"metadata": SNAKE | {field: value}})
+
+
+@pytest.mark.parametrize(
     ("url", "expected"),
     [
         ("https://job-runtime.sagemaker.us-east-1.api.aws", True),
+        ("https://job-runtime.sagemaker.us-gov-west-1.amazonaws.com/v1", True),
         ("https://sagemaker.cn-north-1.amazonaws.com.cn/x", True),
+        ("https://runtime-fips.sagemaker.eusc-de-east-1.amazonaws.eu", True),
+        ("https://mine.execute-api.us-east-1.amazonaws.com/v1", False),
+        ("https://sagemaker.s3.us-east-1.amazonaws.com", False),
+        ("https://sagemaker.us-east-1.elb.amazonaws.com", False),
         ("http://job-runtime.sagemaker.us-east-1.api.aws", False),
         ("https://evil-api.aws.example.com", False),
         ("https://evilapi.aws", False),
         ("https://amazonaws.com@evil.example", False),
     ],
 )
-def test_only_awss_own_hosts_get_credentials(url: str, expected: bool) -> None:
-    assert is_aws(url) is expected
+def test_only_sagemakers_own_hosts_get_credentials(url: str, expected: bool) -> None:
+    assert is_sagemaker(url) is expected
 
 
 def test_the_token_is_a_signed_url_that_names_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
