@@ -1,10 +1,11 @@
-"""Keeps secrets out of what is stored and logged, by four rules.
+"""Keeps secrets out of what is stored and logged, by five rules.
 
 1. A value under a secret name is hidden: `api_key`, `*_token`, `*_secret`, `password`, `credentials`, … and the names
    that a user adds.
 2. The key part of a session URL (`…/sessions/<id>.<key>/…`) is hidden.
 3. The user and password of any URL, and the secret parameters of its query, are hidden.
 4. A secret seen in a request is hidden wherever its text turns up later, in a traceback for instance.
+5. The bearer tokens that AWS's SDKs make for SageMaker and Bedrock are hidden.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _QUERY_NAMES = frozenset({"key", "sig", "signature", "auth"})
 _SESSION_URL = re.compile(r"(/sessions/[^/\s.]+\.)([^/\s\"'?#]+)")
 _USER_INFO = re.compile(r"(?<=://)([^/?#\s\"'<>]+)@")
 _PARAMETER = re.compile(r"([?&;])([^?&;=\s\"'#<>\\]{1,100})=([^&;\s\"'#<>\\]+)")
+_AWS_TOKEN = re.compile(r"\b((?:sagemaker|bedrock)-api-key-)[A-Za-z0-9+/=_-]+")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 # Shorter values, and the placeholders that agents send where a server needs no key, occur in ordinary text.
@@ -93,6 +95,8 @@ class Redactor:
     def __call__(self, text: str) -> str:
         if self._values is not None:
             text = self._values.sub(HIDDEN, text)
+        if "-api-key-" in text:
+            text = _AWS_TOKEN.sub(rf"\1{HIDDEN}", text)
         if "/sessions/" in text:
             text = _SESSION_URL.sub(rf"\1{HIDDEN}", text)
         if "://" in text and "@" in text:

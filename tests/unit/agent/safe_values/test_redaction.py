@@ -24,6 +24,11 @@ def test_every_secret_of_a_request_is_hidden_wherever_it_turns_up() -> None:
     assert redact(text) == "*** *** *** http://other/sessions/x.***/v1/chat"
 
 
+def test_bearer_tokens_of_aws_are_hidden_though_no_request_carried_them() -> None:
+    text = "401 for sagemaker-api-key-c2FnZQ+/x== and bedrock-api-key-YmVk"
+    assert Redactor()(text) == "401 for sagemaker-api-key-*** and bedrock-api-key-***"
+
+
 def test_a_longer_secret_is_hidden_before_its_own_prefix() -> None:
     redact = Redactor.of({"api_key": ["secret-1", "secret-1-and-more"]})
     assert redact("secret-1-and-more") == "***"
