@@ -115,6 +115,37 @@ def test_a_second_invoke_joins_the_first(agent: AgentProcess, service: FakeJobRu
     assert len(service.trajectories["t-6"].calls) == 1
 
 
+def test_a_rollout_is_joined_while_it_runs_however_many_others_came_since(
+    tmp_path: Path, service: FakeJobRuntime
+) -> None:
+    waiting = f"""
+PLACE = {str(tmp_path)!r}
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    name = payload["metadata"]["trajectory_id"]
+    with open(f"{{PLACE}}/started", "a") as file:
+        print(name, file=file)
+    while not (os.path.exists(f"{{PLACE}}/end {{name}}") or os.path.exists(f"{{PLACE}}/end all")):
+        time.sleep(0.05)
+    return {{"rewards": 1.0}}
+"""
+    started = tmp_path / "started"
+    started.touch()
+    service.trajectories |= {f"more-{i}": Trajectory() for i in range(120)}
+    with run_agent(waiting, tmp_path) as agent, ThreadPoolExecutor(130) as pool:
+        first = pool.submit(agent.invoke, request("more-0", service.url))
+        eventually(lambda: started.read_text() == "more-0\n", 60)
+        others = [pool.submit(agent.invoke, request(f"more-{i}", service.url)) for i in range(1, 120)]
+        eventually(lambda: started.read_text().count("\n") == 120, 120)
+        again = pool.submit(agent.invoke, request("more-0", service.url))
+        (tmp_path / "end more-0").touch()
+        assert first.result()[1] == again.result()[1]
+        (tmp_path / "end all").touch()
+        assert {other.result()[1]["status"] for other in others} == {"completed"}
+    assert started.read_text().splitlines().count("more-0") == 1
+
+
 def test_any_other_request_is_production(agent: AgentProcess) -> None:
     for extra in ({}, {"metadata": {"trace": "x"}}, {"metadata": "x"}, {"metadata": {"job_arn": ARN}}):
         assert agent.invoke({"prompt": "who?", **extra}) == (200, "production")

@@ -48,7 +48,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 REMEMBERED_ANSWERS = 10_000
 """Rollouts whose second invoke gets the answer of the first."""
 REMEMBERED_JOBS = 100
-"""The same for trajectories of SageMaker jobs, whose answer holds their result."""
+"""The same for trajectories of SageMaker jobs that have ended: an answer of theirs holds the result."""
 _STORE_FIELDS = ("exp_id", "input_id", "s3_bucket")
 """Storing a result takes all of these; the app doesn't store the result of a rollout with none of them."""
 
@@ -220,8 +220,9 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         trajectory = (job.job_arn, job.trajectory_id)
         with self._accepting:
             known = self._jobs.setdefault(trajectory, run)
-            if len(self._jobs) > REMEMBERED_JOBS:
-                self._jobs.popitem(last=False)
+            ended = [one for one, kept in self._jobs.items() if kept.stored.is_set()]
+            for one in ended[:-REMEMBERED_JOBS]:
+                del self._jobs[one]
         if known is run:
             self._start(run, model, is_async, lambda: self._jobs.pop(trajectory, None))
         return known
