@@ -150,6 +150,9 @@ def test_at_the_root_headers_name_the_job_and_the_trajectory() -> None:
         first, second = (server.core.sessions.get(trajectory_session(ARN, name)) for name in ("t-1", "t-2"))
         assert (len(first.tree.turns), first.result["rewards"]) == (2, [0.5])
         assert (len(second.tree.turns), second.result) == (1, None)
+        body = {"JobArn": ARN, "TrajectoryId": "t-1", "Status": "failed"}
+        named = headers | {"X-Amzn-SageMaker-Trajectory-Id": "t-2"}
+        assert httpx.post(f"{server.url}/complete-rollout", json=body, headers=named).status_code == 409  # t-1 is ready
         for call in (client.complete_rollout, lambda **ids: client.update_reward(**ids, Rewards=[1.0])):
             with pytest.raises(ClientError, match="does not exist") as refused:
                 call(JobArn=ARN, TrajectoryId="t-3")

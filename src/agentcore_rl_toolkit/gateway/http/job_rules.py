@@ -53,9 +53,12 @@ class JobReport(Struct, frozen=True):
         """The reports that are a session's result; those of a new trajectory if it has none."""
         if result is None:
             return cls()
-        if not isinstance(result, dict) or "job_status" not in result:
-            raise GatewayFault("the session has another result", status=409, code="conflict")
-        return msgspec.convert(result, cls)
+        try:
+            if isinstance(result, dict) and "job_status" in result:
+                return msgspec.convert(result, cls)
+        except msgspec.ValidationError:
+            pass
+        raise GatewayFault("the session has another result", status=409, code="conflict")
 
     def complete(self, request: CompleteRolloutRequest) -> JobReport:
         """After a completion."""

@@ -44,10 +44,10 @@ class JobRuntimeApp(App):
         return await self._route_agent(request, self._session(job_arn, trajectory_id, opens=path in _CALLS), path)
 
     async def _named(self, request: web.BaseRequest, path: str) -> tuple[str, str]:
-        """The job and the trajectory, from headers or, in reports, from the body."""
+        """The job and the trajectory, from headers; in reports, the body names the trajectory, and may name the job."""
         body = read_json(await read_body(request)) if path in _REPORTS else {}
         job_arn = request.headers.get(JOB_HEADER) or body.get("JobArn")
-        trajectory_id = request.headers.get(TRAJECTORY_HEADER) or body.get("TrajectoryId")
+        trajectory_id = body.get("TrajectoryId") if path in _REPORTS else request.headers.get(TRAJECTORY_HEADER)
         for name, value in (("JobArn", job_arn), ("TrajectoryId", trajectory_id)):
             if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_ID:
                 raise GatewayFault.invalid(

@@ -54,6 +54,13 @@ def test_only_a_ready_trajectory_is_rewarded_and_once(before: str | None) -> Non
         report.reward(rewarded(0.0, token="other"))
 
 
+@pytest.mark.parametrize("result", [[], {"rewards": 1}, {"job_status": 5}, {"job_status": "ready", "rewards": "a"}])
+def test_a_result_that_is_no_report_is_a_conflict(result: object) -> None:
+    with pytest.raises(GatewayFault, match="another result") as refused:
+        JobReport.read(result)
+    assert refused.value.status == 409
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_rewards_are_finite(reward: float) -> None:
     with pytest.raises(GatewayFault, match="finite"):
