@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -20,6 +21,7 @@ from agentcore_rl_toolkit.gateway.call.core import Core
 from agentcore_rl_toolkit.gateway.gateway import Server
 from agentcore_rl_toolkit.gateway.http.job_runtime_app import JobRuntimeApp, trajectory_session
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
+from support.agent import run_agent
 from support.gateway import MODEL, gateway, gateway_tokenizer, ids
 from support.loop import loop_thread
 
@@ -183,3 +185,38 @@ def test_others_need_the_key_in_any_of_the_forms_that_aws_sends() -> None:
             assert httpx.post(f"{server.url}/v1/chat/completions", json=BODY, headers=sent).status_code == 200
         sent = headers | {"Authorization": "Bearer sagemaker-api-key-%%%"}
         assert httpx.post(f"{server.url}/v1/chat/completions", json=BODY, headers=sent).status_code == 401
+
+
+CLIENTS = """
+from langchain_openai import ChatOpenAI
+from strands import Agent
+from strands.models.openai import OpenAIModel
+
+@app.rollout_entrypoint
+def invoke_agent(payload):
+    endpoint, asked = app.model_endpoint(payload), payload["instance"]
+    given, sampling = endpoint.client_args, endpoint.sampling_params
+    if asked["client"] == "strands":
+        model = {"client_args": given, "params": sampling} if asked["given"] else {}
+        Agent(OpenAIModel(model_id=endpoint.model_id, **model), callback_handler=None)("two plus two?")
+    else:
+        model = {**given, **sampling} if asked["given"] else {}
+        ChatOpenAI(model=endpoint.model_id, **model).invoke("two plus two?")
+    return {"rewards": 1.0}
+"""
+
+
+def test_clients_of_our_app_reach_their_trajectory_with_arguments_and_without(tmp_path: Path) -> None:
+    """Without, the environment names the job's model; sampling parameters are the agent's to pass on."""
+    engine = ScriptedEngine([ids("four")] * 4)
+    cases = [(name, given) for name in ("strands", "langchain") for given in (True, False)]
+    with job_runtime(engine) as server, run_agent(CLIENTS, tmp_path) as agent:
+        for client, given in cases:
+            metadata = {"job_arn": ARN, "trajectory_id": f"{client} {given}", "endpoint": server.url}
+            payload = {"instance": {"client": client, "given": given}, "metadata": metadata, "model_name": MODEL}
+            answer = agent.invoke({**payload, "inferenceParams": {"temperature": 0.5, "maxTokens": 9}})
+            assert answer == (200, {"status": "completed", "rewards": 1.0, "error": None})
+        sessions = [server.core.sessions.get(trajectory_session(ARN, f"{name} {given}")) for name, given in cases]
+    assert [(len(session.tree.turns), session.result["rewards"]) for session in sessions] == [(1, [1.0])] * 4
+    sampled = [(request.sampling.temperature, request.sampling.max_tokens) for request in engine.requests]
+    assert (sampled[0], sampled[2]) == ((0.5, 9), (0.5, 9))
