@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcess
 from agentcore_rl_toolkit.rollout import run_rollouts
 from support.agent import PROLOGUE
 from support.gateway import gateway, gateway_tokenizer, ids, until
-from support.process import clean_env, free_port
+from support.process import clean_env, free_port, http_server
 
 TURNS = 6
 AGENT = (
@@ -203,5 +204,22 @@ def test_a_gateway_that_never_answers_is_given_up() -> None:
     with (
         pytest.raises(ConfigError, match="did not answer"),
         GatewayClient("http://127.0.0.1:9", admin_key="x", patience=0.3),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("answer", [b"<html>Hello</html>", b"", b"[]", b"{}", b"null", b'{"line": 3}'])
+def test_an_address_that_is_no_gateways_says_so(answer: bytes) -> None:
+    class Else(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    with (
+        http_server(Else) as url,
+        pytest.raises(ConfigError, match="is not a gateway of this version"),
+        GatewayClient(url, admin_key="x"),
     ):
         pass

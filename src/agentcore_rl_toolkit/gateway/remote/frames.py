@@ -66,20 +66,23 @@ class PackedRow(msgspec.Struct, frozen=True, array_like=True):
         return cls(ids, mask, logprobs, row.weight, row.prompt_length, row.spans, row.versions, routes, row.images)
 
     def row(self) -> Row:
-        """The row; a `ValueError` if its arrays don't have one length."""
+        """The row; a `ValueError` if its arrays don't fit each other: no trainer may compute with them."""
         ids, mask = array(IDS, self.token_ids), np.frombuffer(self.loss_mask, np.uint8).copy()
         logprobs = np.frombuffer(self.logprobs, np.float32).copy()
         if not len(ids) == len(mask) == len(logprobs):
             raise ValueError(f"a row of {len(ids)} tokens has a mask of {len(mask)} and {len(logprobs)} logprobs")
-        return Row(
-            ids, mask, logprobs, self.weight, self.prompt_length, self.spans, self.versions, self._routes(), self.images
-        )
+        if (mask > 1).any() or np.isnan(logprobs[mask == 1]).any():
+            raise ValueError("a row trains on tokens without logprobs")
+        routes = self._routes(len(ids))
+        return Row(ids, mask, logprobs, self.weight, self.prompt_length, self.spans, self.versions, routes, self.images)
 
-    def _routes(self) -> RouteTable | None:
+    def _routes(self, tokens: int) -> RouteTable | None:
         if self.routes is None:
             return None
         data, known = np.frombuffer(self.routes[0], np.int32), np.frombuffer(self.routes[1], np.uint8)
-        return RouteTable(data.reshape(max(1, len(known)), -1).copy(), known.copy())
+        if len(known) != tokens or not tokens:
+            raise ValueError(f"a row of {tokens} tokens has routes of {len(known)}")
+        return RouteTable(data.reshape(tokens, -1).copy(), known.copy())
 
 
 class PackedTrajectories(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from ..render.capabilities import Abilities
 from .call_batches import BatchedCall, CallBatches, Patience, unreachable
 from .engine_link import keep_connected
 from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
+from .gateway_answers import OpenedSession, ToldAbilities, ToldEngines, read_answer
 
 if TYPE_CHECKING:
     from typing import Self
@@ -185,28 +186,31 @@ class GatewayClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS)
         self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
         try:
-            told = orjson.loads(await self.ask("GET", "/abilities"))
+            told = await self._ask_abilities()
         except GatewayFault as fault:
             hint = f"set {ADMIN_KEY} to the key that the gateway was started with" if fault.status == 401 else None
             raise ConfigError(f"the gateway at {self._url} can't be used: {fault.message}", hint=hint) from fault
-        if told["images"] and not self._images:
+        if told.images and not self._images:
             raise ConfigError(
                 f"the gateway at {self._url} shows the model images, and this trainer trains on text",
                 hint="start it with --no-images",
             )
-        if self._routes and not told["routes"]:
+        if self._routes and not told.routes:
             raise ConfigError(
                 f"the gateway at {self._url} does not record expert routes", hint="start it with --routes"
             )
-        self._abilities = Abilities(told["line"], told["problems"], told["blind"])
+        self._abilities = told.abilities()
         if self._engine is not None:
             told = await self._offer(self._engine, told)
-        self._model = next(iter(told["models"]), None)
+        self._model = next(iter(told.models), None)
 
-    async def _offer(self, engine: Engine, told: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_abilities(self) -> ToldAbilities:
+        return read_answer(await self.ask("GET", "/abilities"), ToldAbilities, self._url)
+
+    async def _offer(self, engine: Engine, told: ToldAbilities) -> ToldAbilities:
         """Connect the engine to every process of the gateway; gives what the gateway says then."""
         assert self._http is not None
-        if not told["wants_engine"]:
+        if not told.wants_engine:
             if isinstance(engine, ServerEngine):
                 return told
             raise ConfigError(
@@ -214,16 +218,16 @@ class GatewayClient:
                 hint="start it with --engine trainer",
             )
         await engine.start()
-        service, urls = EngineService(engine), [self._seen(url) for url in told["workers"]] or [self._url]
+        service, urls = EngineService(engine), [self._seen(url) for url in told.workers] or [self._url]
         opened = [asyncio.Event() for _ in urls]
         for url, event in zip(urls, opened, strict=True):
             self._links.append(asyncio.ensure_future(keep_connected(self._http, url, service, event.set)))
         try:
             async with asyncio.timeout(self._patience.seconds):
                 await asyncio.gather(*(event.wait() for event in opened))
-                while not told["models"]:
+                while not told.models:
                     await asyncio.sleep(0.02)
-                    told = orjson.loads(await self.ask("GET", "/abilities"))
+                    told = await self._ask_abilities()
         except TimeoutError:
             missing = [url for url, event in zip(urls, opened, strict=True) if not event.is_set()]
             raise ConfigError(f"the engine can't be connected to {', '.join(missing) or self._url}") from None
@@ -249,8 +253,7 @@ class GatewayClient:
         """Those of this process's engine, if the gateway samples from it, else those that the gateway knows."""
         if self._links and self._engine is not None:
             return await loads_of(self._engine)
-        told = orjson.loads(await self.ask("GET", "/engines"))["engines"]
-        return {one["name"]: msgspec.convert(one, EngineLoad) for one in told if one["healthy"] and "kv_used" in one}
+        return read_answer(await self.ask("GET", "/engines"), ToldEngines, self._url).loads()
 
     async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Under its own id, so that it can be repeated."""
@@ -261,6 +264,11 @@ class GatewayClient:
             raise GatewayFault.invalid(f"the settings of a session must be JSON: {error}") from None
         answer = await self._patience.retry(lambda: self._opens.call(item, str(named["session_id"])))
         session: dict[str, Any] = answer.session
+        try:
+            msgspec.convert(session, OpenedSession)
+        except msgspec.ValidationError as error:
+            text = f"the gateway at {self._url} opened a session that can't be used: {error}"
+            raise GatewayFault(text, status=502) from None
         return session
 
     async def _fold(self, session_id: str) -> Trajectories:
