@@ -37,6 +37,8 @@ def invoke_agent(payload):
         os.environ[payload["variable"]]
     if "file" in payload:
         Path(payload["file"]).read_text()
+    if "write" in payload:
+        Path(payload["write"]).write_text("x")
     if payload.get("tell"):
         raise RuntimeError("401 for " + os.environ["SERVICE_API_KEY"])
     if "port" in payload:
@@ -106,7 +108,8 @@ def test_an_error_names_the_flag_that_would_have_helped(agent: Path, greeter: in
     rows: list[dict[str, Any]] = [{"port": greeter}, {"variable": "OF_THE_SHELL"}, {"file": ".env"}, {"tell": True}]
     outside = agent.parent / "outside.db"
     outside.write_text("data")
-    done = cli(agent, "rollout", [*rows, {"file": str(outside)}, {"variable": "NOWHERE"}], OF_THE_SHELL="x")
+    rows += [{"file": str(outside)}, {"variable": "NOWHERE"}, {"write": "/etc/x"}]
+    done = cli(agent, "rollout", rows, OF_THE_SHELL="x")
     errors = {line["index"]: line["error"] for line in map(json.loads, done.stdout.splitlines())}
     hints = {index: error.partition("\nhint: ")[2] for index, error in errors.items()}
     address = f"127.0.0.1:{greeter}"
@@ -116,7 +119,8 @@ def test_an_error_names_the_flag_that_would_have_helped(agent: Path, greeter: in
         2: "sessions don't get .env: rename it, or pass what it holds with --env NAME=VALUE",
         3: "",
         4: f"sessions see only the agent's folder, not {outside}: copy it into {agent}",
-        5: "",
+        5: "the variable NOWHERE is not set: --env NOWHERE=VALUE, or a line in .env",
+        6: "sessions may write in the agent's folder and in /tmp, not to /etc/x",
     }
     assert errors[3] == "RuntimeError: 401 for ***"
     assert "sk-from-the-file" not in done.stdout + done.stderr

@@ -36,7 +36,9 @@ _ADDRESSES = tuple(
     )
 )
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|(?<=KeyError: ')[A-Za-z_]\w*(?=')")
+_UNSET = re.compile(r"""\bos(?:\.py"|>"), line \d+, in __getitem__[^'"]{0,200}KeyError: '(\w{1,100})'""")
 _FILE = re.compile(r"(?:No such file or directory|Permission denied): '([^'\n]{1,1000})'")
+_READ_ONLY = re.compile(r"Read-only file system: '([^'\n]{1,1000})'")
 _LONGEST_TEXT = 200_000
 _IN_SESSION = "/app"
 
@@ -79,15 +81,18 @@ def addresses_in(text: str) -> Iterator[str]:
 
 
 def _variable_hint(text: str, env: Mapping[str, str]) -> str | None:
-    """For a variable that the error names, the host has, and the session lacks."""
+    """For a variable that the error names, the host has, and the session lacks; or that the agent expects to be set."""
     for name in _VARIABLE.findall(_last_lines(text)):
         if name in os.environ and name not in env:
             return f"the sandbox lacks this shell's variable {name}: --env {name}, or a line in .env"
-    return None
+    unset = _UNSET.search(text[-1000:])
+    return f"the variable {unset[1]} is not set: --env {unset[1]}=VALUE, or a line in .env" if unset else None
 
 
 def _file_hint(text: str, folder: str) -> str | None:
-    """For a file that the error names, the host has, and the session lacks."""
+    """For a file that the error names, the host has, and the session lacks; or that no session may write."""
+    if found := _READ_ONLY.search(_last_lines(text)):
+        return f"sessions may write in the agent's folder and in /tmp, not to {found[1]}"
     for name in _FILE.findall(_last_lines(text)):
         inside = os.path.normpath(os.path.relpath(os.path.join(_IN_SESSION, name), _IN_SESSION))
         if not inside.startswith(".."):
