@@ -68,3 +68,14 @@ def configure_logging(level: int = logging.INFO) -> None:
     handler.setFormatter(JsonFormatter())
     root.addHandler(handler)
     root.setLevel(level)
+    _silence_sdk_handler()
+
+
+def _silence_sdk_handler() -> None:
+    """Let the SDK's lines come once, and redacted: an app gives its logger a handler of its own if it has none."""
+    sdk = logging.getLogger("bedrock_agentcore.app")
+    for handler in sdk.handlers[:]:
+        if type(handler.formatter).__module__.startswith("bedrock_agentcore."):
+            sdk.removeHandler(handler)
+    if not sdk.handlers:
+        sdk.addHandler(logging.NullHandler())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from bedrock_agentcore.runtime import BedrockAgentCoreContext
 
 from agentcore_rl_toolkit.agent.logs import JsonFormatter, JsonLine, current_redactor
@@ -87,6 +88,25 @@ def test_lines_go_to_stderr_once() -> None:
     out, err = configured("pass")
     assert out == ""
     assert json.loads(err)["message"] == "hello"
+
+
+@pytest.mark.parametrize("first", ["app", "logs"])
+def test_lines_of_an_agents_own_app_come_once_and_redacted(first: str) -> None:
+    """An agent that `init` completed has the SDK's app, which it constructs before or after ours logs."""
+    construct = "app = BedrockAgentCoreApp()"
+    before, after = (construct, "pass") if first == "app" else ("pass", construct)
+    code = f"""if True:
+        from bedrock_agentcore.runtime import BedrockAgentCoreApp
+        from agentcore_rl_toolkit.agent.logs import configure_logging, current_redactor
+        from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
+        current_redactor.set(Redactor.of({{"api_key": "sk-12345678"}}))
+        {before}
+        configure_logging()
+        {after}
+        app.logger.info("called with sk-12345678")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert [json.loads(text)["message"] for text in done.stderr.splitlines()] == ["called with ***"]
 
 
 def test_a_program_that_logs_its_own_way_is_left_alone() -> None:
