@@ -13,7 +13,8 @@ from support.process import http_server
 
 
 class FakeJudge:
-    """`verdicts` are answered in turn, the last one for ever: an object, a status, or raw bytes."""
+    """`verdicts` are answered in turn, the last one for ever: an object, a status, the bytes of a body, or a function
+    that writes what it likes."""
 
     def __init__(self, *verdicts: Any) -> None:
         self.verdicts = list(verdicts)
@@ -30,7 +31,7 @@ class FakeJudge:
         judge = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+            def do_POST(self) -> Any:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with judge.lock:
                     judge.requests.append((self.path, dict(self.headers.items()), body))
@@ -40,13 +41,16 @@ class FakeJudge:
                 judge.hold.wait(20)
                 with judge.lock:
                     judge.running -= 1
+                if callable(verdict):
+                    self.close_connection = True
+                    return verdict(self.wfile)
                 status = verdict if isinstance(verdict, int) else 200
                 data = verdict if isinstance(verdict, bytes) else json.dumps(_reply(self.path, verdict)).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                return self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
                 pass

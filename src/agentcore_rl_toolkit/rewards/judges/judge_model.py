@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,20 +83,22 @@ class JudgeModel:
             raise ConfigError(f"max_concurrent must be at least 1, not {self.max_concurrent}")
         self.usage = JudgeUsage()
         self._slots, self._lock = threading.BoundedSemaphore(self.max_concurrent), threading.Lock()
+        self._asking: weakref.WeakValueDictionary[Path | None, threading.Lock] = weakref.WeakValueDictionary()
 
     def ask(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
         """The model's answer, an object as `schema` says; callers check its values. Raises `JudgeFault`."""
         asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
         place = self._place(asked | {"options": dict(self.options)})
-        known = _read(place)
-        if known is not None:
-            with self._lock:
-                self.usage.cached += 1
-            return known
-        with self._slots:
-            answer = self._ask_until_answered(system, text, schema)
-        _write(place, answer)
-        return answer
+        with self._one_at_a_time(place):
+            known = _read(place)
+            if known is not None:
+                with self._lock:
+                    self.usage.cached += 1
+                return known
+            with self._slots:
+                answer = self._ask_until_answered(system, text, schema)
+            _write(place, answer)
+            return answer
 
     def forget(self, system: str, text: str, schema: Mapping[str, Any]) -> None:
         """Remove an answer from the cache, because it was no valid one."""
@@ -102,6 +106,13 @@ class JudgeModel:
         place = self._place(asked | {"options": dict(self.options)})
         if place is not None:
             place.unlink(missing_ok=True)
+
+    def _one_at_a_time(self, place: Path | None) -> contextlib.AbstractContextManager[Any]:
+        """Held while a question is asked whose answer the cache will have: rollouts of a group often say the same."""
+        if place is None:
+            return contextlib.nullcontext()
+        with self._lock:
+            return self._asking.setdefault(place, threading.Lock())
 
     def _place(self, asked: Mapping[str, Any]) -> Path | None:
         if self.cache is None:
@@ -212,14 +223,18 @@ class JudgeModel:
         url = f"{(self.base_url or _WIRES[self.api][0]).rstrip('/')}/{path}"
         data = json.dumps({**body, **self.options}).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method="POST")
+        deadline = time.monotonic() + self.timeout
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
-                read = reply.read(_LARGEST_ANSWER + 1)
+            with _OPENER.open(request, timeout=self.timeout) as reply:
+                read = _read_body(reply, deadline)
         except urllib.error.HTTPError as error:
-            text = error.read(1000).decode(errors="replace")
-            raise self._fault(f"HTTP {error.code}: {text}", passing=error.code in _PASSING) from None
-        except OSError as error:
-            raise self._fault(f"{url}: {error}", passing=True) from error
+            text = b""
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                text = error.read(1000)
+            problem = f"HTTP {error.code}: {text.decode(errors='replace')}"
+            raise self._fault(problem, passing=error.code in _PASSING) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._fault(f"{url}: {error or type(error).__name__}", passing=True) from error
         if len(read) > _LARGEST_ANSWER:
             raise self._fault(f"an answer of more than {_LARGEST_ANSWER:,} bytes")
         try:
@@ -238,6 +253,28 @@ class JudgeModel:
 
     def _fault(self, problem: str, *, passing: bool = False) -> JudgeFault:
         return JudgeFault(f"the judge {self.name}: {problem}", passing=passing)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: following it would send the key to another place."""
+
+    def redirect_request(self, *args: Any, **others: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _read_body(reply: http.client.HTTPResponse, deadline: float) -> bytes:
+    """A whole body, unless it is too large. Servers may send spaces to keep a connection alive for hours."""
+    read = bytearray()
+    while len(read) <= _LARGEST_ANSWER and (piece := reply.read1(1 << 16)):
+        read += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer took too long")
+    if reply.length:
+        raise http.client.IncompleteRead(bytes(read[:100]), reply.length)
+    return bytes(read)
 
 
 def _object(answer: Any) -> Answer:

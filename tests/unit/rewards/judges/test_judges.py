@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,52 @@ def test_only_what_may_pass_is_tried_again(first: Any, calls: int) -> None:
     assert len(fake.requests) == calls
 
 
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        OK + b"Content-Length: 500\r\n\r\n" + VALID,
+        OK + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        OK + b"X: 1\r\n" * 200 + b"\r\n",
+        b"not HTTP\r\n\r\n",
+        b"",
+    ],
+)
+def test_a_connection_that_breaks_is_tried_again(written: bytes) -> None:
+    fake = FakeJudge(lambda file: file.write(written), GOOD)
+    with fake.serving() as url:
+        with pytest.raises(JudgeFault):
+            llm(url)(response_text="x")
+        fake.verdicts = [lambda file: file.write(written), GOOD]
+        assert llm(url, retries=1)(response_text="x") == 0.7
+
+
+def test_an_answer_that_arrives_bit_by_bit_has_a_deadline() -> None:
+    """Servers send spaces while the model thinks."""
+
+    def drip(file: Any) -> None:
+        with contextlib.suppress(OSError):
+            file.write(OK + b"\r\n")
+            for _ in range(40):
+                file.write(b" ")
+                time.sleep(0.05)
+            file.write(VALID)
+
+    with FakeJudge(drip).serving() as url, pytest.raises(JudgeFault, match=r"too long|timed out"):
+        llm(url, timeout=0.5)(response_text="x")
+
+
+def test_a_redirect_takes_the_key_nowhere() -> None:
+    other = FakeJudge(GOOD)
+    with other.serving() as there:
+        moved = f"HTTP/1.1 302 Found\r\nLocation: {there}/chat/completions\r\nContent-Length: 0\r\n\r\n".encode()
+        with FakeJudge(lambda file: file.write(moved)).serving() as url, pytest.raises(JudgeFault, match="HTTP 302"):
+            llm(url)(response_text="x")
+    assert other.requests == []
+
+
 def test_a_fault_travels() -> None:
     fault = pickle.loads(pickle.dumps(JudgeFault("no", passing=True)))
     assert (str(fault), fault.passing) == ("no", True)
@@ -139,6 +187,23 @@ def test_the_same_question_is_asked_once(tmp_path: Path) -> None:
         path.write_text("{")  # damaged
     with fake.serving() as url:
         assert llm(url, cache=tmp_path)(response_text="x") == 0.1
+
+
+def test_a_question_that_is_being_asked_is_not_asked_again(tmp_path: Path) -> None:
+    """Rollouts of a group often say the same."""
+    fake = FakeJudge(GOOD)
+    fake.hold.clear()
+    with fake.serving() as url:
+        judge = llm(url, cache=tmp_path)
+        threads = [threading.Thread(target=judge, kwargs={"response_text": "x"}) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        while not fake.requests:
+            pass
+        fake.hold.set()
+        for thread in threads:
+            thread.join(20)
+    assert (len(fake.requests), judge.usage.cached) == (1, 5)
 
 
 def test_no_more_calls_at_a_time_than_allowed() -> None:
