@@ -17,6 +17,7 @@ from ..errors import RewardInvalid
 from .safe_values.describe import short_repr, type_name
 
 _MOST = 100_000
+_LARGEST = 1e15  # trainers square rewards in float32, which ends at 3e38
 
 
 class RewardFunction:
@@ -49,7 +50,7 @@ def normalize_rewards(value: Any) -> float | list[float] | None:
     | `bool`, `numpy.bool_` | `1.0` or `0.0` |
     | list, tuple or one-dimensional array of those: one per turn, at most 100,000 | a list of floats |
     | `None` | `None`: the rollout has no reward |
-    | anything else, an empty list, NaN, infinity | refused with `RewardInvalid` |
+    | anything else, an empty list, NaN, infinity, a number beyond ±1e15 | refused with `RewardInvalid` |
 
     >>> normalize_rewards(True)
     1.0
@@ -91,4 +92,7 @@ def _to_float(value: Any, path: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise RewardInvalid(f"{path} is {number}, not a finite number", hint=hint)
+    if abs(number) > _LARGEST:
+        problem = f"{path} is {number:g}: beyond ±{_LARGEST:g}, a mean of rewards overflows in the trainer"
+        raise RewardInvalid(problem, hint="scale rewards to the order of 1")
     return number

@@ -78,7 +78,11 @@ class CheckedSettings:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
 
     def _check_ranges(self) -> None:
-        """Refuse numbers that can't work; NaN is in no range."""
+        """Refuse numbers that can't work."""
+        for spec in dataclasses.fields(self):
+            number = getattr(self, spec.name)
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{spec.name} must be a finite number, not {number}")
         ranges = {"at least 1": self.at_least_one, "at least 0": self.at_least_zero, "more than 0": self.more_than_zero}
         for bound, names in ranges.items():
             for name in names:
@@ -405,6 +409,8 @@ class LoopSettings(SavingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data in self.mix:
+            raise ConfigError(f"mix {self.data} is the file of data itself", hint="name a further file of rows")
         for path, weight in self.mix.items():
             if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
                 hint = "give the number of its rows for each row of data, e.g. 0.5"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentcore_rl_toolkit.agent.reward import RewardFunction, normalize_rewards
 from agentcore_rl_toolkit.errors import RewardInvalid
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-1e15, 1e15)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_floats_pass_unchanged(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["1", b"1", {"a": 1}, {1.0}, [], (), [1, None], [[1]], float("nan"), [1, float("inf")], 10**400, 1j,
+    ["1", b"1", {"a": 1}, {1.0}, [], (), [1, None], [[1]], float("nan"), [1, float("inf")], 10**400, 1e16, [-1e38], 1j,
      np.array([[1.0]]), np.array([]), np.array("x"), object(), np.float64("nan")],
 )  # fmt: skip
 def test_anything_else_is_refused(value: Any) -> None:
@@ -72,6 +72,7 @@ class Shaped:
     [
         ([1, "x"], r"^rewards\[1\] is a str \('x'\), not a number"),
         ([1, float("nan")], r"^rewards\[1\] is nan"),
+        ([1, -2e38], r"^rewards\[1\] is -2e\+38: beyond ±1e\+15.*\nhint: scale rewards"),
         (np.array([[1.0]]), r"^rewards is a ndarray \(array\(\[\[1\.\]\]\)\)"),
         ("x" * 1000, r"^rewards is a str \('x+… 942 characters left out …x+'\), not a number"),
         (Shaped(), r"^rewards is a Shaped"),

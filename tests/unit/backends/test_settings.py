@@ -50,6 +50,11 @@ def test_the_share_of_a_file_is_a_number_above_0(weight: Any) -> None:
     assert LoopSettings(mix={"more.jsonl": 0.5}).mix == {"more.jsonl": 0.5}
 
 
+def test_the_file_of_data_is_not_mixed_with_itself() -> None:
+    with pytest.raises(ConfigError, match=r"mix rows\.jsonl is the file of data itself"):
+        LoopSettings(data="rows.jsonl", mix={"rows.jsonl": 2.0})
+
+
 def test_a_group_of_one_learns_nothing() -> None:
     with pytest.raises(ConfigError, match="n must be at least 2, not 1") as caught:
         TrlSettings(n=1)
@@ -278,7 +283,9 @@ def test_other_texts_are_no_numbers(name: str, value: str) -> None:
     ("name", "value", "said"),
     [
         ("timeout", 0.0, "timeout must be more than 0, not 0.0"),
-        ("tps_limit", float("nan"), "tps_limit must be more than 0, not nan"),
+        ("tps_limit", float("nan"), "tps_limit must be a finite number, not nan"),
+        ("failed_reward", float("nan"), "failed_reward must be a finite number, not nan"),
+        ("timeout", float("inf"), "timeout must be a finite number, not inf"),
         ("learning_rate", -1e-5, "learning_rate must be more than 0"),
         ("temperature", 0.0, "temperature must be more than 0"),
         ("max_tokens", 0, "max_tokens must be at least 1, not 0"),
