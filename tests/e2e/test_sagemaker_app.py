@@ -115,7 +115,7 @@ def test_a_second_invoke_joins_the_first(agent: AgentProcess, service: FakeJobRu
     assert len(service.trajectories["t-6"].calls) == 1
 
 
-def test_a_rollout_is_joined_while_it_runs_however_many_others_came_since(
+def test_a_rollout_runs_once_however_many_others_come_between_its_invokes(
     tmp_path: Path, service: FakeJobRuntime
 ) -> None:
     waiting = f"""
@@ -143,6 +143,8 @@ def invoke_agent(payload):
         assert first.result()[1] == again.result()[1]
         (tmp_path / "end all").touch()
         assert {other.result()[1]["status"] for other in others} == {"completed"}
+        for name in ("t-1", "more-0"):
+            assert agent.invoke(request(name, service.url)) == first.result()
     assert started.read_text().splitlines().count("more-0") == 1
 
 

@@ -47,8 +47,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REMEMBERED_ANSWERS = 10_000
 """Rollouts whose second invoke gets the answer of the first."""
-REMEMBERED_JOBS = 100
-"""The same for trajectories of SageMaker jobs that have ended: an answer of theirs holds the result."""
 _STORE_FIELDS = ("exp_id", "input_id", "s3_bucket")
 """Storing a result takes all of these; the app doesn't store the result of a rollout with none of them."""
 
@@ -76,7 +74,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         self.config = AgentCoreConfig.load() if config is None else config
         self._runner = BackgroundRunner(self.config)
         self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._jobs: OrderedDict[tuple[str, str], BackgroundRun] = OrderedDict()
+        self._jobs: dict[tuple[str, str], BackgroundRun] = {}
+        self._job_answers: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
         self._stores: dict[tuple[str, str | None], Store] = {}
         self._accepting = threading.Lock()
         self._guard: RequestGuard | None = None
@@ -206,8 +205,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         payload: dict[str, Any],
         context: RequestContext,
         is_async: bool,
-    ) -> BackgroundRun:
-        """Start the job's rollout, unless an earlier invoke has started it; its run either way."""
+    ) -> BackgroundRun | dict[str, Any]:
+        """Start the job's rollout, unless an earlier invoke has; its run, or its answer if it has ended."""
         payload = with_row(payload)
         try:
             id = job.id(context.session_id)
@@ -219,13 +218,21 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         run.retry_seconds = math.inf
         trajectory = (job.job_arn, job.trajectory_id)
         with self._accepting:
+            self._forget_ended_jobs()
+            if trajectory in self._job_answers:
+                return self._job_answers[trajectory]
             known = self._jobs.setdefault(trajectory, run)
-            ended = [one for one, kept in self._jobs.items() if kept.stored.is_set()]
-            for one in ended[:-REMEMBERED_JOBS]:
-                del self._jobs[one]
         if known is run:
             self._start(run, model, is_async, lambda: self._jobs.pop(trajectory, None))
         return known
+
+    def _forget_ended_jobs(self) -> None:
+        """Keep only the answers of rollouts that have ended: a run holds its request and its result."""
+        for trajectory, run in [(trajectory, run) for trajectory, run in self._jobs.items() if run.stored.is_set()]:
+            self._job_answers[trajectory] = run.answer
+            del self._jobs[trajectory]
+        while len(self._job_answers) > REMEMBERED_ANSWERS:
+            self._job_answers.popitem(last=False)
 
     def _run(
         self, id: RolloutId, store_name: str, store: Destination, call: Callable[[], Any], payload: dict[str, Any]
@@ -299,12 +306,13 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
 class _JobAnswer(Response):
     """The answer to a job's request: waits for the rollout on the server's loop, without holding a thread."""
 
-    def __init__(self, run: BackgroundRun) -> None:
+    def __init__(self, run: BackgroundRun | dict[str, Any]) -> None:
         super().__init__()
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await JSONResponse(await self._run.ended())(scope, receive, send)
+        answer = await self._run.ended() if isinstance(self._run, BackgroundRun) else self._run
+        await JSONResponse(answer)(scope, receive, send)
 
 
 def _read_job(payload: Any) -> JobRollout | None:

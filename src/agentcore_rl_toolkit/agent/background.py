@@ -72,9 +72,14 @@ class BackgroundRun:
         return self.builder.id.result_key
 
     async def ended(self) -> dict[str, Any]:
-        """Wait until the result is stored or given up; returns its status and rewards."""
+        """Wait until the result is stored or given up; returns the answer."""
         while not await _wait(self.stored, time.monotonic() + 60):
             pass
+        return self.answer
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The status and the rewards of the result."""
         if self.result is None:
             return {"status": Status.SESSION_LOST.value}
         rewards = self.result.rewards if self.result.status is Status.COMPLETED else None
