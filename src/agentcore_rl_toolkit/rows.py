@@ -148,7 +148,7 @@ def rows_of(agent: str) -> str:
     if found := rows_in(folder):
         return found
     lacks = f"{os.path.join(folder, 'rows.jsonl')} does not exist"
-    what = lacks if os.path.isdir(folder or ".") else f"{agent} is not a file or folder"
+    what = lacks if os.path.isdir(folder or ".") else f"there is no file or folder {agent}"
     raise ConfigError(f"--data is missing, and {what}", hint="name a data set with --data: JSONL, CSV, Parquet or JSON")
 
 

@@ -167,7 +167,7 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])
     assert (table["rollouts"], table["pass@1"]) == ("2", "1")
-    assert "other.py is not a file or folder" in cli(tmp_path, "eval", "other.py").stderr
+    assert "there is no file or folder other.py" in cli(tmp_path, "eval", "other.py").stderr
     by_file = subprocess.run(
         [*command[:2], f"{named}/rl_app.py", *command[3:]], capture_output=True, cwd=tmp_path, env=clean_env(**policy)
     )

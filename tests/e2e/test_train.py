@@ -264,13 +264,15 @@ def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Pa
 
 
 def test_a_run_that_trained_on_nothing_has_failed_and_says_what_of(
-    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     output = tmp_path / "run"
     assert main(options(settings(parts, output, "forget"))) == 1
     said = capsys.readouterr().err
     assert "nothing could be trained on in 2 steps. What became of the rollouts:\n       8 × no reward" in said
     assert f"All of them are in {output / 'rollouts'}." in said
+    assert "All reward functions" not in caplog.text, "TRL's warning of each rollout without a reward"
+    assert not (output / "reward.png").exists()
     assert "hint: return {'rewards': …} from the entrypoint" in said
     summary = json.loads((output / "summary.json").read_text())
     assert (summary["trained"], summary["not_trained_on"]) == (0, [{"cause": "no reward", "rollouts": 8}])

@@ -84,7 +84,7 @@ def test_an_agents_folder_may_have_its_rows_in_any_format(tmp_path: Path, kind: 
 def test_without_rows_the_formats_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rows\.jsonl does not exist\nhint: name a data set with --data: JSONL, CSV"):
         rows_of(str(tmp_path))
-    with pytest.raises(ConfigError, match="arn:aws:x is not a file or folder"):
+    with pytest.raises(ConfigError, match="there is no file or folder arn:aws:x"):
         rows_of("arn:aws:x")
 
 

@@ -138,6 +138,7 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
         for path in (settings.data, *mixed):
             notes += _check_overlap(path, settings.eval_data)
     _check_model(settings.model)
+    notes += _check_output(settings)
     if isinstance(settings, RolloutSettings):
         settings.rollout_options(None)  # refuses a failure table that can't be read
     if isinstance(settings, LoopSettings):
@@ -190,6 +191,18 @@ def _check_model(model: str) -> None:
     if model.startswith((".", "/", "~")) and not Path(model).exists():
         raise ConfigError(f"no model found at {model}", hint="give a folder, a hub id, or `tiny`")
     resolve_model(model)
+
+
+def _check_output(settings: TrainSettings) -> list[str]:
+    """Refuse a folder that can't be written; a note about a run that is there."""
+    there = next(path for path in (settings.folder.absolute(), *settings.folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "may not be written to" if there.is_dir() else "is a file"
+        raise ConfigError(f"the run can't be written to {settings.output}: {there} {why}", hint="choose another output")
+    has_run = any(settings.folder.glob("checkpoints/checkpoint-*"))
+    if isinstance(settings, LoopSettings) and has_run and not settings.resume:
+        return [f"warning: {settings.output} has a run already: resume it (--resume), or choose another output"]
+    return []
 
 
 def _check_loop(settings: LoopSettings) -> None:

@@ -118,6 +118,17 @@ def test_an_agent_on_this_machine(tmp_path: Path, rows: str) -> None:
         check_settings(TrainSettings(**settings | {"rows_per_step": 3}))
 
 
+def test_a_run_needs_a_folder_that_can_be_made_and_is_told_of_the_run_in_it(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    settings = {"agent": str(tmp_path / "rl_app.py"), "data": rows, "rows_per_step": 1}
+    with pytest.raises(ConfigError, match=r"the run can't be written to .*: .*rows.jsonl is a file"):
+        check_settings(LoopSettings(output=f"{rows}/run", **settings))
+    (tmp_path / "run" / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    notes = check_settings(LoopSettings(output=str(tmp_path / "run"), **settings))
+    assert notes[-1].startswith(f"warning: {tmp_path / 'run'} has a run already: resume it (--resume)")
+    assert "has a run" not in str(check_settings(LoopSettings(output=str(tmp_path / "run"), resume=True, **settings)))
+
+
 def test_sessions_on_aws_need_a_bucket_and_a_way_to_the_gateway(rows: str) -> None:
     settings = {"agent": ARN, "data": rows, "rows_per_step": 1}
     for store in (None, "./runs", "/runs"):

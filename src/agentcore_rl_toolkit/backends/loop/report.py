@@ -116,7 +116,8 @@ class Report:
 
     def _draw_curve(self) -> str | None:
         """Draw the rewards, if matplotlib is installed; the path of the picture."""
-        if not self.steps:
+        points = [(line["step"], line["reward"]) for line in self.steps if line.get("reward") is not None]
+        if not points:
             return None
         try:
             import matplotlib
@@ -126,7 +127,6 @@ class Report:
         except ImportError:
             return None
         figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
-        points = [(line["step"], line["reward"]) for line in self.steps if line.get("reward") is not None]
         axes.plot(*zip(*points, strict=True), label="training rollouts", color="tab:blue", linewidth=1)
         held_out = [(step, reward) for step, reward in sorted(self._held_out.items()) if reward is not None]
         if held_out:

@@ -343,10 +343,12 @@ class TrainingLoop:
 
     def _nothing_trained(self, problem: str) -> RolloutsStopped:
         causes = Causes.merged(self._gather(self._causes))
+        run = self.settings
+        by_hand = f"agentcore-rl rollout {run.agent} --data {run.data} --model {run.model} --limit 1"
         return RolloutsStopped(
             f"{problem}. What became of the rollouts:\n{causes.text()}\n\nAll of them are in "
             f"{self.settings.folder / 'rollouts'}.",
-            hint=causes.hint or "run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
+            hint=causes.hint or f"run one by hand: {by_hand}",
         )
 
     def _read(self, path: str) -> list[dict[str, Any]]:

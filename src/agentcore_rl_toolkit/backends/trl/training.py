@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ from .sampling_copy import SamplingCopy
 from .teacher import Distillation, open_teacher
 from .trainer import AgentGRPOTrainer
 
+# It prints a row of each step that has a failed rollout and blames the reward. The report has the failures, counted.
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(
+    lambda record: not record.getMessage().startswith("All reward functions returned None")
+)
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time
 
 

@@ -131,7 +131,7 @@ def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         in capsys.readouterr().err
     )
     assert main(["train", "rl_app.py"]) == 1
-    assert "missing, and rl_app.py is not a file or folder\nhint: name a data set" in capsys.readouterr().err
+    assert "missing, and there is no file or folder rl_app.py\nhint: name a data set" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 1
     assert f"--data is missing, and {tmp_path}/rows.jsonl does not exist" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text("{}\n")
