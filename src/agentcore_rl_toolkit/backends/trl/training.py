@@ -37,7 +37,7 @@ from .trainer import AgentGRPOTrainer
 
 # It prints a row of each step that has a failed rollout and blames the reward. The report has the failures, counted.
 logging.getLogger("trl.trainer.grpo_trainer").addFilter(
-    lambda record: not record.getMessage().startswith("All reward functions returned None")
+    lambda record: "All reward functions returned None" not in record.getMessage()
 )
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time
 
