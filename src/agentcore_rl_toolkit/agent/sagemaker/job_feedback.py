@@ -92,7 +92,8 @@ class JobFeedback:
             raise
         except Exception as error:
             if _is_processed(error):
-                logger.info("%s of %s: the service has it already (%s)", operation, job.trajectory_id, error)
+                text = "%s of trajectory %s: the service has one already, or has ended the trajectory (%s)"
+                logger.warning(text, operation, job.trajectory_id, error)
                 return
             raise _translate(error, f"{operation} of trajectory {job.trajectory_id}") from error
 
