@@ -173,3 +173,13 @@ def stepped(
     ]
     trainer.gradient = {name: before[name] - value.detach() for name, value in model.named_parameters()}
     return trainer
+
+
+def trainer_of(model: Any, folder: Path, *, bf16: bool = False, peft_config: Any = None) -> AgentGRPOTrainer:
+    """A trainer that has done nothing yet."""
+    args = GRPOConfig(
+        output_dir=str(folder), per_device_train_batch_size=2, num_generations=2, max_steps=1, use_cpu=True, bf16=bf16,
+        report_to=[],
+    )  # fmt: skip
+    rows = [{"prompt": "row"}]
+    return AgentGRPOTrainer(model, rows, lambda *asked: [], args, processing_class=tokenizer(), peft_config=peft_config)

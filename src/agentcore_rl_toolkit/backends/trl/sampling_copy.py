@@ -2,6 +2,9 @@
 
 The engine can't share the trainer's module then: an optimizer step would change weights under a forward pass, and the
 trainer's and the engine's passes want different training flags. What is not trained (all but an adapter) is shared.
+
+TRL and accelerate replace the policy's `forward` by functions that hold on to the policy itself, and would compute with
+its weights in a copy, too. The copy has the forward of its class.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ class SamplingCopy:
     def __init__(self, policy: nn.Module) -> None:
         frozen = {id(parameter): parameter for parameter in policy.parameters() if not parameter.requires_grad}
         self.module: nn.Module = copy.deepcopy(policy, frozen)  # a memo: what is in it is not copied
+        for module in self.module.modules():
+            vars(module).pop("forward", None)
         both = zip(policy.parameters(), self.module.parameters(), strict=True)
         self._pairs = [(mine, trained) for trained, mine in both if trained.requires_grad]
         self.module.requires_grad_(False).eval()
