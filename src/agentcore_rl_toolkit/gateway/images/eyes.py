@@ -67,15 +67,20 @@ class Eyes:
         with self._lock:
             size = self._sizes.get(image.sha256)
         if size is None:
-            size = np.asarray(self._processor(images=[image.decode()], return_tensors="np")[self._size])
-            with self._lock:
-                self._sizes[image.sha256] = size
-                if len(self._sizes) > MOST_SIZES:
-                    self._sizes.popitem(last=False)
+            size = self.measure(image, image.decode())
         return {self._size: size, "pixel_values": None, "image_position_ids": None}
 
     preprocess = __call__
     """Inkling's renderer calls it by this name."""
+
+    def measure(self, image: SessionImage, pixels: Any) -> Any:
+        """The size that the model's image processor gives an image; remembered."""
+        size = np.asarray(self._processor(images=[pixels], return_tensors="np")[self._size])
+        with self._lock:
+            self._sizes[image.sha256] = size
+            if len(self._sizes) > MOST_SIZES:
+                self._sizes.popitem(last=False)
+        return size
 
     def equip(self, renderer: Any) -> Any:
         """The same renderer, with this processor."""

@@ -6,14 +6,11 @@ Agents are hostile: the size that a header states is checked before pixels are d
 from __future__ import annotations
 
 import base64
-import binascii
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
-
-from ...errors import GatewayFault
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Pixels
@@ -23,6 +20,8 @@ MAX_BYTES = 20 << 20
 MAX_PIXELS = 1 << 24
 """Of one image: 4096 × 4096, 48 MB when decoded."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+UNREADABLE = f"only {', '.join(FORMATS)} of at most {MAX_BYTES >> 20} MB and {MAX_PIXELS} pixels are shown"
+REFUSED = "the model's image processor refuses its shape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +65,27 @@ class SessionImage:
         return buffer.getvalue()
 
 
-def read_image(source: Any, where: str, known: Mapping[str, SessionImage]) -> SessionImage:
-    """The image in a `data:` URL or in base64 text, once it is known to decode; one of those `known` if it is there."""
-    data = _decode_base64(source, where)
-    image = SessionImage(sha256(data).hexdigest(), data)
-    if image.sha256 in known:
-        return known[image.sha256]
+def read_image(
+    source: str, known: Mapping[str, SessionImage], measure: Callable[[SessionImage, Pixels], object]
+) -> SessionImage | str:
+    """The image in a `data:` URL or in base64 text; or why it is not shown, in words for the model.
+
+    An image that is not among those `known` must decode, and the model's own processor must `measure` it.
+    """
+    if len(source) > MAX_BYTES * 4 // 3 + 4096:
+        return UNREADABLE
     try:
-        image.decode()
-    except Exception as error:  # PIL raises many kinds for damaged files
-        raise _invalid(f"{where} has an image that can't be read: {error}") from None
+        data = _decode_base64(source)
+        image = SessionImage(sha256(data).hexdigest(), data)
+        if image.sha256 in known:
+            return known[image.sha256]
+        pixels = image.decode()
+    except Exception:  # PIL raises many kinds for damaged files
+        return UNREADABLE
+    try:
+        measure(image, pixels)
+    except Exception:  # whatever a processor raises
+        return REFUSED
     return image
 
 
@@ -84,21 +94,11 @@ def is_inline(source: Any) -> bool:
     return isinstance(source, str) and (source[:5].lower() == "data:" or ":" not in source[:16])
 
 
-def _decode_base64(source: str, where: str) -> bytes:
+def _decode_base64(source: str) -> bytes:
     head, comma, text = source.partition(",") if source[:5].lower() == "data:" else ("", "", source)
     if head and not (comma and head.lower().endswith(";base64")):
-        raise _invalid(f"{where} has an image in a data: URL without base64")
-    if len(text) > MAX_BYTES * 4 // 3 + 4:
-        raise _invalid(f"{where} has an image of about {len(text) * 3 // 4 >> 20} MB; at most {MAX_BYTES >> 20} MB")
-    try:
-        return base64.b64decode(text.encode("ascii").translate(_STANDARD, b"\r\n "), validate=True)
-    except (UnicodeEncodeError, binascii.Error) as error:
-        raise _invalid(f"{where} has an image that is not base64: {error}") from None
+        raise ValueError("a data: URL without base64")
+    return base64.b64decode(text.encode("ascii").translate(_STANDARD, b"\r\n "), validate=True)
 
 
 _STANDARD = bytes.maketrans(b"-_", b"+/")
-
-
-def _invalid(message: str) -> GatewayFault:
-    hint = f"send {', '.join(FORMATS)} as base64, of at most {MAX_PIXELS} pixels"
-    return GatewayFault(message, status=400, code="invalid_image", param="messages", hint=hint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import GatewayFault
@@ -13,8 +13,10 @@ MOST_IMAGES = 512
 MOST_SHOWN = 512
 """In one call, counting one that is shown twice as two."""
 MOST_BYTES = 128 << 20
+Measure = Callable[[SessionImage, Any], object]
+"""Gives an image and its pixels to the model's image processor."""
 _SHOWN_TO = ("user", "tool")
-_NOT_SENT = "[image omitted: only images sent as data are shown]"
+_NOT_SENT = "only images sent as data are shown"
 
 
 class SessionImages(dict[str, SessionImage]):
@@ -59,31 +61,32 @@ def drop_media(messages: Iterable[Message]) -> None:
             del message["media"]
 
 
-def take_media(messages: Sequence[Message], images: SessionImages) -> None:
+def take_media(messages: Sequence[Message], images: SessionImages, measure: Measure) -> None:
     """Keep the images of messages, and put their markers in place of the placeholders.
 
-    The model sees images of users and of tools' results; for any other, and one behind a URL, the placeholder stays.
+    The model sees images of users and of tools' results. Any other, one behind a URL, and one that can't be read or
+    measured leave a placeholder, so that the agent goes on.
     """
     count = sum(len(message.get("media", ())) for message in messages)
     if count > MOST_SHOWN:  # each takes thousands of tokens
         raise _too_many(f"messages have {count} images")
-    for number, message in enumerate(messages):
+    for message in messages:
         if "media" in message:
             media = message.pop("media")
             if message["role"] in _SHOWN_TO:
-                _take(message, media, images, f"message {number}")
+                _take(message, media, images, measure)
 
 
-def _take(message: Message, media: list[tuple[int, str, Any]], images: SessionImages, where: str) -> None:
+def _take(message: Message, media: list[tuple[int, str, Any]], images: SessionImages, measure: Measure) -> None:
     content, rest, shown = "", message["content"], []
     done = 0
     for place, placeholder, source in media:
         content += rest[done:place]
         done = place + len(placeholder)
-        if not is_inline(source):
-            content += _NOT_SENT
+        image = read_image(source, images, measure) if is_inline(source) else _NOT_SENT
+        if isinstance(image, str):
+            content += f"[image omitted: {image}]"
             continue
-        image = read_image(source, where, images)
         images.keep(image)
         shown.append([len(content), image.sha256])
         content += image.marker

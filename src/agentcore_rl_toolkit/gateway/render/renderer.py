@@ -328,7 +328,7 @@ class ChatRenderer:
         if self.eyes is None:
             drop_media(call.messages)
         else:
-            take_media(call.messages, images)
+            take_media(call.messages, images, self.eyes.measure)
             call.images = images
 
     def _form(self, messages: Sequence[Message], call: ChatCall) -> list[Message]:
