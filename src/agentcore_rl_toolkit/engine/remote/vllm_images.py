@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import orjson
@@ -46,6 +47,8 @@ class VllmImages:
         self._http = http
         self._encoded: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One for each image that is being rendered: the rollouts of a group send the same one at the same time."""
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def find_known(self, images: Sequence[PromptImage]) -> set[str]:
@@ -76,13 +79,14 @@ class VllmImages:
         }
 
     async def _encode(self, image: PromptImage) -> str:
-        encoded = self._encoded.get(image.sha256)
-        if encoded is None:
-            encoded = self._encoded[image.sha256] = await self._render(image)
-            self._bytes += len(encoded)
-            while self._bytes > self.most_bytes and len(self._encoded) > 1:
-                self._bytes -= len(self._encoded.popitem(last=False)[1])
-        return encoded
+        async with self._locks.setdefault(image.sha256, asyncio.Lock()):
+            encoded = self._encoded.get(image.sha256)
+            if encoded is None:
+                encoded = self._encoded[image.sha256] = await self._render(image)
+                self._bytes += len(encoded)
+                while self._bytes > self.most_bytes and len(self._encoded) > 1:
+                    self._bytes -= len(self._encoded.popitem(last=False)[1])
+            return encoded
 
     async def _render(self, image: PromptImage) -> str:
         png = await asyncio.to_thread(lambda: b64encode(image.png()).decode())

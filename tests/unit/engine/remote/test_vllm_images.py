@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from base64 import b64encode
 from collections.abc import Iterator
@@ -65,6 +66,20 @@ def test_an_image_is_sent_once_in_the_form_that_the_server_made(loop: LoopThread
     sample(loop, engine)
     assert "features" not in server.requests[-1][1]
     assert server.requests[-1][0] == "/v1/completions"
+
+
+def test_an_image_that_several_rollouts_send_at_once_is_encoded_once(
+    loop: LoopThread, server: FakeVllm, engine: VllmEngine
+):
+    async def drain() -> None:
+        async for _ in engine.sample(SampleRequest(array(IDS, [5]), Sampling(max_tokens=1), images=(image("a"),))):
+            pass
+
+    async def together() -> None:
+        await asyncio.gather(*(drain() for _ in range(4)))
+
+    loop.run(together())
+    assert (len(asked(server, RENDER)), len(asked(server, GENERATE))) == (1, 4)
 
 
 def test_the_server_never_answers_with_a_hash_in_place_of_an_image(
