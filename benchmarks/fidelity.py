@@ -224,7 +224,9 @@ def main() -> None:
         table.append([case, str(next(iter(of.values()))["rows_expected"]), *cells])
     print("rows / tokens in them / trained ÷ sampled / exactly as sampled ÷ sampled\n")
     print(format_table(["what the client does", "rows expected", *names], table))
-    if not args.quick:
+    if not set(GATEWAYS) <= set(names):
+        print("not recorded: some gateways were left out")
+    elif not args.quick:
         write("fidelity", {"cases": figures})
 
 
