@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("scale_client", "scale_gateway", "scale_local")
+PARTS = ("scale_client", "scale_gateway", "scale_faults", "scale_local")
 
 
 def main() -> None:

@@ -5,6 +5,10 @@ in this process. Calls a second are a ratio of rounds that alternate. Every figu
 
 `two_workers_to_one_by_cpu` is what two workers can do of what one can, if each has a core: it follows from what a call
 costs them. `trainer_cpu_to_here` is what a call costs this process with workers, as a share of a gateway in it.
+
+`step` is a fixed amount of Python in this process while agents call the gateway, each after a pause, as those that use
+tools do. `added_cpu` is the CPU time of this process's other threads meanwhile, as a share of the step's own: that is
+what the step can wait for them, whatever else the machine does. `wall` compares seconds with those without agents.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,8 @@ from agentcore_rl_toolkit.gateway.remote.gateway_processes import GatewayProcess
 from support.gateway import gateway_tokenizer  # noqa: E402
 
 AGENTS = 48
+PAUSE = 0.75
+"""Seconds an agent waits before its next call, beside a step."""
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -52,7 +58,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             for name, (gateway, pids) in places.items():
                 found[name].append(_round(gateway, pids, seconds))
-        steps = [(_step(), _step_under(two, seconds)) for _ in range(rounds)]
+        steps = {name: _steps(places[name][0], seconds, rounds) for name in ("here", "workers_2")}
     figures: dict[str, Any] = {name: _medians(rounds_of) for name, rounds_of in found.items()}
     pairs = zip(found["workers_1"], found["workers_2"], strict=True)
     figures["two_workers_to_one"] = round(statistics.median(b["calls_s"] / a["calls_s"] for a, b in pairs), 2)
@@ -61,8 +67,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
     figures["trainer_cpu_to_here"] = round(
         figures["workers_2"]["trainer_cpu_ms"] / figures["here"]["trainer_cpu_ms"], 2
     )
-    figures["step_with_traffic_to_without"] = round(statistics.median(b / a for a, b in steps), 3)
-    return figures | {"recovery_s": _recovery()}
+    return figures | {"step": steps, "recovery_s": _recovery()}
 
 
 def _answer(request: SampleRequest, reply: list[int]) -> list[int]:
@@ -108,30 +113,40 @@ def _traffic(gateway: Any) -> Iterator[subprocess.Popen[str]]:
         load.communicate()
 
 
-def _run(load: subprocess.Popen[str], seconds: float) -> tuple[int, float]:
+def _run(load: subprocess.Popen[str], seconds: float, pause: float = 0.0) -> tuple[int, float]:
     assert load.stdin is not None
     assert load.stdout is not None
-    load.stdin.write(f"{seconds}\n")
+    load.stdin.write(f"[{seconds}, {pause}]\n")
     calls, took = json.loads(load.stdout.readline())
     return calls, took
 
 
-def _step() -> float:
-    """Seconds of a fixed amount of Python: what a training step does besides waiting for its device."""
-    began, total = time.perf_counter(), 0
-    for number in range(6_000_000):
+def _step() -> tuple[float, float, float]:
+    """A fixed amount of Python: seconds, CPU seconds of this thread, and CPU seconds of this process's others."""
+    began, own, all_ = time.perf_counter(), time.thread_time(), time.process_time()
+    total = 0
+    for number in range(20_000_000):
         total += number & 3
-    return time.perf_counter() - began
+    own, all_ = time.thread_time() - own, time.process_time() - all_
+    return time.perf_counter() - began, own, max(0.0, all_ - own)
 
 
-def _step_under(gateway: Any, seconds: float) -> float:
-    with _traffic(gateway) as load:
-        running = threading.Thread(target=_run, args=(load, seconds))
-        running.start()
-        time.sleep(0.5)
-        took = _step()
-        running.join()
-    return took
+def _steps(gateway: Any, seconds: float, rounds: int) -> dict[str, float]:
+    """Steps without agents and with them, by turns."""
+    walls, added, rates = list[float](), list[float](), list[float]()
+    pool = ThreadPoolExecutor(1)
+    for _ in range(rounds):
+        alone, _, _ = _step()
+        with _traffic(gateway) as load:
+            running = pool.submit(_run, load, seconds + 1, PAUSE)
+            time.sleep(1)
+            took, own, others = _step()
+            calls, ran = running.result()
+        walls.append(took / alone)
+        added.append(others / own)
+        rates.append(calls / ran)
+    figures = {"calls_s": rates, "wall": walls, "added_cpu": added}
+    return {name: round(statistics.median(values), 4) for name, values in figures.items()}
 
 
 def _recovery() -> float:

@@ -146,3 +146,12 @@ async def _cancel_others() -> None:
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's event loop if it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

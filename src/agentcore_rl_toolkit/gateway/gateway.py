@@ -25,7 +25,7 @@ from aiohttp import web
 
 from ..common.http_guard import RequestGuard, is_loopback, reachable_host
 from ..common.object_repr import object_repr
-from ..common.private_loop import PrivateLoop
+from ..common.private_loop import PrivateLoop, new_loop
 from ..engine import make_servers, open_engine
 from ..engine.base import Engine, EngineLoad
 from ..engine.replicas import Replicas, loads_of
@@ -340,15 +340,6 @@ class Gateway:
 
     async def _count(self) -> dict[str, int]:
         return self.core.metrics()
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's event loop if it is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _tokenizer(tokenizer: Any) -> Tokenizer:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...common.private_loop import new_loop
 from ...engine.checkpoints import resolve_model, resolve_tokenizer, sampling_defaults
 from ...errors import ConfigError
 from ..flags import add_listen_flags, say
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     keys = read_keys(args.keys)
     check_port(args.host, args.port)
     try:
-        from ...gateway.gateway import new_loop
+        from ...gateway.gateway import Server  # noqa: F401 - what the extra is for
     except ImportError as error:
         hint = "pip install 'agentcore-rl-toolkit[transformers]'"
         raise ConfigError(f"serving a model needs {error.name}, which is not installed", hint=hint) from error

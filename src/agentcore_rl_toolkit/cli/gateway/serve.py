@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
     if args.socket is None:
         _check(args)
         check_port(args.host, args.port + args.worker)
-    from ...gateway.gateway import ADMIN_KEY, new_loop
+    from ...common.private_loop import new_loop
+    from ...gateway.gateway import ADMIN_KEY
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)

@@ -22,7 +22,7 @@ import msgspec
 import orjson
 
 from ...common.http_guard import is_loopback, reachable_host
-from ...common.private_loop import PrivateLoop
+from ...common.private_loop import PrivateLoop, new_loop
 from ...engine.base import Engine, EngineLoad
 from ...engine.channel.engine_service import EngineService
 from ...engine.remote.server import ServerEngine
@@ -75,7 +75,7 @@ class GatewayClient:
         self._headers = {"Authorization": f"Bearer {key}"}
         self._engine, self._images, self._routes = engine, images, routes
         self._links: list[asyncio.Task[None]] = []
-        self._loop = PrivateLoop("gateway client")
+        self._loop = PrivateLoop("gateway client", new_loop)
         self._patience = Patience(self._url, patience)
         self._http: aiohttp.ClientSession | None = None
         self._abilities: Abilities | None = None
