@@ -31,6 +31,7 @@ from aiohttp import web
 from yarl import URL
 
 from ..errors import ConfigError, GatewayFault
+from .base import ADMIN_KEY
 from .http.gateway_app import error_response
 from .http.http_server import read_body
 from .http.openapi import PeersRequest
@@ -186,17 +187,27 @@ class WorkerRouter:
                     asyncio.timeout(self._state_seconds),
                     self._connected().get(self._urls[other] + path, headers=sent) as answer,
                 ):
+                    refused = answer.status in (401, 409)
                     said: dict[str, Any] = orjson.loads(await answer.read())
-                    if key in said:
-                        return said
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 logger.warning("worker %d did not answer %s: %s", other, path, error)
+                continue
+            if refused and self._peers:
+                raise ConfigError(
+                    f"the gateway at {self._urls[other]} does not share its sessions with this one",
+                    hint=f"start all of them with --peers, and with the same {ADMIN_KEY}",
+                )
+            if key in said:
+                return said
         return None
 
     async def fetch_peers(self) -> None:
         """Take over the peers that another gateway knows, if one answers: they may have changed since the start."""
         said = await self._ask_first("/peers", "peers") if self._peers else None
         if said is not None:
+            if said["workers"] != (own := len(self._own_urls)):
+                text = f"another gateway has {said['workers']} workers, and this one {own}"
+                raise ConfigError(text, hint="start all of them with the same --workers")
             self._peers, self._leaving = said["peers"], said["leaving"]
             self._take_members()
 
@@ -218,7 +229,7 @@ class WorkerRouter:
         return self._tell_peers()
 
     def _tell_peers(self) -> web.Response:
-        told = orjson.dumps({"peers": self._peers, "leaving": self._leaving})
+        told = orjson.dumps({"peers": self._peers, "leaving": self._leaving, "workers": len(self._own_urls)})
         return web.Response(body=told, content_type="application/json")
 
     async def _locate(self, session_id: str) -> int:

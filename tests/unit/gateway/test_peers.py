@@ -128,6 +128,31 @@ def test_one_that_joins_takes_its_share_of_new_sessions_only() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        pytest.param({"mark": "of another key"}, "does not share its sessions", id="another admin key"),
+        pytest.param({"workers": 2}, "another gateway has 1 workers, and this one 2", id="another number of workers"),
+    ],
+)
+def test_one_that_can_share_nothing_does_not_start(other: dict[str, Any], says: str) -> None:
+    async def run() -> None:
+        async with gateways(2, 2) as (peers, _):
+            own = peers[1].url
+            urls = [own, f"{own}1"][: other.get("workers", 1)]
+            known = [peer.url for peer in peers]
+            joins = WorkerRouter(refuse, 0, urls, mark=other.get("mark", "m"), peers=known, peer=own)
+            with pytest.raises(ConfigError, match=says):
+                await joins.fetch_peers()
+            await joins.close()
+
+    asyncio.run(run())
+
+
+async def refuse(request: Any) -> Any:
+    raise AssertionError("it is asked nothing")
+
+
 def test_one_that_leaves_keeps_its_sessions_and_gets_no_new_ones() -> None:
     async def run() -> None:
         async with gateways(2, 2) as (peers, http):

@@ -125,7 +125,7 @@ _CONVERSE = _object("output", "stopReason", "usage", "metrics")
 _GENERATE = _object("candidates", "usageMetadata", "modelVersion", "responseId")
 _PACKED = (_JSON, "application/msgpack")
 _ENGINES = _object("engines", engines={"type": "array", "items": _object("name", "healthy", "in_flight")})
-_PEERS = _object("peers", "leaving")
+_PEERS = _object("peers", "leaving", "workers")
 _ABILITIES = _object(
     *("line", "problems", "blind", "images", "routes", "models", "wants_engine", "workers"),
     images={"type": "boolean", "description": "whether the model is shown images"},
