@@ -152,6 +152,25 @@ def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(
         assert ages(step, [rollout]) == {0}
 
 
+def test_a_tokens_version_names_the_weights_that_sampled_it(parts: Path, tmp_path: Path) -> None:
+    """Weights change in the middle of replies. After that, a reply goes on from keys and values of earlier weights, so
+    only its tokens before are compared."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    given = settings(parts, tmp_path / "run", max_tokens=200, learning_rate=0.05, save_every=1, keep=9)
+    train(given, report=Report(given, quiet=True))
+    folders = {f"{step}": tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" for step in range(1, given.steps)}
+    models = {name: Qwen3ForCausalLM.from_pretrained(path) for name, path in ({"0": parts / "model"} | folders).items()}
+    for row in (row for rollouts in rollouts_of(tmp_path / "run") for one in rollouts for row in one.rows):
+        (name, start, end), ids = row.versions[0], torch.tensor([row.token_ids.tolist()])
+        with torch.no_grad():
+            found = models[name](ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        sampled = torch.tensor(row.loss_mask[start:end]).bool()
+        known = torch.tensor(row.logprobs[start:end])
+        torch.testing.assert_close(known[sampled], found[start - 1 : end - 1][sampled], atol=1e-4, rtol=1e-4)
+
+
 def test_a_straggler_that_never_ends_costs_its_timeout_once(parts: Path, tmp_path: Path) -> None:
     """The row comes again in each epoch, and no update but that of its own step waits for it."""
     given = settings(parts, tmp_path / "run", "hang", steps=5, timeout=6, async_steps=4, n=4, max_failures=99)
