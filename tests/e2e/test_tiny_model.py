@@ -170,11 +170,12 @@ def test_it_is_mediocre_and_every_token_of_it_can_be_trained_on(running: Gateway
     with ThreadPoolExecutor(12) as pool:
         rewards, known = zip(*pool.map(rollout, problems), strict=True)
     for one in known:
-        assert (one.fidelity.rows, one.fidelity.renders, one.fidelity.parse_failures) == (1, 0, 0)
+        assert (one.fidelity.rows, one.fidelity.renders) == (1, 0)
         assert one.fidelity.bridges == one.fidelity.turns - 1
         assert one.fidelity.trained == one.fidelity.sampled
         assert len(one.rows[0].token_ids) < 200
     assert {one.fidelity.turns for one in known} == {1, 2}
+    assert sum(one.fidelity.parse_failures for one in known) <= 3, "now and then it samples a broken call"
     assert 0.15 <= sum(rewards) / PROBLEMS <= 0.5
 
 

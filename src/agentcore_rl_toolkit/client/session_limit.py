@@ -104,8 +104,8 @@ def _needed(load: Load) -> float:
     return load.kv_used + load.waiting * each
 
 
-def check_concurrency(concurrency: object) -> int:
-    """How many sessions run at first; a `ConfigError` for what is neither a number nor `auto`.
+def check_concurrency(concurrency: object, name: str = "concurrency") -> int:
+    """How many sessions run at first; a `ConfigError` for anything but a number or `auto`. `name` is the setting.
 
     >>> check_concurrency("auto"), check_concurrency(100)
     (32, 100)
@@ -113,9 +113,9 @@ def check_concurrency(concurrency: object) -> int:
     if concurrency == "auto":
         return FIRST
     if not isinstance(concurrency, int) or isinstance(concurrency, bool):
-        raise ConfigError(f"concurrency must be a number or auto, not {concurrency!r}")
+        raise ConfigError(f"{name} must be a number or auto, not {concurrency!r}")
     if concurrency < 1:
-        raise ConfigError(f"concurrency must be at least 1, not {concurrency}")
+        raise ConfigError(f"{name} must be at least 1, not {concurrency}")
     return concurrency
 
 

@@ -73,7 +73,7 @@ class RolloutOptions:
         return None if self.score is None or (self.evaluation and self.score.ranks) else self.score
 
     def __post_init__(self) -> None:
-        check_concurrency(self.max_concurrent_sessions)
+        check_concurrency(self.max_concurrent_sessions, "max_concurrent_sessions")
         least = {"n": 1, "max_failures": 1, "oversample": 0, "max_refills": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
