@@ -5,8 +5,9 @@ A last line or record that is incomplete comes later; a broken one is left out.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,21 @@ import numpy.typing as npt
 
 from ...errors import ConfigError
 from .rollout_files import read_line
-from .run_index import FIELDS, MARK, RECORD_BYTES, TEXTS, rollout_values
+from .run_index import (
+    ACTIONS,
+    FIELDS,
+    FILE,
+    LARGEST,
+    MARK,
+    PHASES,
+    RECORD_BYTES,
+    ROLLOUT,
+    STATUSES,
+    TEXTS,
+    check_values,
+    rollout_values,
+)
+from .run_text import parse_texts
 
 RECORD = np.dtype([(name, kind) for name, _, kind in FIELDS])
 Table = npt.NDArray[Any]
@@ -32,27 +47,44 @@ class IndexFile:
 
     def _forget(self) -> None:
         self._first = b""
-        self.records: Table = np.zeros(0, RECORD)
+        self._whole: Table = np.zeros(0, RECORD)
+        self.records: Table = self._whole
+        """The records whose texts are there: a copy of the folder may get a record before its texts."""
         self.texts: list[str | None] = [None]
         self._records_read = self._texts_read = 0
 
     def read(self) -> bool:
         """Read what has been appended; True if there was anything. Records come first: their texts are older."""
         first = _read_from(self.path, 0, _FIRST_BYTES)
-        if not first.startswith(self._first):  # a new run is in the place of the one that was read
+        begun_anew = not first.startswith(self._first)  # a new run is in the place of the one that was read
+        if begun_anew:
             self._forget()
         self._first = first
         data = _read_from(self.path, self._records_read)
         data = data[: len(data) - len(data) % RECORD_BYTES]
         lines = _read_from(self.path.with_suffix(".texts"), self._texts_read)
         lines = lines[: lines.rfind(b"\n") + 1]
+        if not (data or lines or begun_anew):
+            return False
         self._texts_read += len(lines)
-        self.texts += _parse_texts(lines.splitlines())
+        self.texts += parse_texts(lines.splitlines())
         new = np.frombuffer(data, RECORD)
         self._records_read += len(data)
-        known = np.all([new[name] < len(self.texts) for name in TEXTS], axis=0)
-        self.records = np.concatenate([self.records, new[(new["mark"] == MARK) & known]])
-        return bool(data)
+        self._whole = np.concatenate([self._whole, new[are_whole(new)]])
+        self.records = self._whole[np.all([self._whole[name] < len(self.texts) for name in TEXTS], axis=0)]
+        return True
+
+
+def are_whole(records: Table) -> npt.NDArray[np.bool_]:
+    """Which records have values that a writer writes: a broken disk or copy may leave any."""
+    whole = np.asarray((records["mark"] == MARK) & np.isin(records["kind"], (FILE, ROLLOUT)))
+    for name, known in (("phase", PHASES), ("status", STATUSES), ("action", ACTIONS)):
+        whole &= records[name] < len(known)
+    for name in ("at", "seconds", "model", "tool", "waiting"):
+        whole &= np.isfinite(records[name])
+    for name in ("reward", "advantage"):
+        whole &= ~(np.abs(records[name]) > LARGEST)
+    return whole & (records["offset"] < 2**62)
 
 
 class ScannedFile:
@@ -65,17 +97,20 @@ class ScannedFile:
     def read(self, path: Path) -> None:
         """Read the lines that were added; a last one that is incomplete comes later, a broken one is left out."""
         phase, step = _describe_file(self.name)
-        with path.open("rb") as file:
+        try:
+            file = path.open("rb")
+        except OSError:
+            return
+        with file:
             file.seek(self.end)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                try:
-                    values = rollout_values(read_line(line, self.name), phase, step)
-                except ConfigError:
-                    values = {}
-                if values:
-                    self.found.append(values | {"file": self.name, "offset": self.end, "length": len(line), "at": 0.0})
+                values = {"file": self.name, "offset": self.end, "length": len(line), "at": 0.0}
+                with contextlib.suppress(ConfigError, ValueError, TypeError, AttributeError, struct.error):
+                    values = rollout_values(read_line(line, self.name), phase, step) | values
+                    check_values(values)
+                    self.found.append(values)
                 self.end += len(line)
 
 
@@ -95,22 +130,3 @@ def _read_from(path: Path, start: int, size: int = -1) -> bytes:
             return file.read(size)
     except OSError:
         return b""
-
-
-def _parse_texts(lines: list[bytes]) -> list[str | None]:
-    """The text of each line. They are parsed at once, which takes a tenth of the time, unless one of them is broken."""
-    try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        found = []
-    if len(found) == len(lines) and all(isinstance(one, str) for one in found):
-        return list(found)
-    return [_parse_text(line) for line in lines]
-
-
-def _parse_text(line: bytes) -> str | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, str) else None

@@ -23,6 +23,7 @@ from ...types import Status
 from ..failure_causes import cause_of
 from ..rollout import Action, Rollout
 from .rollout_files import end_with_a_line, write_all
+from .run_text import parse_texts
 
 FILE, ROLLOUT = 1, 2
 PHASES = ("train", "before", "at_step", "after", "eval", "rollout")
@@ -57,6 +58,9 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
 """Name, format of `struct`, and type of numpy of each field of a record."""
 TEXTS = ("file", "input_id", "session_id", "why", "cause", "tools", "dropped")
 """Fields that are numbers of texts; 0 is none."""
+LARGEST = 1e100
+"""The largest reward and advantage, so that their squares can be added."""
+_MOST: dict[str, Any] = {"I": 2**32 - 1, "i": 2**31 - 1, "f": 3e38, "d": LARGEST}
 _RECORD = struct.Struct("<" + "".join(code for _, code, _ in FIELDS))
 RECORD_BYTES = _RECORD.size
 _EMPTY: dict[str, Any] = dict.fromkeys((name for name, _, _ in FIELDS), 0) | {"mark": MARK}
@@ -172,9 +176,9 @@ class IndexWriter:
             raise ConfigError(f"another process writes to {folder}", hint="choose another folder") from None
         self._texts = texts.open("ab", buffering=0)
         self._texts_end = end_with_a_line(texts)
-        known = texts.read_bytes().splitlines()
+        known = parse_texts(texts.read_bytes().splitlines())
         self._count = len(known)
-        self._known: dict[str, int] = {json.loads(line): number for number, line in enumerate(known, 1)}
+        self._known: dict[str, int] = {text: number for number, text in enumerate(known, 1) if text is not None}
         size = records.stat().st_size
         self._records_end = size - size % RECORD_BYTES  # a kill may have cut off the last one
         self._records.truncate(self._records_end)
@@ -185,7 +189,7 @@ class IndexWriter:
         """Append a record with these values."""
         numbers = {name: self._number(name, values[name]) for name in TEXTS if name in values}
         record = {**_EMPTY, **values, **numbers}
-        data = _RECORD.pack(*(_fit(code, record[name]) for name, code, _ in FIELDS))
+        data = _RECORD.pack(*fit_values(record).values())
         write_all(self._records, data, self._records_end)
         self._records_end += len(data)
 
@@ -214,9 +218,20 @@ def _parts(path: Path) -> list[bytes]:
     return [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
 
 
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise an exception if values from a file that anybody may have written make no record."""
+    _RECORD.pack(*fit_values({**_EMPTY, **values} | dict.fromkeys(TEXTS, 0)).values())
+    wrong = [name for name in TEXTS if not isinstance(values.get(name), (str, type(None)))]
+    if wrong:
+        raise TypeError(f"{', '.join(wrong)} should be text")
+
+
+def fit_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Each field's value, as far as it fits: hostile agents have sessions of any size, and any reward."""
+    return {name: _fit(code, values[name]) for name, code, _ in FIELDS}
+
+
 def _fit(code: str, value: Any) -> Any:
-    """A value that fits its field: hostile agents have sessions of any size."""
-    if code in "Iif":
-        most = {"I": 2**32 - 1, "i": 2**31 - 1, "f": 3e38}[code]
-        return value if value != value else max(-most if code != "I" else 0, min(most, value))
-    return value
+    if code not in _MOST or value != value:
+        return value
+    return max(0 if code == "I" else -_MOST[code], min(_MOST[code], value))

@@ -6,6 +6,7 @@ index lacks are read from the files themselves, so runs from before there was an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,18 +19,20 @@ import numpy.typing as npt
 from ...common.object_repr import object_repr
 from ...errors import ConfigError
 from ..rollout import Rollout
-from .growing_files import RECORD, IndexFile, ScannedFile, Table
+from .growing_files import RECORD, IndexFile, ScannedFile, Table, are_whole
 from .ratio_files import ratio_file, read_ratios
 from .rollout_files import read_line
 from .run_index import (
     ACTIONS,
     FIELDS,
     FILE,
+    MARK,
     PHASES,
     ROLLOUT,
     STATUSES,
     TEXTS,
     Entry,
+    fit_values,
 )
 from .run_text import contains, may_contain, read_metrics, read_object
 from .run_writer import UNFINISHED
@@ -252,8 +255,9 @@ class Run:
                 continue
             for entry in found:  # "unfinished-…" comes before "step-…", which replaces it
                 if entry.name.endswith(".jsonl"):
-                    name = f"{folder}/{entry.name.removeprefix(UNFINISHED)}"
-                    yield name, (Path(entry.path), entry.stat().st_size)
+                    with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
+                        name = f"{folder}/{entry.name.removeprefix(UNFINISHED)}"
+                        yield name, (Path(entry.path), entry.stat().st_size)
 
     def _keep_existing(self, index: IndexFile) -> Table:
         """The latest record of each rollout whose line is there."""
@@ -268,9 +272,8 @@ class Run:
         is_there = (records["kind"] == ROLLOUT) & (np.arange(len(records)) > begun[records["file"]])
         is_there &= records["offset"] + records["length"] <= ends[records["file"]]
         kept = records[is_there]
-        latest = np.zeros(int(kept["n"].max()) + 1 if len(kept) else 0, np.intp) - 1
-        latest[kept["n"]] = np.arange(len(kept))
-        return _with_writer(kept[latest[latest >= 0]], int(index.path.stem))
+        _, latest = np.unique(kept["n"][::-1], return_index=True)
+        return _with_writer(kept[::-1][latest], int(index.path.stem))
 
     def _scan(self, parts: list[Table]) -> Table:
         """The rollouts that the index lacks, read from their files."""
@@ -293,11 +296,12 @@ class Run:
             else:
                 self._scanned.pop(name, None)
         rows = np.zeros(len(found), _TABLE)
+        rows["writer"] = _SCANNED
         for number, values in enumerate(found):
             texts = {field: self._number(values[field]) for field in TEXTS}
-            for field, value in (values | texts | {"n": number, "writer": _SCANNED}).items():
+            for field, value in fit_values(values | texts | {"n": number, "mark": MARK}).items():
                 rows[number][field] = value
-        return rows
+        return rows[are_whole(rows)]
 
     def _number(self, text: str | None) -> int:
         if text is None:

@@ -41,6 +41,28 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def parse_texts(lines: list[bytes]) -> list[str | None]:
+    """The JSON string of each line; None for a broken one.
+
+    They are parsed at once, which takes a tenth of the time, unless one of them is broken.
+    """
+    try:
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        found = []
+    if len(found) == len(lines) and all(isinstance(one, str) for one in found):
+        return list(found)
+    return [_parse_text(line) for line in lines]
+
+
+def _parse_text(line: bytes) -> str | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def _parse_object(data: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(data)
