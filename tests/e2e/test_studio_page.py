@@ -482,7 +482,7 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
             part.write(make_rollout(0.25, session_id="first", group=0))
         studio.page.wait_for_selector("td a:has-text('growing')")
         studio.open("run", "growing")
-        studio.page.wait_for_selector("text=1 rollouts")
+        studio.page.wait_for_selector("text=1 rollout")
         with run.part("train", 1) as part:
             part.write(make_rollout(0.75, session_id="second", group=0))
             studio.page.wait_for_selector("text=2 rollouts")

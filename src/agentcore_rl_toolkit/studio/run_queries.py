@@ -17,13 +17,14 @@ import numpy.typing as npt
 from ..client.evaluation import Outcome, summarize
 from ..errors import ConfigError
 from ..rollout.run_folder import PHASES, Run
-from ..rollout.run_folder.run_index import ACTIONS, STATUSES
+from ..rollout.run_folder.run_index import STATUSES
+from ..rollout.run_folder.run_reader import are_trained_on
 from ..types import Status
 
 HELD_OUT = ("before", "at_step", "after", "eval")
 """Phases of rollouts that are not for training."""
 _NUMBERED = re.compile(r"\d{6}-([0-9a-f]{8})")
-_COMPLETED, _TRAIN = STATUSES.index("completed"), ACTIONS.index("train")
+_COMPLETED = STATUSES.index("completed")
 _MEANS = ("sampled", "tokens", "turns", "tool_calls", "seconds", "model", "tool", "waiting")
 _SUMS = ("tool_calls", "unknown_tools", "parse_failures", "unbridged", "truncated", "sampled", "trained")
 CHANGES = ("learned", "forgotten", "always", "sometimes", "never")
@@ -130,7 +131,6 @@ def _split_steps(run: Run) -> Iterator[tuple[str, int, Positions]]:
 
 def _step_figures(run: Run, phase: str, step: int, places: Positions) -> dict[str, Any]:
     part = run.table[places]
-    trained = (part["action"] == _TRAIN) & (part["dropped"] == 0)
     statuses = np.bincount(part["status"], minlength=len(STATUSES))
     reward, interval = _mean_reward(run, phase, places)
     sampled, kept = int(part["sampled"].sum()), int(part["trained"].sum())
@@ -139,7 +139,7 @@ def _step_figures(run: Run, phase: str, step: int, places: Positions) -> dict[st
         "step": step,
         "rollouts": len(part),
         "failed": int((part["cause"] != 0).sum()),
-        "trained_on": int(trained.sum()),
+        "trained_on": int(are_trained_on(part).sum()),
         "dropped": int((part["dropped"] != 0).sum()),
         "statuses": {name: int(count) for name, count in zip(STATUSES, statuses, strict=True) if count},
         "groups": len(np.unique(part["group"])),
@@ -207,8 +207,8 @@ def _row_figures(run: Run, row: str, by_step: dict[int, list[int]], bound: float
     visits: list[dict[str, Any]] = []
     for step, places in sorted(by_step.items()):
         rewards = np.nan_to_num(run.table["reward"][places], nan=0.0)
-        key = run.entry(places[0]).key
-        visits.append({"step": step, "reward": float(rewards.mean()), "rollouts": len(places), "example": key})
+        known = {"step": step, "reward": float(rewards.mean()), "rollouts": len(places)}
+        visits.append(known | {"example": run.key(places[0])})
     solved = [visit["reward"] >= bound for visit in visits]
     return {
         "row": row,

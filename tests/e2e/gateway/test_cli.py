@@ -176,7 +176,7 @@ def test_show_messages(recorded: Path, capsys: pytest.CaptureFixture[str]):
     ):  # fmt: skip
         assert said in out
     assert out.count("how is Paris?") == 1  # each message once
-    assert "2 turns, 1 rows" in err
+    assert "2 turns, 1 row" in err
     assert "\x1b" not in out  # nobody is looking
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter
-from agentcore_rl_toolkit.studio.server.run_catalog import OpenRun, RunCatalog
+from agentcore_rl_toolkit.studio.server.run_catalog import FileMemory, OpenRun, RunCatalog
 from support.rollouts import make_rollout
 
 
@@ -97,3 +97,30 @@ def test_an_open_run_sees_what_is_appended_and_remembers_what_it_worked_out(tmp_
     with RunWriter(tmp_path / "first") as run, run.part("train", 1) as part:
         part.write(make_rollout(session_id="b"))
     assert [count(), count(), len(worked)] == [2, 2, 2]
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    reads: list[Path] = []
+
+    def read(path: Path) -> str | None:
+        reads.append(path)
+        return path.read_text() if path.exists() else None
+
+    files, path = FileMemory(), tmp_path / "metrics.jsonl"
+    assert [files.read(path, read), files.read(path, read)] == [None, None]
+    path.write_text("one")
+    assert [files.read(path, read), files.read(path, read)] == ["one", "one"]
+    with path.open("a") as file:
+        file.write(" more")
+    assert files.read(path, read) == "one more"
+    assert len(reads) == 3
+
+
+def test_the_list_says_why_a_run_is_left_out_until_it_is_mended(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "first")
+    catalog = RunCatalog([tmp_path])
+    assert (list(catalog.runs()), catalog.check("first")) == (["first"], None)
+    (run / "rollouts" / "step-000009.jsonl").symlink_to("/etc/hostname")
+    assert "leads out" in str(catalog.check("first"))
+    (run / "rollouts" / "step-000009.jsonl").unlink()
+    assert catalog.check("first") is None

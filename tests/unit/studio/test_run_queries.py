@@ -33,6 +33,7 @@ def test_figures_of_a_step(tmp_path: Path) -> None:
     assert (train["rollouts"], train["failed"], train["groups"], train["trained_on"]) == (3, 1, 2, 2)
     assert train["statuses"] == {"completed": 2, "session_lost": 1}
     assert (train["reward"], train["interval"], train["fidelity"]) == (0.5, None, 1.0)
+    assert before["trained_on"] == 0
     assert before["reward"] == 0.5, "the agent's own failure counts as 0, a lost session not at all"
 
 

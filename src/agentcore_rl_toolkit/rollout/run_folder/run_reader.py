@@ -61,6 +61,12 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder)
 
 
+def are_trained_on(table: Table) -> npt.NDArray[np.bool_]:
+    """Whether the rollouts of a part of a run's table are trained on: held-out ones never are."""
+    wanted = (table["phase"] == PHASES.index("train")) & (table["action"] == ACTIONS.index("train"))
+    return np.asarray(wanted & (table["dropped"] == 0))
+
+
 class Run:
     """A run's folder, as it was at the last `refresh`."""
 
@@ -99,6 +105,11 @@ class Run:
         element = self.table[position]
         return self._texts(int(element["writer"]))[int(element[field])]
 
+    def key(self, position: int) -> str:
+        """The key of one rollout."""
+        element = self.table[position]
+        return f"{element['writer']}.{element['n']}"
+
     def entry(self, position: int) -> Entry:
         """One rollout's values."""
         element = self.table[position]
@@ -112,7 +123,7 @@ class Run:
             if name not in known and name in _COLUMNS:
                 known[name] = int(element[name])
         known |= {
-            "key": f"{element['writer']}.{element['n']}",
+            "key": self.key(position),
             "phase": PHASES[element["phase"]],
             "status": STATUSES[element["status"]],
             "action": ACTIONS[element["action"]],
@@ -152,7 +163,8 @@ class Run:
     ) -> Positions:
         """The places of the rollouts that match, in the order of the table or sorted by a column.
 
-        Everything but `text` is answered from the index; `text` reads the rollouts that match the rest.
+        Everything but `text` is answered from the index; `text` reads the rollouts that match the rest. `trained` is
+        about training rollouts: neither True nor False matches held-out ones.
         """
         table = self.table
         chosen = np.ones(len(table), bool)
@@ -167,7 +179,7 @@ class Run:
         if failed is not None:
             chosen &= self.failed == failed
         if trained is not None:
-            chosen &= ((table["action"] == ACTIONS.index("train")) & (table["dropped"] == 0)) == trained
+            chosen &= (table["phase"] == PHASES.index("train")) & (are_trained_on(table) == trained)
         for name, wanted in (("input_id", input_id), ("tools", tool)):
             if wanted is not None:
                 chosen &= self._mask(self._with_text(name, _matcher(name, wanted)))
@@ -195,7 +207,7 @@ class Run:
             if text is not None:
                 counts.setdefault(text, [0, int(places[at])])[0] += int(number)
         ordered = sorted(counts.items(), key=lambda item: -item[1][0])
-        return [{"cause": text, "rollouts": n, "example": self.entry(at).key} for text, (n, at) in ordered]
+        return [{"cause": text, "rollouts": n, "example": self.key(at)} for text, (n, at) in ordered]
 
     # --- one rollout -------------------------------------------------------------------------------------------------
 
@@ -301,7 +313,12 @@ class Run:
             texts = {field: self._number(values[field]) for field in TEXTS}
             for field, value in fit_values(values | texts | {"n": number, "mark": MARK}).items():
                 rows[number][field] = value
-        return rows[are_whole(rows)]
+        rows = rows[are_whole(rows)]
+        summary = self.summary() if len(rows) else None
+        if summary and "after" in summary and not summary.get("interrupted"):  # the index says which one was the last
+            last = (rows["phase"] == PHASES.index("at_step")) & (rows["step"] == summary.get("steps"))
+            rows["phase"][last] = PHASES.index("after")
+        return rows
 
     def _number(self, text: str | None) -> int:
         if text is None:

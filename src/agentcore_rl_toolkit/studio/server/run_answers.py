@@ -14,7 +14,7 @@ from ...rollout.run_folder.run_text import read_metrics, read_object
 from .. import run_queries
 from ..guards.guards import FILE as FINDINGS
 from .clipped_values import Clipper
-from .run_catalog import OpenRun, RunCatalog
+from .run_catalog import FileMemory, OpenRun, RunCatalog
 
 _MOST_POINTS = 1_500
 _MOST_NAMES = 150
@@ -31,7 +31,8 @@ def list_runs(catalog: RunCatalog) -> Answer:
     found = []
     for name, path in catalog.runs().items():
         problem = catalog.check(name)
-        found.append(_describe(name, path) if problem is None else {"run": name, "problem": problem})
+        known = _describe(name, path, catalog.files) if problem is None else {"run": name, "problem": problem}
+        found.append(known)
     return {"runs": found}
 
 
@@ -39,7 +40,7 @@ def show_run(opened: OpenRun, name: str) -> Answer:
     """A run at a glance."""
     sizes = opened.use(lambda run: tuple(_size(run.path / part) for part in ("metrics.jsonl", FINDINGS)))
     figures: Answer = opened.known(("figures", sizes), _figures)
-    about = opened.use(lambda run: _describe(name, run.path))
+    about = opened.use(lambda run: _describe(name, run.path, opened.files))
     return about | figures | {"changes": opened.changes}
 
 
@@ -129,28 +130,46 @@ def show_row(opened: OpenRun, row: str) -> Answer:
     return opened.use(find)
 
 
-def _describe(name: str, path: Path) -> Answer:
-    summary, info = read_object(path / "summary.json"), read_object(path / "run.json") or {}
-    metrics = read_metrics(path / "metrics.jsonl")
+def _describe(name: str, path: Path, files: FileMemory) -> Answer:
+    info, summary = files.read(path / "run.json", _read_info), files.read(path / "summary.json", _read_summary)
+    metrics = files.read(path / "metrics.jsonl", _read_metrics)
     changed = max((_modified(path / part) for part in ("metrics.jsonl", "index/0.records", "run.json")), default=0.0)
     ended = summary is not None and _modified(path / "summary.json") >= changed - 1
-    alive = time.time() - max(changed, *(_modified(one) for one in sorted((path / "rollouts").glob("*"))[-1:]), 0.0)
+    newest = files.read(path / "rollouts", _newest)
+    alive = time.time() - max(changed, _modified(newest) if newest is not None else 0.0)
     state = "ended" if ended else "running" if alive < _LIVE_SECONDS else "stopped"
     if ended and (summary or {}).get("interrupted"):
         state = "interrupted"
-    rewards = [(one.get("step"), one.get("reward")) for one in metrics]
+    known = {"run": name, "info": info, "summary": summary or {}, "state": state, "changed": changed}
+    return known | metrics
+
+
+def _read_info(path: Path) -> Answer:
+    return _short(read_object(path) or {})
+
+
+def _read_summary(path: Path) -> Answer | None:
+    summary = read_object(path)
+    return None if summary is None else _short({name: one for name, one in summary.items() if name != "examples"})
+
+
+def _read_metrics(path: Path) -> Answer:
+    """What the list of runs shows of the metrics."""
+    metrics = read_metrics(path)
     latest = metrics[-1] if metrics else {}
-    clipper = Clipper(longest=2_000, budget=60_000)
-    return {
-        "run": name,
-        "info": clipper.clip(info),
-        "summary": clipper.clip({key: value for key, value in (summary or {}).items() if key != "examples"}),
-        "state": state,
-        "changed": changed,
-        "steps_done": len(metrics),
-        "latest": clipper.clip({key: latest.get(key) for key in ("step", "reward", "fidelity", "tokens_per_second")}),
-        "rewards": clipper.clip(_thin(rewards, 60)),
-    }
+    rewards = _thin([(one.get("step"), one.get("reward")) for one in metrics], 60)
+    known = {"latest": {key: latest.get(key) for key in ("step", "reward", "fidelity", "tokens_per_second")}}
+    return {"steps_done": len(metrics)} | _short(known | {"rewards": rewards})
+
+
+def _short(values: Answer) -> Answer:
+    found: Answer = Clipper(longest=2_000, budget=60_000).clip(values)
+    return found
+
+
+def _newest(folder: Path) -> Path | None:
+    """The last file of rollouts."""
+    return max(folder.glob("*"), default=None)
 
 
 def _figures(run: Run) -> Answer:

@@ -7,7 +7,6 @@ refused. What was opened stays open, and reads only what has been appended when 
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import time
 from collections import OrderedDict
@@ -27,11 +26,32 @@ _FRESH_SECONDS = 2.0
 T = TypeVar("T")
 
 
+class FileMemory:
+    """What was worked out from files and folders, until they change: the list of runs asks about all of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, Callable[..., Any]], tuple[object, Any]] = {}
+
+    def read(self, path: Path, work: Callable[[Path], T]) -> T:
+        """What `work`, a function that stays the same, says about the path."""
+        try:
+            found = path.stat()
+            state: object = found.st_mtime_ns, found.st_size, found.st_ino
+        except OSError:
+            state = None
+        known = self._known.get((path, work))
+        if known is None or known[0] != state:
+            known = self._known[path, work] = state, work(path)
+        answer: T = known[1]
+        return answer
+
+
 class OpenRun:
     """A run that stays open, for several threads. Figures of the whole run are worked out once for each state of it."""
 
-    def __init__(self, path: Path, root: Path) -> None:
+    def __init__(self, path: Path, root: Path, files: FileMemory) -> None:
         check_links(path, root)
+        self.files = files
         self._root, self._run = root, open_run(path)
         self._lock = threading.Lock()
         self._known: dict[Any, Any] = {}
@@ -70,6 +90,7 @@ class RunCatalog:
         for root in self._roots:
             if not root.is_dir():
                 raise ConfigError(f"{root} is not a folder", hint="name a folder of runs, or one run")
+        self.files = FileMemory()
         self._found: dict[str, tuple[Path, Path]] = {}
         self._looked = -_FRESH_SECONDS
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
@@ -86,11 +107,7 @@ class RunCatalog:
     def check(self, name: str) -> str | None:
         """Why a run can't be read; None if it can."""
         path, root = self._found[name]
-        try:
-            check_links(path, root)
-        except (ConfigError, OSError) as problem:
-            return str(problem)
-        return None
+        return next((str(problem) for problem in _problems(path, root, self.files)), None)
 
     def open(self, name: str) -> OpenRun:
         """A run by its id."""
@@ -99,7 +116,7 @@ class RunCatalog:
         with self._lock:
             opened = self._open.get(name)
             if opened is None:
-                opened = self._open[name] = OpenRun(*self._found[name])
+                opened = self._open[name] = OpenRun(*self._found[name], self.files)
             self._open.move_to_end(name)
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
@@ -125,21 +142,37 @@ class RunCatalog:
 
 def check_links(path: Path, root: Path) -> None:
     """Raise a `ConfigError` if a file of a run is not a plain one below `root`."""
-    for folder in (path, path / "index", path / "rollouts", path / "evaluations", path / "ratios"):
-        try:
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue
-        for entry in entries:
-            if folder is path and entry.name not in (*_MARKS, *_MORE):
-                continue
-            if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
-                raise ConfigError(
-                    f"{entry.path} is a link that leads out of {root}",
-                    hint="name the folder it leads to on the command line",
-                )
-            if not entry.is_dir() and not (entry.is_file() and stat.S_ISREG(entry.stat().st_mode)):
-                raise ConfigError(f"{entry.path} is not a file")
+    for problem in _problems(path, root, FileMemory()):
+        raise problem
+
+
+def _problems(path: Path, root: Path, files: FileMemory) -> Iterator[ConfigError]:
+    for folder in (path, *(path / name for name in ("index", "rollouts", "evaluations", "ratios"))):
+        for entry in files.read(folder, _unusual):
+            problem = _problem_of(entry, root) if folder != path or entry.name in (*_MARKS, *_MORE) else None
+            if problem is not None:
+                yield problem
+
+
+def _unusual(folder: Path) -> list[Path]:
+    """What is neither a plain file nor a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
+            ]
+    except OSError:
+        return []
+
+
+def _problem_of(path: Path, root: Path) -> ConfigError | None:
+    """Why a link, pipe or device may not be read; None if it leads to a file or a folder below `root`."""
+    if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+        hint = "name the folder it leads to on the command line"
+        return ConfigError(f"{path} is a link that leads out of {root}", hint=hint)
+    return None if path.is_dir() or path.is_file() else ConfigError(f"{path} is not a file")
 
 
 def _is_run(folder: Path) -> bool:

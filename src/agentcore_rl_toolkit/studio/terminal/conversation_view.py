@@ -23,6 +23,8 @@ def show_rollout(rollout: Rollout, entry: Entry | None, paint: Paint) -> Iterato
     if rollout.why:
         yield f"not trained on: {escape(rollout.why)}"
     yield from show_transcript(rollout.transcript, paint)
+    if rollout.rows and not rollout.transcript.turns:
+        yield paint(DIM, "this run is from before texts were kept; --tokens shows what was sampled")
     if rollout.error:
         yield _line("error", rollout.error, paint)
     if rollout.result is not None:

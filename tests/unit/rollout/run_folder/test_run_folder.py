@@ -156,7 +156,7 @@ def test_filters_and_orders(tmp_path: Path) -> None:
     assert sessions(run, input_id="row-2") == ["c"]
     assert sessions(run, failed=True) == ["c"]
     assert sessions(run, status="agent_error", failed=True) == ["c"]
-    assert sessions(run, trained=False) == ["c", "e"]
+    assert (sessions(run, trained=True), sessions(run, trained=False)) == (["a", "b", "d"], ["c", "e"])
     assert sessions(run, tool="search", step=0) == ["a", "b"]
     assert sessions(run, tool="sea") == []
     assert sessions(run, phase="train", sort="reward") == ["b", "a", "d", "c", "e"]
@@ -291,9 +291,13 @@ def test_runs_of_the_first_schema_open(tmp_path: Path) -> None:
     run = open_run(tmp_path)
     assert [(run.entry(at).phase, run.entry(at).step) for at in range(2)] == [("before", 0), ("train", 2)]
     assert rollout_fields(run.rollout(1)) == rollout_fields(made)
+    (tmp_path / "evaluations" / "step-000003.jsonl").write_text(json.dumps(old) + "\n")
+    for summary, phase in (({"steps": 3}, "at_step"), ({"steps": 3, "after": 0.5}, "after")):
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        assert [open_run(tmp_path).entry(at).phase for at in range(3)] == ["before", phase, "train"]
     write_step(tmp_path, 3, rollout("new"))
     assert run.refresh()
-    assert len(run.table) == 3
+    assert len(run.table) == 4
 
 
 def test_a_broken_line_hides_no_other(tmp_path: Path) -> None:

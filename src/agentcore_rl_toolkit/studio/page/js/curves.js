@@ -30,13 +30,17 @@ export const CHARTS = [
     const [none] = metric(data, "groups/without_variance"), [kept] = metric(data, "groups/kept"), [dropped] = metric(data, "groups/dropped");
     return none ? named([{ x: none.x, y: none.y.map((one, at) => one / Math.max(1, (kept?.y[at] ?? 0) + (dropped?.y[at] ?? 0))) }], "without variance") : [];
   } },
+  { title: "Entropy", floor: 0, about: "Of the policy at the sampled tokens, on average and in nats. Near 0, all rollouts of a row are alike, and none is better than the others.", lines: (data) => named(metric(data, "entropy"), "nats") },
+  { title: "Sampler and trainer", floor: 0, about: "How much they disagree about the sampled tokens: the KL divergence of their probabilities. A guard speaks above 0.01.", lines: (data) => named(metric(data, "sampler/kl"), "KL") },
+  { title: "Broken replies", floor: 0, about: "Of a rollout, on average: turns that were cut at a token limit, tool calls that could not be parsed, and calls of tools that don't exist.",
+    lines: (data) => named(["truncated", "parse_failures", "unknown_tools"].map((name) => ({ x: data.steps.map((one) => one.step), y: data.steps.map((one) => (one.rollouts ? one.sum[name] / one.rollouts : null)) })), "cut", "not parsed", "unknown tool") },
   { title: "Staleness", floor: 0, about: "Weight updates between sampling a token and training on it.", lines: (data) => [["mean", "on average"], ["max", "at most"]].flatMap(([name, label], at) => metric(data, `staleness/${name}`).map((line) => ({ ...line, label, colour: `line-${at + 1}` }))) },
   { title: "Tokens per second", floor: 0, about: "Sampled tokens of a step per second of its rollouts.", lines: (data) => named(metric(data, "tokens_per_second"), "sampled") },
   { title: "Where the time went", unit: "s", floor: 0, stacked: true, about: "Seconds of a rollout, on average: in model calls, in the agent and its tools, and waiting for a session or for new weights.",
     lines: (data) => [["model", "model", "line-1"], ["tool", "agent and tools", "line-3"], ["waiting", "waiting", "line-5"]].map(([name, label, colour]) => ({ label, colour, ...mean(name)(data)[0] })) },
 ];
 
-const USED = new Set(["step", "staleness/mean", "staleness/max", "fidelity", "tokens_per_second", "groups/without_variance", "groups/kept", "groups/dropped", "reward"]);
+const USED = new Set(["step", "entropy", "sampler/kl", "staleness/mean", "staleness/max", "fidelity", "tokens_per_second", "groups/without_variance", "groups/kept", "groups/dropped", "reward"]);
 
 /** Charts of the other metrics, by the first part of their names. */
 export function otherCharts(data) {

@@ -2,6 +2,9 @@
 
 export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 
+/** A number of things: "1 turn", "2 turns". */
+export const counted = (value, thing) => `${whole(value)} ${value === 1 ? thing : `${thing}s`}`;
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || typeof value !== "number") return "–";
   if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4)) return value.toExponential(1);

@@ -3,7 +3,7 @@
 
 import { LINES } from "./charts.js";
 import { h, textOf } from "./dom.js";
-import { number, seconds, whole } from "./format.js";
+import { counted, number, seconds, whole } from "./format.js";
 import { runLink } from "./router.js";
 
 const MOST = 400;
@@ -37,7 +37,7 @@ export function rolloutTimeline(data) {
     const jump = () => document.getElementById(`turn-${turn.turn}`)?.scrollIntoView({ behavior: "smooth", block: "center" });
     track.push(piece(turn.masked ? "model masked" : "model", from + turn.waited, from + turn.seconds, span, { title: `turn ${turn.turn}: ${seconds(turn.seconds)}, ${turn.sampled_tokens} tokens`, onclick: jump }));
     for (const [version, start, end, tokens] of byVersion(turn.versions ?? [], from + turn.waited, from + turn.seconds))
-      lanes.get(version).push(piece("", start, end, span, { title: `turn ${turn.turn}: ${whole(tokens)} tokens sampled by weights ${version}`, style: { background: hue.get(version) } }));
+      lanes.get(version).push(piece("", start, end, span, { title: `turn ${turn.turn}: ${counted(tokens, "token")} sampled by weights ${version}`, style: { background: hue.get(version) } }));
   });
   const several = versions.length > 1 ? versions.slice(0, 12).map((version) => h("div.lane", { "data-version": version }, h("small", null, `weights ${version}`), h("div.track.thin", null, lanes.get(version)))) : null;
   return h("div.timeline", { role: "group", "aria-label": `${turns.length} turns in ${seconds(span)}` },
@@ -64,7 +64,7 @@ export function stepTimeline(run, { lanes, total }) {
   const ordered = [...groups].sort(([a], [b]) => Number(a) - Number(b));
   return h("section.card.lanes", null,
     h("header", null, h("h3", null, "When each rollout ran"), h("span.keys", null, versions.map((version) => [h("i", { style: { background: hue.get(version) } }), `weights ${version} `]), h("i.whole"), "agent, tools and waiting")),
-    ordered.map(([name, some]) => h("div.lane", { "data-version": name }, h("small", null, name ? [`began with weights ${name}`, h("br"), `${whole(some.length)} rollouts`] : "no model call"),
+    ordered.map(([name, some]) => h("div.lane", { "data-version": name }, h("small", null, name ? [`began with weights ${name}`, h("br"), counted(some.length, "rollout")] : "no model call"),
       h("div.stack", null, some.sort((a, b) => startOf(a) - startOf(b)).map(draw), marks.map((mark) => mark.cloneNode(true))))),
-    h("div.scale", null, h("span", null, "0"), h("span", null, total > lanes.length ? `the first ${whole(lanes.length)} of ${whole(total)} rollouts` : "a bar is a rollout, its colour the weights that sampled"), h("span", null, seconds(span))));
+    h("div.scale", null, h("span", null, "0"), h("span", null, total > lanes.length ? `the first ${whole(lanes.length)} of ${counted(total, "rollout")}` : "a bar is a rollout, its colour the weights that sampled"), h("span", null, seconds(span))));
 }

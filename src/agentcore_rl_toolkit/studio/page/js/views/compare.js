@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, replace, textOf } from "../dom.js";
-import { phaseName, seconds, whole } from "../format.js";
+import { counted, phaseName, seconds } from "../format.js";
 import { runLink } from "../router.js";
 import { badge, rewardChip } from "./parts.js";
 
@@ -18,7 +18,7 @@ export async function showComparison(view, page) {
 
 function sideHead(run, one) {
   return h("header.side", null, h("div", null, h("strong", null, `step ${one.step}`), " ", h("small.quiet", null, phaseName(one.phase))),
-    h("div", null, rewardChip(one.reward), " ", badge(one.status), h("small.quiet", null, ` ${whole(one.turns)} turns · ${whole(one.sampled)} tokens · ${seconds(one.seconds)} `), h("a", { href: runLink(run, "rollout", one.key) }, "open ", one.key)));
+    h("div", null, rewardChip(one.reward), " ", badge(one.status), h("small.quiet", null, ` ${counted(one.turns, "turn")} · ${counted(one.sampled, "token")} · ${seconds(one.seconds)} `), h("a", { href: runLink(run, "rollout", one.key) }, "open ", one.key)));
 }
 
 function sides(pair) {

@@ -4,7 +4,7 @@ import { follow, get } from "../api.js";
 import { chartCard } from "../charts.js";
 import { CHARTS, otherCharts } from "../curves.js";
 import { h, replace, textOf } from "../dom.js";
-import { ago, moment, number, percent, seconds, when, whole } from "../format.js";
+import { ago, counted, moment, number, percent, seconds, when, whole } from "../format.js";
 import { go, runLink } from "../router.js";
 import { badge, table, tile } from "./parts.js";
 
@@ -57,8 +57,8 @@ function tilesOf(data) {
   return [
     first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : last ? tile("held-out reward", number(last.reward, 2), interval(last)) : null,
     tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
-    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, `${whole(data.rollouts)} rollouts`),
-    tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", `${whole(failed)} rollouts`, failed ? "bad" : ""),
+    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, counted(data.rollouts, "rollout")),
+    tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", counted(failed, "rollout"), failed ? "bad" : ""),
     tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trained tokens`),
     typeof data.latest.tokens_per_second === "number" ? tile("tokens per second", whole(data.latest.tokens_per_second), "latest step") : null,
     tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${moment(began)}` : null),

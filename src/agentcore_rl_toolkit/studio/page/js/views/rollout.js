@@ -2,7 +2,7 @@
 
 import { get, rest } from "../api.js";
 import { h, isClipped, longText, replace, textOf } from "../dom.js";
-import { number, percent, phaseName, rewardRange, seconds, signed, when, whole } from "../format.js";
+import { counted, number, percent, phaseName, rewardRange, seconds, signed, when, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
 import { badge, jsonBlock, rewardChip, sampleChips, stepper } from "./parts.js";
 import { rolloutTimeline } from "../timeline.js";
@@ -99,9 +99,9 @@ function drawPrinted(body, data, more) {
 
 function drawRows(body, run, data) {
   const masked = Object.entries(data.fidelity.masked ?? {}), unbridged = Object.entries(data.fidelity.unbridged ?? {});
-  replace(body, h("p", null, `${whole(data.fidelity.turns)} turns became ${whole(data.rows.length)} training rows. ${whole(data.fidelity.trained)} of ${whole(data.fidelity.sampled)} sampled tokens are trained on.`,
+  replace(body, h("p", null, `${counted(data.fidelity.turns, "turn")} became ${counted(data.rows.length, "training row")}. ${whole(data.fidelity.trained)} of ${counted(data.fidelity.sampled, "sampled token")} ${data.entry.phase === "train" ? "are trained on" : "could be trained on"}.`,
     masked.length ? ` Masked: ${masked.map(([why, count]) => `${count} ${why}`).join(", ")}.` : "", unbridged.length ? ` Rendered anew: ${unbridged.map(([why, count]) => `${count} ${why}`).join(", ")}.` : ""),
-    data.rows.map((row) => h("section.card", null, h("header", null, h("h3", null, `Row ${row.row}`), h("span.quiet", null, `${whole(row.tokens)} tokens · ${whole(row.trained)} trained · weight ${number(row.weight)}`), h("a", { href: runLink(run, "rollout", data.entry.key, { tab: "tokens", row: row.row }) }, "tokens")),
+    data.rows.map((row) => h("section.card", null, h("header", null, h("h3", null, `Row ${row.row}`), h("span.quiet", null, `${counted(row.tokens, "token")} · ${whole(row.trained)} trained · weight ${number(row.weight)}`), h("a", { href: runLink(run, "rollout", data.entry.key, { tab: "tokens", row: row.row }) }, "tokens")),
       h("div.fold", { role: "img", "aria-label": `row ${row.row}` }, h("span.part.prompt", { style: { "flex-grow": row.prompt_length }, title: `prompt: ${row.prompt_length} tokens` }), row.spans.flatMap((span, at) => {
         const before = at ? row.spans[at - 1].end : row.prompt_length;
         return [span.start > before ? h("span.part.between", { style: { "flex-grow": span.start - before }, title: `from the agent: ${span.start - before} tokens` }) : null,
@@ -109,12 +109,18 @@ function drawRows(body, run, data) {
       })))));
 }
 
+/** Whether a rollout was trained on, or why not. */
+function trainedOn(one) {
+  if (one.phase !== "train") return `no: ${one.phase === "rollout" ? "not a training run" : "a held-out row"}`;
+  return one.why ?? one.dropped ? ["no: ", one.why ?? one.dropped] : one.action === "train" ? "yes" : one.action;
+}
+
 function facts(run, data) {
   const one = data.entry, range = rewardRange(data.group);
   const lines = [
-    ["reward", rewardChip(one.reward, range)], ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", one.why ?? one.dropped ? ["no: ", one.why ?? one.dropped] : one.action === "train" ? "yes" : one.action],
+    ["reward", rewardChip(one.reward, range)], ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", trainedOn(one)],
     ["step", h("a", { href: runLink(run, "step", one.phase, one.step) }, `${phaseName(one.phase)} · ${one.step}`)], ["row", h("a", { href: runLink(run, "row", rowOf(one.input_id)) }, one.input_id)], ["sample", one.sample],
-    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], ["trained tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
+    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], [one.phase === "train" ? "trained tokens" : "trainable tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
     ["time", seconds(one.seconds)], ["model", seconds(one.model)], ["agent and tools", seconds(one.tool)], ["waiting", seconds(one.waiting)], ["ended", when(one.at)], ["session", h("code", null, one.session_id ?? "–")],
   ];
   return [h("section.card", null, h("dl.facts", null, lines.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]))),

@@ -2,7 +2,7 @@
 
 import { follow, get, isReport } from "../api.js";
 import { h, replace } from "../dom.js";
-import { phaseName, rewardRange, whole } from "../format.js";
+import { counted, phaseName, rewardRange } from "../format.js";
 import { runLink, setQuery } from "../router.js";
 import { choice, pager, rolloutColumns, table } from "./parts.js";
 
@@ -28,7 +28,7 @@ export async function showRollouts(view, page) {
   const ask = { run, limit: LIMIT, ...Object.fromEntries(NAMES.map((name) => [name, query[name]])) };
   const draw = (answer) => {
     const range = rewardRange(answer.rollouts);
-    replace(list, h("p.quiet", null, query.text ? `searching in ${whole(answer.total)} rollouts` : `${whole(answer.total)} rollouts`),
+    replace(list, h("p.quiet", null, query.text ? `searching in ${counted(answer.total, "rollout")}` : counted(answer.total, "rollout")),
       answer.rollouts.length ? table(rolloutColumns(run, range), answer.rollouts, { class: "rollouts", rowLink: (one) => runLink(run, "rollout", one.key) }) : h("p.quiet", null, query.text && answer.next !== null ? "Nothing found so far." : "No rollout matches."),
       pager(query, answer.total, LIMIT, answer.next));
   };

@@ -4,7 +4,7 @@ import { follow, get } from "../api.js";
 import { chartCard } from "../charts.js";
 import { CHARTS } from "../curves.js";
 import { h, longText, replace, textOf } from "../dom.js";
-import { number, percent, phaseName, rewardRange, seconds, signed, whole } from "../format.js";
+import { counted, number, percent, phaseName, rewardRange, seconds, signed, whole } from "../format.js";
 import { go, runLink, setQuery } from "../router.js";
 import { stepTimeline } from "../timeline.js";
 import { badge, choice, pager, promptText, rewardChip, sampleChips, stepper, tile } from "./parts.js";
@@ -42,8 +42,8 @@ export async function showStep(view, page) {
   const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: query.sort };
   const following = follow(() => get("groups", ask), (answer) => {
     const range = rewardRange(answer.groups.flatMap((group) => group.samples));
-    replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${whole(one.dropped)} rollouts dropped` : null),
-      tile("rollouts", whole(one.rollouts), `${whole(one.trained_on)} trained on`), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("tokens a rollout", whole(one.mean.sampled), `longest row ${whole(one.longest)}`),
+    replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${counted(one.dropped, "rollout")} dropped` : null),
+      tile("rollouts", whole(one.rollouts), phase === "train" ? `${whole(one.trained_on)} trained on` : null), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("tokens a rollout", whole(one.mean.sampled), `longest row ${whole(one.longest)}`),
       tile("time a rollout", seconds(one.mean.seconds), `model ${percent(one.mean.model / Math.max(1e-9, one.mean.seconds), 0)}`));
     if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
   }, 3000);
@@ -78,7 +78,7 @@ export async function showGroup(view, page) {
 function sampleCard(run, one, range) {
   return h("article.card.sample", { class: one.cause ? "failed" : "" },
     h("header", null, rewardChip(one.reward, range, { title: "reward" }), one.advantage === null ? null : h("span.advantage", { class: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", title: "advantage" }, signed(one.advantage)), h("span.grow"), badge(one.status)),
-    h("p.quiet.small", null, `${whole(one.turns)} turns · ${whole(one.sampled)} tokens · ${seconds(one.seconds)}${one.why ? ` · not trained on: ${one.why}` : ""}`),
+    h("p.quiet.small", null, `${counted(one.turns, "turn")} · ${counted(one.sampled, "token")} · ${seconds(one.seconds)}${one.why ? ` · not trained on: ${one.why}` : ""}`),
     one.calls.length ? h("ul.calls", null, one.calls.map((call) => h("li", null, h("b", null, textOf(call.name)), "(", textOf(call.arguments).slice(0, 160), ")"))) : null,
     one.error || one.problem ? h("div.text.error", null, textOf(one.error ?? one.problem).slice(0, 1000)) : null,
     one.said ? longText(textOf(one.said).slice(0, 1500)) : h("p.quiet", null, "it said nothing"),
