@@ -99,6 +99,14 @@ def test_an_open_run_sees_what_is_appended_and_remembers_what_it_worked_out(tmp_
     assert [count(), count(), len(worked)] == [2, 2, 2]
 
 
+def test_a_store_of_results_is_not_searched_for_runs_unless_it_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "train")
+    (tmp_path / "runs" / "results" / ".new").mkdir(parents=True)
+    make_run(tmp_path / "runs" / "results" / "exp" / "row")
+    assert list(RunCatalog([tmp_path / "runs"]).runs()) == ["train"]
+    assert list(RunCatalog([tmp_path / "runs" / "results"]).runs()) == ["exp/row"]
+
+
 def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
     reads: list[Path] = []
 

@@ -105,9 +105,7 @@ def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
     from ...studio.run_queries import row_of
     from ...studio.terminal.run_view import show_failures, show_list
 
-    limit = 30 if args.limit is None else args.limit
-    if limit < 1:
-        raise ConfigError(f"--limit must be at least 1, not {limit}")
+    limit = _limit(args)
     known = {"phase": args.phase, "step": args.step, "status": args.status, "tool": args.tool, "text": args.grep}
     known |= {"sort": args.sort, "descending": args.descending}
     places = opened.select(**known, failed=True if args.failed else None)
@@ -168,6 +166,9 @@ def _show_diff(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
 def _show_log(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     from ...studio.terminal.log_view import GatewayLog, fidelity_text, list_sessions, session_fields, show_session
 
+    _refuse(
+        args, "a gateway's log", "step", "row", "phase", "status", "tool", "failed", "grep", "sort", "limit", "diff"
+    )
     log = GatewayLog(path)
     if args.rollout is None:
         sessions = log.sessions()
@@ -185,25 +186,54 @@ def _show_log(args: argparse.Namespace, path: Path, paint: Paint) -> int:
 
 
 def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
-    from ...studio.terminal.result_view import list_outcomes, read_report, read_results, show_outcomes
+    from ...studio.terminal.result_view import (
+        list_outcomes,
+        read_report,
+        read_results,
+        select_outcomes,
+        show_outcome,
+        show_outcomes,
+    )
 
+    _refuse(args, "a folder of results or a report", "step", "phase", "tool", "diff", "tokens")
     outcomes = read_results(path) if path.is_dir() else read_report(path)
-    if args.failed:
-        outcomes = [one for one in outcomes if one["status"] != "completed"]
-    if args.rollout is not None:
-        outcomes = [one for one in outcomes if args.rollout in one["key"]]
     if not outcomes:
-        raise ConfigError(
-            f"{path} has no such results", hint="name a run's folder, a gateway's log, or a store's folder"
-        )
-    limit = args.limit or 30
+        hint = "name a run's folder, a gateway's log, or a store's folder"
+        raise ConfigError(f"{path} has no results", hint=hint)
+    order = {"sort": args.sort, "descending": args.descending}
+    chosen = {"rollout": args.rollout, "row": args.row, "status": args.status, "failed": args.failed, "text": args.grep}
+    outcomes = select_outcomes(outcomes, **chosen, **order)
+    if not outcomes:
+        say("no rollout matches")
+        return 1
+    limit = _limit(args)
 
     def text() -> Iterable[str]:
+        if args.rollout is not None and len(outcomes) == 1:
+            yield from show_outcome(outcomes[0], paint)
+            return
         yield from show_outcomes(str(path), outcomes, paint)
         yield list_outcomes(outcomes[:limit])
 
     _print(args, outcomes, text)
+    if len(outcomes) > limit and not args.json:
+        say(f"{limit} of {len(outcomes)}; --limit shows more")
     return 0
+
+
+def _limit(args: argparse.Namespace) -> int:
+    limit: int = 30 if args.limit is None else args.limit
+    if limit < 1:
+        raise ConfigError(f"--limit must be at least 1, not {limit}")
+    return limit
+
+
+def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
+    """Refuse flags that mean nothing for what is shown, instead of leaving them out."""
+    values = {name: getattr(args, name) for name in names}
+    given = [f"--{name}" for name, value in values.items() if value is not None and value is not False]
+    if given:
+        raise ConfigError(f"{what} has no {', '.join(given)}", hint="these flags are for the folder of a run")
 
 
 def _decoder(name: Any) -> Callable[[list[int]], str]:

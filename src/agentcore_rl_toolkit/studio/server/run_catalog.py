@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,21 +123,19 @@ class RunCatalog:
             return opened
 
     def _look(self, root: Path) -> Iterator[tuple[str, Path]]:
-        """The runs below a folder, which may be one itself."""
-        first = root.name if len(self._roots) > 1 or _is_run(root) else ""
-        waiting, seen = [(root, 0)], 0
-        found = 0
+        """The runs below a folder, which may be one itself; those near it first, and none in stores of results."""
+        waiting, seen, found = deque([(root, 0)]), 0, 0
         while waiting and seen < _MOST_FOLDERS and found < _MOST_RUNS:
-            folder, depth = waiting.pop()
+            folder, depth = waiting.popleft()
             seen += 1
-            if _is_run(folder):
+            is_run, is_store, folders = self.files.read(folder, _contents)
+            if is_run:
                 found += 1
-                yield (
-                    "/".join(part for part in (first, folder.relative_to(root).as_posix()) if part not in ("", ".")),
-                    folder,
-                )
-            elif depth < _DEEPEST:
-                waiting += [(child, depth + 1) for child in _folders(folder)]
+                first = root.name if len(self._roots) > 1 or folder == root else ""
+                path = folder.relative_to(root).as_posix()
+                yield "/".join(part for part in (first, path) if part not in ("", ".")), folder
+            elif depth < _DEEPEST and not (depth and is_store):
+                waiting += [(child, depth + 1) for child in folders]
 
 
 def check_links(path: Path, root: Path) -> None:
@@ -175,14 +173,13 @@ def _problem_of(path: Path, root: Path) -> ConfigError | None:
     return None if path.is_dir() or path.is_file() else ConfigError(f"{path} is not a file")
 
 
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _MARKS)
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder; links are not followed."""
+def _contents(folder: Path) -> tuple[bool, bool, list[Path]]:
+    """Whether a folder is a run, whether it is a store of results, and the folders in it; links are not followed."""
     try:
-        found = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            is_folder = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
     except OSError:
-        return []
-    return sorted((one for one in found if not one.name.startswith(".")), reverse=True)
+        return False, False, []
+    folders = sorted(name for name, one in is_folder.items() if one and not name.startswith("."))
+    is_run = any(name in is_folder for name in _MARKS)
+    return is_run, is_folder.get(".new", False), [folder / name for name in folders]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ...common.text_table import format_table
 from ...errors import AgentCoreRLError, ConfigError, RewardInvalid
 from ...store import open_store
 from ...types import RolloutId
+from ..run_queries import row_of
 from .run_view import show_failures
 from .safe_text import BOLD, Paint, escape, shorten
 
@@ -52,15 +53,54 @@ def read_report(path: Path) -> list[Outcome]:
                 "key": str(one["session_id"]),
                 "input": str(one["input_id"]),
                 "status": str(one["status"]),
-                "reward": one.get("reward"),
-                "seconds": one.get("seconds"),
-                "why": one.get("model"),
+                "reward": _number(one.get("reward")),
+                "seconds": _number(one.get("seconds")),
+                "why": None if one.get("model") is None else str(one["model"]),
             }
             for one in outcomes
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "name a run's folder, a folder of results, a gateway's log, or the report of `agentcore-rl eval`"
         raise ConfigError(f"{path} is none of what can be shown: {error!r}", hint=hint) from None
+
+
+def select_outcomes(
+    outcomes: Sequence[Outcome],
+    *,
+    rollout: str | None = None,
+    row: str | None = None,
+    status: str | None = None,
+    failed: bool = False,
+    text: str | None = None,
+    sort: str | None = None,
+    descending: bool = False,
+) -> list[Outcome]:
+    """The outcomes that match; `sort` is a column of the list, and what has no value there comes last."""
+    if sort is not None and sort not in _HEADER:
+        raise ConfigError(f"results can't be sorted by {sort!r}", hint=f"use one of: {', '.join(_HEADER)}")
+    chosen = [
+        one
+        for one in outcomes
+        if (rollout is None or rollout in one["key"])
+        and (row is None or one["input"].startswith(row) or row_of(one["input"]).startswith(row))
+        and (status is None or one["status"] == status)
+        and not (failed and one["status"] == "completed")
+        and (text is None or text.lower() in json.dumps(one, ensure_ascii=False, default=str).lower())
+    ]
+    if sort is None:
+        return chosen
+    known = [one for one in chosen if one[sort] is not None]
+    known.sort(key=lambda one: one[sort], reverse=descending)
+    return known + [one for one in chosen if one[sort] is None]
+
+
+def show_outcome(one: Outcome, paint: Paint) -> Iterator[str]:
+    """One outcome, and the document that its session stored."""
+    reward = "none" if one["reward"] is None else f"{one['reward']:g}"
+    yield paint(BOLD, escape(f"{one['key']}: row {one['input']}: {one['status']}, reward {reward}"))
+    for name, value in (one.get("document") or {}).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+        yield f"{paint(BOLD, escape(name))}  {escape(text)}"
 
 
 def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[str]:
@@ -83,6 +123,10 @@ def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[
 def list_outcomes(outcomes: list[Outcome]) -> str:
     """Outcomes, one a line."""
     return format_table(_HEADER, [[_cell(one[name]) for name in _HEADER] for one in outcomes])
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _cell(value: Any) -> str:

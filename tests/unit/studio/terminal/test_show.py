@@ -17,9 +17,10 @@ from agentcore_rl_toolkit.engine import tiny
 from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
 from agentcore_rl_toolkit.rollout import Rollout
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter
+from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.studio.terminal.safe_text import GREENS, RED, Paint
 from agentcore_rl_toolkit.studio.terminal.token_view import show_tokens
-from agentcore_rl_toolkit.types import Status
+from agentcore_rl_toolkit.types import RolloutId, Status
 from support.rollouts import failed, make_rollout, make_row
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp.exe\u2066\u200f<script>"
@@ -148,6 +149,45 @@ def test_colour_is_for_terminals_that_want_it(tmp_path: Path, monkeypatch: pytes
         assert not Paint.for_stream(file).colour
         monkeypatch.setenv("NO_COLOR", "1")
         assert not Paint.for_stream(stream).colour
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A store with three results, one of them a failure."""
+    store = open_store(str(tmp_path / "results"))
+    for number, reward in enumerate((0.25, 1.0, None)):
+        document = {"status_code": 200, "rewards": reward, "response": f"it is {number} {HOSTILE}"}
+        if reward is None:
+            document = {"status_code": 500, "stop_reason": "no answer after 9 s"}
+        key = RolloutId("exp", f"row-{number}", f"session-{number}").result_key
+        store.put_if_absent(key, json.dumps(document).encode())
+    return tmp_path / "results"
+
+
+def test_results_are_filtered_sorted_and_shown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show(capsys, str(results))
+    assert "3 results (2 completed, 1 agent_error), mean reward 0.625" in out
+    lines = show(capsys, str(results), "--sort", "reward", "--descending").splitlines()[-3:]
+    assert [line.split()[1] for line in lines] == ["row-1", "row-0", "row-2"]
+    for flags in (["--grep", "IT IS 1"], ["--row", "row-1"], ["--status", "completed", "--grep", "is 1"]):
+        assert "1 results (1 completed)" in show(capsys, str(results), *flags)
+    out = show(capsys, str(results), "--rollout", "session-1")
+    assert "row row-1: completed, reward 1" in out
+    assert "it is 1" in out
+    assert not {c for c in out if not c.isprintable()} - {"\n"}
+    assert "no answer after 9 s" in show(capsys, str(results), "--failed")
+    assert main(["show", str(results), "--grep", "nowhere"]) == 1
+    assert "no rollout matches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--step", "0"], ["--diff", "before", "after"], ["--tool", "x"], ["--sort", "tokens"]]
+)
+def test_flags_that_mean_nothing_for_results_are_refused(
+    results: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(results), *flags]) == 1
+    assert flags[0].removeprefix("--") in capsys.readouterr().err
 
 
 def test_results_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,13 +77,14 @@ function limits(spec, low, high) {
     return [bottom - (spec.ceiling - bottom) * 0.06, spec.ceiling + (spec.ceiling - bottom) * 0.06];
   }
   if (spec.unit === "%" && high < 0.1) high = 0.1;
+  if (spec.least !== undefined && high < spec.least) high = spec.least;
   const bottom = spec.floor !== undefined ? Math.min(spec.floor, low) : low, top = high;
   const room = (top - bottom || Math.abs(top) || 1) * 0.06;
   return [bottom === 0 ? 0 : bottom - room, top + room];
 }
 
 /**
- * A card with a chart. `spec`: title, unit, floor, ceiling, stacked, sync, about. `lines`: label, colour, x, y, and low
+ * A card with a chart. `spec`: title, unit, floor, ceiling, the least that the axis reaches, stacked, sync, about. `lines`: label, colour, x, y, and low
  * and high for an interval. `onPick(x)` is called with the x that was clicked.
  */
 export function chartCard(spec, lines, onPick = null) {
