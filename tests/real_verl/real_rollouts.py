@@ -268,7 +268,7 @@ def test_verl_says_how_to_sample(run: Run) -> None:
 
 
 def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
-    files = [folder / "rollouts" / "step-000005.jsonl", *(folder / "evaluations").glob("*.jsonl")]
+    files = [folder / "rollouts" / "step-000004.jsonl", *(folder / "evaluations").glob("*.jsonl")]
     kept = Counter(rollout.status.value for file in files for rollout in read_rollouts(file))
     assert kept == {"completed": 19, "agent_error": 4, "session_lost": 1}
 

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -31,6 +32,18 @@ from .settings import LoopSettings, RolloutSettings, TrainSettings
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+
+
+_DESCRIBED = (
+    *("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate", "temperature"),
+    *("timeout", "lora_rank", "async_steps", "mix", "skip_epochs"),
+)
+
+
+def describe_settings(settings: TrainSettings) -> dict[str, Any]:
+    """What a run is, for its `run.json`: enough to know it by, and nothing secret."""
+    known = {name: getattr(settings, name) for name in _DESCRIBED if hasattr(settings, name)}
+    return {"kind": "train", "started": time.time(), **known}
 
 
 @dataclass(frozen=True, kw_only=True)

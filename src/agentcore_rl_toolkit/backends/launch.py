@@ -54,26 +54,42 @@ class ProgramExit:
 
 
 def run_trainer(
-    plan: TrainingPlan, folder: Path, name: str, figures: Callable[[], Mapping[str, Any]] = dict
+    plan: TrainingPlan,
+    folder: Path,
+    name: str,
+    figures: Callable[[], Mapping[str, Any]] = dict,
+    problem: Callable[[], AgentCoreRLError | None] = lambda: None,
 ) -> dict[str, Any]:
     """Run the trainer `name` to its end and return the summary, which is also written to the run's folder.
 
-    `figures` returns further entries of the summary. Raises `AgentCoreRLError` if the program fails.
+    `figures` returns further entries of the summary, and `problem` why the program has to end before it does by itself.
+    Raises that problem, or `AgentCoreRLError` if the program fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "command.sh").write_text(plan.text() + "\n")
-    ending = launch(plan)
+    ending = launch(plan, has_to_end=lambda: problem() is not None)
     summary: dict[str, Any] = {"backend": plan.backend, "output": str(folder)}
     summary |= {"exit_code": ending.code, "interrupted": ending.interrupted, **figures()}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    found = problem()
+    if found is not None:
+        raise found
     if ending.code and not ending.interrupted:
         hint = f"its output above says why; {folder / 'command.sh'} starts it again"
         raise AgentCoreRLError(f"{name} {ending.description}", hint=hint)
     return summary
 
 
-def launch(plan: TrainingPlan, *, stages: Sequence[tuple[int, float]] = STAGES) -> ProgramExit:
-    """Carry out a plan. Ctrl-C and SIGTERM end the program's group, stage by stage; a repeated signal skips a stage."""
+def launch(
+    plan: TrainingPlan,
+    *,
+    stages: Sequence[tuple[int, float]] = STAGES,
+    has_to_end: Callable[[], bool] = lambda: False,
+) -> ProgramExit:
+    """Carry out a plan. Ctrl-C and SIGTERM end the program's group, stage by stage; a repeated signal skips a stage.
+
+    `has_to_end` is asked several times a second whether to end it as Ctrl-C does.
+    """
     for path, content in plan.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(content)
@@ -83,7 +99,7 @@ def launch(plan: TrainingPlan, *, stages: Sequence[tuple[int, float]] = STAGES) 
         except OSError as error:
             raise ConfigError(f"{plan.command[0]} can't be started: {error.strerror}") from error
         try:
-            number = _wait_for_exit(process, signals)
+            number = _wait_for_exit(process, signals, has_to_end)
             if number is None:
                 code = process.returncode if process.returncode >= 0 else 128 - process.returncode
                 return ProgramExit(code, interrupted=code in _BY_SIGNAL)
@@ -108,9 +124,13 @@ def _queued_signals() -> Iterator[SignalQueue]:
             signal.signal(number, handler)
 
 
-def _wait_for_exit(process: subprocess.Popen[bytes], signals: SignalQueue) -> int | None:
-    """Wait until the program exits (None) or a signal arrives (its number)."""
+def _wait_for_exit(
+    process: subprocess.Popen[bytes], signals: SignalQueue, has_to_end: Callable[[], bool]
+) -> int | None:
+    """Wait until the program exits (None), or a signal arrives or is due (its number)."""
     while process.poll() is None:
+        if has_to_end():
+            return signal.SIGINT
         with contextlib.suppress(queue.Empty):
             return signals.get(timeout=_POLL_SECONDS * 4)
     return None

@@ -246,6 +246,8 @@ class RolloutSettings(TrainSettings):
     process_weight: float = option(1.0, "with credit=turn: how much a reward before the last one counts")
     eval_every: int = option(0, "evaluate every N steps, besides before and after training")
     eval_samples: int = option(1, "rollouts per held-out row")
+    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
+    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
 
     at_least_one: ClassVar[tuple[str, ...]] = (
         *TrainSettings.at_least_one,
@@ -386,8 +388,6 @@ class SavingSettings(RolloutSettings):
 class LoopSettings(SavingSettings):
     """The settings of backends whose training loop runs in this process."""
 
-    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
-    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     learning_rate: float = option(1e-5, "the learning rate of the optimizer")
     mix: Mapping[str, float] = option({}, "a further file of rows: take this many of them for each row of data")
     skip_epochs: int = option(

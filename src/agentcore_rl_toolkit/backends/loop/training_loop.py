@@ -36,6 +36,7 @@ from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
 from ...studio.guards.facts import row_identity
 from ...studio.guards.guards import report, stop_run
 from ...types import INFRASTRUCTURE, Status
+from ..base import describe_settings
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
 from .report import Report, run_totals
@@ -224,11 +225,7 @@ class TrainingLoop:
 
     def describe(self) -> dict[str, Any]:
         """What the run is: enough to know it by, and nothing secret."""
-        settings = self.settings
-        names = ("agent", "model", "data", "eval_data", "steps", "n", "rows_per_step", "seed", "learning_rate")
-        more = ("temperature", "timeout", "lora_rank", "async_steps", "mix", "skip_epochs")
-        known = {name: getattr(settings, name) for name in (*names, *more)}
-        return {"kind": "train", "started": time.time(), "processes": self._processes, **known}
+        return {**describe_settings(self.settings), "processes": self._processes}
 
     # --- the frame ---------------------------------------------------------------------------------------------------
 

@@ -34,8 +34,6 @@ class SlimeSettings(RolloutSettings):
     output: str = option("runs/slime", "the folder for checkpoints, rollouts and slime's own files")
     max_tokens: int | None = option(8192, "the most tokens in one completion")
     rows_per_step: int = option(32, "data rows per step")
-    guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
-    guards_from: tuple[str, ...] = option((), "a Python file with more guards; may be repeated")
     slime_dir: str | None = option(None, "slime's checkout (default: SLIME_DIR, or the one that Python finds)")
     megatron_dir: str | None = option(None, f"Megatron-LM's checkout (default: MEGATRON_DIR, or {_MEGATRON})")
     ref_load: str | None = option(None, "a checkpoint in Megatron's format, if slime can't load the model's own")

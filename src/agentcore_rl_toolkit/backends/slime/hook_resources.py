@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ from ...errors import ConfigError
 from ...gateway.render.tokenizer import load_tokenizer
 from ...rollout import UNALTERED, Rollout, RolloutRunner
 from ...rollout.run_folder import RunPart, RunWriter
+from ...rollout.run_folder.run_text import metrics_by_step
+from ...rollout.run_folder.run_writer import write_metrics
 from ...studio.guards import Guards
 from .backend import SlimeSettings
 from .convert import Replay
@@ -34,9 +37,11 @@ class HookResources:
         self.settings = read_settings(args)
         self.replay = replay_shape(args)
         self._part: RunPart | None = None
-        self.guards = Guards(self.settings.guard, self.settings.guards_from)
+        self._guards = Guards(self.settings.guard, self.settings.guards_from)
+        self._began = False
         with ExitStack() as stack:
             self._run = stack.enter_context(RunWriter(self.settings.folder))
+            self._run.describe(**_described(args, self.settings.agent))
             tokenizer = load_tokenizer(args.hf_checkpoint)
             self.decode: Callable[[list[int]], str] = tokenizer.decode
             self.padding = tokenizer.pad_token_id or tokenizer.eos_token_id or 0
@@ -65,6 +70,18 @@ class HookResources:
                 yield part
             finally:
                 self._part = None
+
+    def guards_from(self, step: int) -> Guards:
+        """The guards of a run whose first step in this process is `step`."""
+        if not self._began:
+            self._guards.resume(self.settings.folder, step or None)
+            self._began = True
+        return self._guards
+
+    def keep_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write a step's line of `metrics.jsonl`; it replaces those of an earlier attempt and what came after."""
+        before = {at: line for at, line in metrics_by_step(self.settings.folder).items() if at < step}
+        write_metrics(self.settings.folder, before | {step: {"step": step, **figures}})
 
     def _add_rollout(self, rollout: Rollout) -> None:
         if self._part is not None:
@@ -110,6 +127,15 @@ def replay_shape(args: Any) -> Replay | None:
     if not getattr(args, "use_rollout_routing_replay", False):
         return None
     return int(args.num_layers), int(args.moe_router_topk)
+
+
+def _described(args: Any, agent: str) -> dict[str, Any]:
+    """What the run is, as far as slime's arguments say it."""
+    names = {"steps": "num_rollout", "rows_per_step": "rollout_batch_size", "n": "n_samples_per_prompt"}
+    names |= {"model": "hf_checkpoint", "seed": "rollout_seed", "temperature": "rollout_temperature"}
+    names |= {"data": "prompt_data", "learning_rate": "lr"}
+    known = {name: getattr(args, flag) for name, flag in names.items() if getattr(args, flag, None) is not None}
+    return {"kind": "train", "backend": "slime", "started": time.time(), "agent": agent, **known}
 
 
 def rollout_options(args: Any, **changes: Any) -> dict[str, Any]:

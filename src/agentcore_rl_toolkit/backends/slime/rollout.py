@@ -84,10 +84,11 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
         reasons = ", ".join(sorted({group.dropped or "no expert routes" for group in groups})) or "no rows"
         raise RolloutsStopped(f"rollout step {rollout_id} has nothing to train on: {reasons}")
     figures = step_metrics(groups)
-    found = resources.guards.judge(StepFacts(rollout_id + 1, figures, observe(groups, part.key)))
+    found = resources.guards_from(rollout_id).judge(StepFacts(rollout_id + 1, figures, observe(groups, part.key)))
+    figures |= {f"guard/{one.guard}": 1.0 for one in found}
+    resources.keep_figures(rollout_id + 1, figures)
     report(found, resources.settings.folder, logger.warning)
     stop_run(found, resources.settings.folder)
-    figures |= {f"guard/{one.guard}": 1.0 for one in found}
     metrics = {f"agentcore/{name}": value for name, value in figures.items()}
     metrics["agentcore/samples"] = sum(len(rollout) for group in samples for rollout in group)
     return slime_module("rollout.base_types").RolloutFnTrainOutput(samples=samples, metrics=metrics)

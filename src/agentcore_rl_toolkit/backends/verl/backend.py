@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 
 from ...engine.checkpoints import verl_step
 from ...errors import ConfigError
+from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
-from ..base import TrainingPlan, check_settings, refuse_env, require
+from ..base import TrainingPlan, check_settings, describe_settings, refuse_env, require
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings, option
-from .figures import remove_stale_files, run_figures
+from .figures import StepWatch, remove_stale_files, run_figures
 from .overrides import DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides
 
 _ADAPTER_KEYS = ("lora_rank", "lora.rank", "lora_adapter_path")
@@ -145,12 +146,17 @@ class VerlBackend:
         require("verl", self.extra, "training with verl")
         plan, checkpoints = self.plan(settings), settings.checkpoints
         remove_stale_files(settings.folder, checkpoints, resumes=settings.resumes)
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        describe_run(settings.folder, backend=self.name, processes=settings.workers, **describe_settings(settings))
         began = time.monotonic()
+        watch = StepWatch(settings)
 
         def figures() -> dict[str, Any]:
+            watch.finish()
             return {"seconds": round(time.monotonic() - began, 1), **run_figures(settings, checkpoints)}
 
-        return run_trainer(plan, settings.folder, "verl", figures)
+        with watch:
+            return run_trainer(plan, settings.folder, "verl", figures, lambda: watch.problem)
 
 
 BACKEND = VerlBackend()

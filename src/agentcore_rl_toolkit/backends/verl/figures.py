@@ -1,7 +1,9 @@
-"""The figures of a verl run: workers write a line for each group, and the launcher sums them up when verl has ended.
+"""The figures of a verl run: workers write a line for each group, and the launcher sums them up, step by step.
 
 groups/worker-K.jsonl   one line for each group of worker K: verl's step, and its metrics or its outcomes
 metrics.jsonl           one line for each step, over all workers, as every backend writes it
+
+The guards judge a step when it has finished: when a group of a later one has, or verl has ended.
 
 Needs no verl. Steps are verl's: step k leads from k - 1 updates to k, and a validation at k runs with the weights after
 k updates.
@@ -10,8 +12,10 @@ k updates.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import statistics
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
@@ -20,12 +24,21 @@ from typing import Any, TextIO
 
 from ...client.evaluation import Outcome, summarize
 from ...engine.checkpoints import resolve_model, verl_step
-from ...errors import ConfigError
+from ...errors import ConfigError, RolloutsStopped
 from ...rollout import Group, Rollout, merge_metrics, step_metrics
+from ...rollout.run_folder.run_text import metrics_by_step
+from ...rollout.run_folder.run_writer import write_metrics
+from ...rows import read_rows
+from ...studio.guards import Guards, StepFacts
+from ...studio.guards.facts import row_identity
+from ...studio.guards.guards import report, stop_run
+from ...studio.guards.recorded_facts import RecordedFacts
 from ...types import Status
 from ..loop.report import run_totals
 from ..loop.training_loop import held_out_outcome
 from ..settings import SavingSettings
+
+logger = logging.getLogger(__name__)
 
 Line = dict[str, Any]
 
@@ -62,36 +75,132 @@ def remove_stale_files(folder: Path, checkpoints: Path, *, resumes: bool) -> Non
     """Remove the lines that a resumed run writes again; for a new run, all files of an earlier one."""
     latest = verl_step(checkpoints)
     if latest is None or not resumes:
-        for name in ("rollouts", "groups"):
+        for name in ("rollouts", "evaluations", "index", "groups"):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "metrics.jsonl").unlink(missing_ok=True)
         return
+    if (folder / "metrics.jsonl").exists():
+        write_metrics(folder, {step: line for step, line in metrics_by_step(folder).items() if step <= latest})
     for path in _files(folder):
-        kept = [line for line in _lines(path) if line["step"] < latest + ("metrics" in line)]
+        kept = [line for line, _ in _lines(path) if line["step"] < latest + ("metrics" in line)]
         path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+class StepWatch:
+    """Follows verl while it runs, in a thread: writes each finished step's line of metrics.jsonl, and has it judged."""
+
+    def __init__(self, settings: SavingSettings, *, every: float = 5.0) -> None:
+        """`every`: seconds from one look to the next."""
+        self.problem: RolloutsStopped | None = None
+        """Why a guard ends the run."""
+        self._folder, self._every = settings.folder, every
+        self._guards = Guards(settings.guard, settings.guards_from)
+        known = metrics_by_step(self._folder)
+        self._guards.resume(self._folder, max(known, default=None))
+        self._steps, self._ends = _StepLines(), dict[Path, int]()
+        self._done = set(known)
+        self._recorded = RecordedFacts(self._folder)
+        self._shared = self._find_shared_rows(settings)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="steps of verl", daemon=True)
+
+    def __enter__(self) -> StepWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """verl has ended: judge what is left."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._look(final=True)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(self._every) and self.problem is None:
+            self._look()
+
+    def _look(self, *, final: bool = False) -> None:
+        try:
+            for path in _files(self._folder):
+                self._ends[path] = self._steps.read(path, self._ends.get(path, 0))
+            latest = max(self._steps.groups, default=0)
+            for step in sorted(self._steps.groups.keys() - self._done):
+                if final or step < latest:
+                    self._done.add(step)
+                    self._end_step(step)
+        except RolloutsStopped as problem:
+            self.problem = self.problem or problem
+        except Exception as error:  # looking never ends a run by its own fault
+            logger.warning("the steps of verl could not be judged: %s: %s", type(error).__name__, error)
+
+    def _end_step(self, step: int) -> None:
+        line = _merged(step, self._steps.groups[step])
+        evaluations = {at: summarize(known) for at, known in self._steps.outcomes.items() if at < step}
+        for at, summary in evaluations.items():
+            if summary.reward is not None and summary.interval is not None:
+                error = (summary.interval[1] - summary.interval[0]) / 4
+                self._guards.facts.held_out[at] = summary.reward, error
+        held_out = evaluations[max(evaluations)].reward if evaluations else None
+        if held_out is not None and "reward" in line:
+            line["reward/held_out_gap"] = line["reward"] - held_out
+        if self._shared and self._guards.facts.shared_example is None:
+            self._guards.facts.shared_example = self._recorded.held_out_example(self._shared)
+        found = self._guards.judge(StepFacts(step, line, self._recorded.of_step(step - 1)))
+        line |= {f"guard/{one.guard}": 1.0 for one in found}
+        write_metrics(self._folder, metrics_by_step(self._folder) | {step: line})
+        report(found, self._folder, logger.warning)
+        stop_run(found, self._folder)
+
+    def _find_shared_rows(self, settings: SavingSettings) -> set[str]:
+        """The identities of held-out rows that are training rows too."""
+        if not settings.eval_data:
+            return set()
+        rows, held_out = (
+            [row_identity(row) for row in read_rows(path)[0]] for path in (settings.data, settings.eval_data)
+        )
+        shared = set(rows) & set(held_out)
+        self._guards.facts.shared_rows = sum(one in shared for one in held_out), len(held_out)
+        return shared
+
+
+class _StepLines:
+    """The lines that workers have written, by verl's step."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, list[Line]] = defaultdict(list)
+        self.outcomes: dict[int, list[Outcome]] = defaultdict(list)
+
+    def read(self, path: Path, start: int = 0) -> int:
+        """Read a file's lines from a byte on; gives where the next one begins."""
+        for line, end in _lines(path, start):
+            start = end
+            if "metrics" in line:
+                self.groups[line["step"]].append(line)
+            else:
+                self.outcomes[line["step"]] += [_outcome(*fields) for fields in line["outcomes"]]
+        return start
 
 
 def run_figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
     """The run's figures, under the names that every backend uses; writes metrics.jsonl."""
-    steps: dict[int, list[Line]] = defaultdict(list)
-    outcomes: dict[int, list[Outcome]] = defaultdict(list)
+    lines = _StepLines()
     for path in _files(settings.folder):
-        for line in _lines(path):
-            if "metrics" in line:
-                steps[line["step"]].append(line)
-            else:
-                outcomes[line["step"]] += [_outcome(*fields) for fields in line["outcomes"]]
-    done = max([verl_step(checkpoints) or 0, *(step - 1 for step in steps), *outcomes])
-    merged = [_merged(step, steps[step]) for step in sorted(steps)]
+        lines.read(path)
+    done = max([verl_step(checkpoints) or 0, *(step - 1 for step in lines.groups), *lines.outcomes])
+    judged = metrics_by_step(settings.folder)
+    merged = {step: {**judged.get(step, {}), **_merged(step, lines.groups[step])} for step in sorted(lines.groups)}
     if merged:
-        (settings.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in merged))
-    evaluations = {step: summarize(known) for step, known in outcomes.items()}
+        write_metrics(settings.folder, merged)
+    evaluations = {step: summarize(known) for step, known in lines.outcomes.items()}
     return {
         "model": settings.model,
         "agent": settings.agent,
         "seed": settings.seed,
         "steps": done,
-        **run_totals(merged, evaluations, done),
+        **run_totals([*merged.values()], evaluations, done),
         "checkpoint": _checkpoint(checkpoints),
         "rollouts_folder": str(settings.folder / "rollouts"),
     }
@@ -123,7 +232,11 @@ def _files(folder: Path) -> list[Path]:
     return sorted((folder / "groups").glob("worker-*.jsonl"))
 
 
-def _lines(path: Path) -> Iterator[Line]:
-    for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):  # a kill may cut off the last line
-            yield json.loads(line)
+def _lines(path: Path, start: int = 0) -> Iterator[tuple[Line, int]]:
+    """The whole lines from a byte on, each with where it ends."""
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            start += len(line)
+            if line.endswith(b"\n"):  # a kill may cut off the last line
+                yield json.loads(line), start

@@ -178,7 +178,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     async def _run_group(self, prompt: dict[str, Any], sampling: dict[str, Any], trajectory: dict[str, Any]) -> Group:
         validate, step = trajectory["validate"], int(trajectory["step"])
         phase = "train" if not validate else "at_step" if step > 0 else "before"
-        part = self._run.shared_part(phase, step)
+        part = self._run.shared_part(phase, step if validate else step - 1)  # a folder counts updates, from 0
         rollout = self.config.actor_rollout_ref.rollout
         n = prompt.get("__rollout_n__") or (rollout.val_kwargs.n if validate else rollout.n)
         enforced = {**UNALTERED, **{name: sampling[name] for name in ("temperature", "top_p", "top_k")}}

@@ -171,7 +171,7 @@ def _worker_settings(settings: VerlSettings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for spec in dataclasses.fields(settings):
         value = getattr(settings, spec.name)
-        if spec.name not in {"options", *SETTINGS} and value != spec.default and value != {}:
+        if spec.name not in {"options", "guard", "guards_from", *SETTINGS} and value != spec.default and value != {}:
             values[spec.name] = value
     if settings.reward is not None:
         values["reward"] = absolute(settings.reward)

@@ -33,6 +33,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [found for line in lines if line.endswith(b"\n") and (found := _parse_object(line)) is not None]
 
 
+def metrics_by_step(folder: Path) -> dict[int, dict[str, Any]]:
+    """The lines of a run's metrics by their step."""
+    found = read_metrics(folder / "metrics.jsonl")
+    return {line["step"]: line for line in found if isinstance(line.get("step"), int)}
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is none."""
     try:

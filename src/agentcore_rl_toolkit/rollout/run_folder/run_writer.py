@@ -27,6 +27,22 @@ UNFINISHED = "unfinished-"
 """The start of the name of an evaluation's file until the evaluation is complete."""
 
 
+def describe_run(folder: Path, **known: Any) -> None:
+    """Write `run.json`: what the run is."""
+    _write_anew(folder / "run.json", json.dumps(known, default=str, indent=2) + "\n")
+
+
+def write_metrics(folder: Path, lines: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write `metrics.jsonl` with these lines, by the step that each is of."""
+    _write_anew(folder / "metrics.jsonl", "".join(json.dumps(lines[step]) + "\n" for step in sorted(lines)))
+
+
+def _write_anew(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 class RunWriter:
     """Writes to one run's folder as process `process` of the run; safe to call from several threads."""
 
@@ -41,10 +57,7 @@ class RunWriter:
 
     def describe(self, **known: Any) -> None:
         """Write `run.json`: what the run is."""
-        path = self.folder / "run.json"
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(known, default=str, indent=2) + "\n")
-        new.replace(path)
+        describe_run(self.folder, **known)
 
     @contextlib.contextmanager
     def part(self, phase: str, step: int, *, append: bool = False) -> Iterator[RunPart]:
