@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 from ...agent.result import Result, read_result
 from ...common.text_table import format_table
@@ -13,6 +14,8 @@ from ...types import RolloutId
 from ..flags import say
 from .rollout import STORE
 
+_MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}
+"""Each result has some of these."""
 HELP = "list the results in a store"
 EXAMPLES = ("agentcore-rl results", "agentcore-rl results s3://bucket/prefix --exp-id base --json | jq .rewards")
 
@@ -29,22 +32,38 @@ def run(args: argparse.Namespace) -> int:
     if args.store.startswith("/") and not os.path.isdir(args.store):
         raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
     store = open_store(args.store)
-    keys = [key for key in store.keys(f"{args.exp_id}/" if args.exp_id else "") if _is_result(key)]
-    if not keys:
+    found = _results(store, f"{args.exp_id}/" if args.exp_id else "")
+    listed = _print_json(found) if args.json else _print_table(found)
+    if not listed:
         say(f"no results in {store.url}" + (f" for experiment {args.exp_id!r}" if args.exp_id else ""))
-        return 1
-    if not args.json:
-        print(results_table(store, keys))
-        return 0
-    for key in keys:
-        try:
-            print(read_result(store, key).to_bytes().decode())
-        except (ResultUnreadable, ValueError) as error:
-            say(f"left out: {error}")
-    return 0
+    return 0 if listed else 1
 
 
-def _is_result(key: str) -> bool:
+def _results(store: Store, prefix: str) -> Iterator[tuple[str, Result | Exception]]:
+    """The results below a prefix, one at a time, or why one can't be read."""
+    for key in filter(_is_result_key, store.keys(prefix)):
+        if (result := _read(store, key)) is not None:
+            yield key, result
+
+
+def _print_json(results: Iterator[tuple[str, Result | Exception]]) -> int:
+    count = 0
+    for count, (_, result) in enumerate(results, 1):  # noqa: B007
+        if isinstance(result, Result):
+            print(result.to_bytes().decode())
+        else:
+            say(f"left out: {result}")
+    return count
+
+
+def _print_table(results: Iterator[tuple[str, Result | Exception]]) -> int:
+    rows = [_row(key, result) for key, result in results]
+    if rows:
+        print(format_table(["result", "status", "reward", "seconds", "stop reason"], rows))
+    return len(rows)
+
+
+def _is_result_key(key: str) -> bool:
     """Whether a key has the form of a result's: folders hold other files too."""
     try:
         RolloutId.from_key(key)
@@ -53,16 +72,18 @@ def _is_result(key: str) -> bool:
     return True
 
 
-def results_table(store: Store, keys: list[str]) -> str:
-    """The results under `keys`, a row each."""
-    return format_table(["result", "status", "reward", "seconds", "stop reason"], [_row(store, key) for key in keys])
-
-
-def _row(store: Store, key: str) -> list[str]:
+def _read(store: Store, key: str) -> Result | Exception | None:
+    """The result, or why it can't be read; None for a file of another kind, such as a checkpoint's `config.json`."""
     try:
         result = read_result(store, key)
-    except ResultUnreadable as error:
-        return [key, "unreadable", "", "", str(error)]
+    except (ResultUnreadable, ValueError) as error:
+        return error
+    return result if result.document.keys() & _MARKS else None
+
+
+def _row(key: str, result: Result | Exception) -> list[str]:
+    if isinstance(result, Exception):
+        return [key, "unreadable", "", "", str(result)]
     stop_reason = str(result.document.get("stop_reason", "")).splitlines() or [""]
     seconds = "-" if result.seconds is None else f"{result.seconds:.2f}"
     return [key, result.status.value, _reward(result), seconds, stop_reason[0][:60]]

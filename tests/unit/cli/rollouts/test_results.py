@@ -76,8 +76,12 @@ def test_an_experiment_without_results_is_named(tmp_path: Path, capsys: pytest.C
 
 def test_only_results_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     open_store(str(tmp_path)).put_if_absent("exp/a/notes.txt", b"not a result")
+    open_store(str(tmp_path)).put_if_absent("run/checkpoint-6/config.json", b'{"model_type": "llama"}')
     assert main(["results", str(tmp_path)]) == 1
     assert capsys.readouterr().out == ""
+    fill(tmp_path, {"exp/a/s.json": {"rewards": 1}})
+    assert main(["results", str(tmp_path), "--json"]) == 0
+    assert [json.loads(line)["rewards"] for line in capsys.readouterr().out.splitlines()] == [1]
 
 
 @pytest.mark.parametrize(
