@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...agent.result import Result, read_result
 from ...common.text_table import format_table
@@ -32,35 +32,36 @@ def run(args: argparse.Namespace) -> int:
     if args.store.startswith("/") and not os.path.isdir(args.store):
         raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
     store = open_store(args.store)
-    found = _results(store, f"{args.exp_id}/" if args.exp_id else "")
-    listed = _print_json(found) if args.json else _print_table(found)
+    keys = store.keys(f"{args.exp_id}/" if args.exp_id else "")
+    lines = _json_lines(store, keys) if args.json else filter(None, [results_table(store, keys)])
+    listed = False
+    for line in lines:
+        listed = True
+        print(line)
     if not listed:
         say(f"no results in {store.url}" + (f" for experiment {args.exp_id!r}" if args.exp_id else ""))
     return 0 if listed else 1
 
 
-def _results(store: Store, prefix: str) -> Iterator[tuple[str, Result | Exception]]:
-    """The results below a prefix, one at a time, or why one can't be read."""
-    for key in filter(_is_result_key, store.keys(prefix)):
-        if (result := _read(store, key)) is not None:
-            yield key, result
+def results_table(store: Store, keys: Iterable[str]) -> str:
+    """A table of the results under `keys`; empty if there are none."""
+    rows = [_row(key, result) for key, result in _results(store, keys)]
+    return format_table(["result", "status", "reward", "seconds", "stop reason"], rows) if rows else ""
 
 
-def _print_json(results: Iterator[tuple[str, Result | Exception]]) -> int:
-    count = 0
-    for count, (_, result) in enumerate(results, 1):  # noqa: B007
+def _json_lines(store: Store, keys: Iterable[str]) -> Iterator[str]:
+    for _, result in _results(store, keys):
         if isinstance(result, Result):
-            print(result.to_bytes().decode())
+            yield result.to_bytes().decode()
         else:
             say(f"left out: {result}")
-    return count
 
 
-def _print_table(results: Iterator[tuple[str, Result | Exception]]) -> int:
-    rows = [_row(key, result) for key, result in results]
-    if rows:
-        print(format_table(["result", "status", "reward", "seconds", "stop reason"], rows))
-    return len(rows)
+def _results(store: Store, keys: Iterable[str]) -> Iterator[tuple[str, Result | Exception]]:
+    """The results under `keys`, one at a time, or why one can't be read."""
+    for key in filter(_is_result_key, keys):
+        if (result := _read(store, key)) is not None:
+            yield key, result
 
 
 def _is_result_key(key: str) -> bool:
