@@ -2,7 +2,7 @@
 
 `run.py` boots the server. To run it against a server of your own, on a GPU for instance:
 
-    python tests/support/vlm.py /tmp/vlm
+    (cd tests && python -m support.vlm /tmp/vlm)
     vllm serve /tmp/vlm --served-model-name tiny-vlm --dtype float32 --max-model-len 1024 --enforce-eager
     AGENTCORE_RL_TEST_VLM=http://127.0.0.1:8000 AGENTCORE_RL_TEST_VLM_FOLDER=/tmp/vlm pytest tests/real_vllm/real_vlm.py
 

@@ -58,7 +58,7 @@ def main(environment: Path) -> int:
 def with_images(python: str, environment: Path, settings: dict[str, str]) -> int:
     """A tiny vision model, behind the gateway."""
     folder, port = environment / "vlm", free_port()
-    subprocess.run([sys.executable, str(TESTS / "support" / "vlm.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "support.vlm", str(folder)], cwd=TESTS, check=True)
     command = [
         python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
         "--model", str(folder), "--served-model-name", "tiny-vlm", "--dtype", "float32",

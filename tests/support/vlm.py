@@ -1,6 +1,6 @@
 """A tiny Qwen3-VL of random weights, its tokenizer and processor, made here; and an engine that samples from it.
 
-python tests/support/vlm.py <folder>      writes the model, as a checkpoint that vLLM and Transformers load
+In tests/, `python -m support.vlm <folder>` writes the model, as a checkpoint that vLLM and Transformers load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.tokenizers import make_tokenizer
 
 MODEL = "tiny-vlm"
