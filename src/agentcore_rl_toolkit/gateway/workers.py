@@ -119,7 +119,8 @@ class WorkerRouter:
             if passed and request.path.startswith(_HAS):
                 return web.Response(status=200 if self._knows(request.path[len(_HAS) :]) else 404)
             if passed and request.path == "/peers" and request.headers.get(_FOR) != _ALL:
-                return await self._change_peers(request, await read_body(request))
+                body = await read_body(request)
+                return self._change_peers(body) if body.strip() else self._tell_peers()
             if passed and (self._index != self._first or request.headers.get(_FOR) != _ALL):
                 return await self._handle_own(request)
             return await self._handle(request)
@@ -137,8 +138,7 @@ class WorkerRouter:
         elif self._index != self._first and (path in ("/pause", "/peers") or (request.method, path) in _FOR_ALL):
             return await self._proxy(request, self._first)
         elif path == "/peers" and request.method == "PUT":
-            body = await self._read_admitted(request)
-            return await self._forward_to_others(request, body) or await self._change_peers(request, body)
+            return await self._tell_members(request, await self._read_admitted(request))
         elif path == "/peers" and request.method == "GET":
             self._admit(request)
             return self._tell_peers()
@@ -211,22 +211,34 @@ class WorkerRouter:
             self._peers, self._leaving = said["peers"], said["leaving"]
             self._take_members()
 
-    async def _change_peers(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        """Share sessions with these gateways from now on; tells the peers, for a request without a body."""
-        if body.strip():
-            if not self._peers:
-                text = "this gateway has no peers"
-                raise GatewayFault(text, status=409, code="no_peers", hint="start it with --peers and --peer-url")
-            asked = parse(read_json(body), PeersRequest)
-            try:
-                check_peers([*asked.peers, *asked.leaving])
-            except ConfigError as error:
-                raise GatewayFault.invalid(str(error), param="peers") from None
-            self._peers = [peer.rstrip("/") for peer in asked.peers]
-            self._leaving = [peer.rstrip("/") for peer in asked.leaving]
-            self._take_members()
-            logger.warning("sharing sessions with %s", ", ".join(self._peers))
+    async def _tell_members(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        """Change the peers of all gateways. One that is no longer named need not answer: it may have died."""
+        asked, others = self._read_peers(body), self._others()
+        said = await asyncio.gather(*(self._forward(request, other, body) for other in others))
+        for other, failed in zip(others, said, strict=True):
+            gateway = self._members.members[other].name.rpartition("/")[0]
+            if failed is not None and gateway in (*asked.peers, *asked.leaving):
+                return failed
+        return self._change_peers(body)
+
+    def _change_peers(self, body: bytes) -> web.Response:
+        """Share sessions with these gateways from now on."""
+        asked = self._read_peers(body)
+        self._peers, self._leaving = asked.peers, asked.leaving
+        self._take_members()
+        logger.warning("sharing sessions with %s", ", ".join(self._peers))
         return self._tell_peers()
+
+    def _read_peers(self, body: bytes) -> PeersRequest:
+        if not self._peers:
+            text = "this gateway has no peers"
+            raise GatewayFault(text, status=409, code="no_peers", hint="start it with --peers and --peer-url")
+        asked = parse(read_json(body), PeersRequest)
+        try:
+            named = check_peers([*asked.peers, *asked.leaving])
+        except ConfigError as error:
+            raise GatewayFault.invalid(str(error), param="peers") from None
+        return PeersRequest(named[: len(asked.peers)], named[len(asked.peers) :])
 
     def _tell_peers(self) -> web.Response:
         told = orjson.dumps({"peers": self._peers, "leaving": self._leaving, "workers": len(self._own_urls)})

@@ -128,6 +128,21 @@ def test_one_that_joins_takes_its_share_of_new_sessions_only() -> None:
     asyncio.run(run())
 
 
+def test_one_that_has_died_can_be_taken_out() -> None:
+    async def run() -> None:
+        async with gateways(2, 2) as (peers, http):
+            urls, dead = [peer.url for peer in peers], "http://127.0.0.1:9"
+            assert (await ask(http, "PUT", f"{urls[0]}/peers", json={"peers": [*urls, dead]}))[0] == 200
+            assert (await ask(http, "POST", f"{urls[0]}/pause"))[0] == 503
+            assert (await ask(http, "PUT", f"{urls[0]}/peers", json={"peers": urls, "leaving": [dead]}))[0] == 503
+            for url in urls:
+                assert (await ask(http, "PUT", f"{url}/peers", json={"peers": urls}))[0] == 200
+            assert (await ask(http, "POST", f"{urls[0]}/pause"))[0] == 200
+            await open_sessions(http, urls[1], [f"s{number}" for number in range(20)])
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("other", "says"),
     [
