@@ -256,6 +256,21 @@ def test_a_run_whose_last_evaluation_is_interrupted_is_whole_and_has_no_after(
     assert summary["checkpoint"] == str(output / "checkpoints/checkpoint-2")
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_run_that_is_interrupted_between_steps_has_the_figures_of_every_step(
+    parts: Path, tmp_path: Path, interrupt: Any, ahead: int
+) -> None:
+    output, held_out = tmp_path / "run", tmp_path / "held_out.jsonl"
+    held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
+    given = settings(parts, output, steps=4, eval_data=str(held_out), eval_every=1, async_steps=ahead)
+    interrupt(lambda: list((output / "evaluations").glob("*step-000001*")))  # it has begun, and its row naps
+    assert main(options(given)) == 130
+    summary = json.loads((output / "summary.json").read_text())
+    assert (summary["interrupted"], summary["steps"], len(summary["reward"])) == (True, 1, 1)
+    assert steps(output) == [1]
+    assert summary["checkpoint"] == str(output / "checkpoints/checkpoint-1")
+
+
 def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Path, tmp_path: Path) -> None:
     with pytest.raises(RolloutsStopped, match="3 rollouts in a row could not be trained on") as caught:
         train(settings(parts, tmp_path / "run", "raise", max_failures=3))

@@ -27,7 +27,7 @@ from ...errors import AgentCoreRLError, ConfigError
 from ...rollout import Group
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
-from ..loop.training_loop import TrainingLoop
+from ..loop.training_loop import TrainingLoop, delay_interrupt
 from .backend import TrlSettings
 from .colocated import ColocatedEngine
 from .grpo_config import adapter_config, load_policy, most_ratio, renders_tools, trl_config
@@ -84,6 +84,7 @@ class TrlRun:
                 f"warning: the chat template of {settings.model} leaves tools out, so the model will never call an "
                 "agent's tools. If the agent has any, give a template that renders them with chat_template."
             )
+        callback = _LoopCallback(self.loop)
         self.trainer = AgentGRPOTrainer(
             model,
             self.loop.rows,
@@ -91,7 +92,7 @@ class TrlRun:
             trl_config(settings, self.state.num_processes),
             processing_class=tokenizer,
             peft_config=adapter_config(settings),
-            callbacks=[_LoopCallback(self.loop)],
+            callbacks=[callback],
             credit=settings.turn_credit,
             distillation=open_distillation(settings, int(model.get_input_embeddings().num_embeddings)),
         )
@@ -103,13 +104,14 @@ class TrlRun:
         if settings.async_steps or settings.teacher is not None:
             check_logprobs(self.trainer.at_temperature, "async_steps" if settings.async_steps else "teacher")
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
-        return self.loop.run(
-            self.engine,
-            tokenizer,
-            start,
-            train=lambda: self.trainer.train(resume_from_checkpoint=checkpoint),
-            save=self._save,
-        )
+
+        def train() -> None:
+            with contextlib.closing(callback):
+                self.trainer.train(resume_from_checkpoint=checkpoint)
+            if callback.interrupted:
+                raise KeyboardInterrupt
+
+        return self.loop.run(self.engine, tokenizer, start, train=train, save=self._save)
 
     def version(self) -> int:
         """The number of the current weights: updates so far."""
@@ -189,18 +191,35 @@ class TrlRun:
 
 
 class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
-    """Reports each step, and evaluates in between."""
+    """Reports each step, and evaluates in between.
+
+    Ctrl-C waits while weights are updated and the step is counted. In an evaluation it ends the run after the step's
+    figures are recorded, which TRL does later: the checkpoint has the step, too.
+    """
 
     def __init__(self, loop: TrainingLoop) -> None:
         self._loop = loop
+        self._delayed = contextlib.ExitStack()
+        self.interrupted = False
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._delayed.enter_context(delay_interrupt())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        try:
+            self.close()
+            self._loop.updated(state.global_step)
+            self._loop.evaluate_if_due(state.global_step)
+        except KeyboardInterrupt:
+            self.interrupted = control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
             self._loop.end_step(state.global_step, logs)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._loop.updated(state.global_step)
-        self._loop.evaluate_if_due(state.global_step)
+    def close(self) -> None:
+        """Delay Ctrl-C no longer."""
+        self._delayed.close()
 
 
 @contextlib.contextmanager
