@@ -339,7 +339,8 @@ def test_weights_that_changed_under_a_rollout_have_lanes_of_their_own(studio: St
     assert [lane.get_attribute("data-version") for lane in lanes.all()] == ["2", "3"]
     assert [lane.locator(".slot").count() for lane in lanes.all()] == [1, 2]
     titles = [slot.get_attribute("title") for slot in lanes.locator(".slot").all()]
-    assert titles == [f"turn {t}: {n} tokens sampled by weights {v}" for t, n, v in ((0, 3, 2), (0, 1, 3), (1, 2, 3))]
+    parts = ((0, "3 tokens", 2), (0, "1 token", 3), (1, "2 tokens", 3))
+    assert titles == [f"turn {turn}: {count} sampled by weights {version}" for turn, count, version in parts]
     studio.open("run", "trained", "rollout", "0.0")
     assert studio.page.locator(".timeline .lane[data-version]").count() == 0, "one version needs no lanes"
 
@@ -505,6 +506,9 @@ def test_a_report_is_one_file_that_fetches_nothing(browser: Any, runs: Path, tmp
         studio.page.wait_for_selector("[data-chart=Reward] canvas")
         for view in VIEWS[1:]:
             studio.open("run", "trained", view)
+        studio.open("run", "trained", "step", query="view=time")
+        studio.page.wait_for_selector(".groups .group")
+        assert studio.page.locator("button:has-text('timeline')").count() == 0, "a report has no timelines"
         studio.open("run", "trained", "rollout", trained.causes()[0]["example"])
         assert "broken on purpose" in studio.text
         studio.open("run", "hostile", "rollout", "0.0")

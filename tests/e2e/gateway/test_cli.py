@@ -241,7 +241,7 @@ def test_show_refuses(recorded: Path, arguments: list[str], said: str, capsys: p
 
 def test_show_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["show", str(tmp_path)]) == 1
-    assert "has no such results" in capsys.readouterr().err
+    assert "has no results" in capsys.readouterr().err
 
 
 def test_show_of_a_damaged_log(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]):

@@ -79,7 +79,7 @@ def show_session(
 def fidelity_text(known: Fidelity, damaged: bool) -> str:
     """What became of the sampled tokens, and why."""
     turns, rows = (f"{n} {thing}{'' if n == 1 else 's'}" for n, thing in ((known.turns, "turn"), (known.rows, "row")))
-    text = f"{turns}, {rows}, {known.trained} of {known.sampled} sampled tokens trained"
+    text = f"{turns}, {rows}, {known.trained} of {known.sampled} sampled tokens can be trained on"
     counts = {"masked": known.masked, "rendered from scratch": known.unbridged, "not shown to the model": known.omitted}
     for name, reasons in counts.items():
         text += (

@@ -1,6 +1,6 @@
 // A step's groups, and one group's samples side by side.
 
-import { follow, get } from "../api.js";
+import { follow, get, isReport } from "../api.js";
 import { chartCard } from "../charts.js";
 import { CHARTS } from "../curves.js";
 import { h, longText, replace, textOf } from "../dom.js";
@@ -25,13 +25,13 @@ export async function showStep(view, page) {
   const at = all.findIndex((one) => one.phase === phase && one.step === step), one = all[at];
   const there = (target) => (target ? runLink(run, "step", target.phase, target.step) : null);
   const reward = chartCard({ ...CHARTS[0], height: 120 }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
-  const inTime = query.view === "time", list = h("div.groups"), tiles = h("div.tiles.small");
+  const inTime = query.view === "time" && !isReport, list = h("div.groups"), tiles = h("div.tiles.small");
   page.keys.up = runLink(run);
   replace(view, stepper(there(all[at - 1]), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(all[at + 1]), page.keys), reward, tiles,
     h("div.controls", null,
       choice("Show", "phase", all.map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
-      inTime ? null : choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
-      h("div.switch", { role: "group", "aria-label": "Shown as" }, [["", "groups"], ["time", "timeline"]].map(([value, title]) => h("button", { type: "button", "aria-pressed": String((query.view ?? "") === value), onclick: () => setQuery({ view: value }) }, title)),
+      inTime || isReport ? null : choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
+      isReport ? null : h("div.switch", { role: "group", "aria-label": "Shown as" }, [["", "groups"], ["time", "timeline"]].map(([value, title]) => h("button", { type: "button", "aria-pressed": String((query.view ?? "") === value), onclick: () => setQuery({ view: value }) }, title)),
         h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "list"))), list);
   if (!one) return replace(list, h("p.quiet", null, "There is no such step."));
   if (inTime) {
@@ -39,7 +39,7 @@ export async function showStep(view, page) {
     page.onEnd(drawn.end);
     await drawn.first;
   }
-  const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: query.sort };
+  const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: isReport ? undefined : query.sort };
   const following = follow(() => get("groups", ask), (answer) => {
     const range = rewardRange(answer.groups.flatMap((group) => group.samples));
     replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${counted(one.dropped, "rollout")} dropped` : null),
