@@ -224,6 +224,23 @@ def test_sessions_that_vanish_are_run_again(args: Arguments, router: FakeRouter)
     assert sorted(sample.rollout_id for sample in flatten(output.samples)) == [0, 1]
 
 
+def test_staleness_counts_from_the_newest_weights(args: Arguments, router: FakeRouter) -> None:
+    """The weights change between two calls of one rollout, which runs again."""
+
+    class Updated(Told):
+        def __call__(self, prompt: str) -> str:
+            if "more" in prompt:
+                router.weight_version = "9"
+            return super().__call__(prompt)
+
+    rewards = []
+    for allowed in (5, 6):
+        router.weight_version, router.script = "3", Updated(a=["on"])
+        asked = args(ours={"max_staleness": allowed}, rollout_batch_size=1)
+        rewards.append({sample.reward for sample in flatten(generate_rollout(asked, 0, Source(rows("a"), 2)).samples)})
+    assert rewards == [{1.0}, {0.25, 1.0}]
+
+
 def test_nothing_to_train_on_ends_the_run(args: Arguments, router: FakeRouter) -> None:
     asked = args(ours={"dynamic_sampling": True}, rollout_batch_size=1)
     source = Source(rows("a"), 2)
