@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scale_targets import client_section
+from scale_targets import client_section, faults_section, gateway_section
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
@@ -394,6 +394,8 @@ def client() -> list[str]:
         f"calls a second {quota['utilization']:.0%} is used, with {quota['throttles']} refused.",
         _table(["how they come", "p50, s", "p99, s", "requests to the store each"], rows),
         *client_section(_read("scale")["client"], _table),
+        *gateway_section(_read("scale")["gateway"], _table),
+        *faults_section(_read("scale")["faults"], _table),
     ]
 
 

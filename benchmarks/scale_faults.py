@@ -49,7 +49,7 @@ class Agents:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.dice = seconds, random.Random(0)
         self.answered: list[float] = []
-        self.failed = 0
+        self.running = self.failed = 0
         self._http: Any = None
 
     async def result(self, payload: dict[str, Any]) -> bytes:
@@ -59,6 +59,7 @@ class Agents:
             self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256))
             self._loop = asyncio.get_running_loop()
         messages = [{"role": "user", "content": f"row {payload['n']}"}]
+        self.running += 1
         try:
             for _ in range(TURNS):
                 await asyncio.sleep(self.seconds / TURNS * (0.5 + self.dice.random()))
@@ -68,6 +69,8 @@ class Agents:
             self.failed += 1
             said = {"kind": "engine_error", "type": "APIConnectionError", "message": str(error)}
             return json.dumps({"status_code": 500, "stop_reason": str(error), "error": said}).encode()
+        finally:
+            self.running -= 1
         return json.dumps({"status_code": 200, "stop_reason": "end_turn", "rewards": [1.0]}).encode()
 
     async def _call(self, base_url: str, messages: list[dict[str, str]]) -> str:
@@ -146,12 +149,13 @@ def measure(kind: str, rollouts: int, seconds: float) -> dict[str, Any]:
             stack.callback(one.kill)
         for one in served:
             one.wait()
-        agents, killed_at = Agents(seconds), list[float]()
+        agents, killed_at, in_flight = Agents(seconds), list[float](), list[int]()
 
         def kill() -> None:
             while len(agents.answered) < rollouts * TURNS // 3:
                 time.sleep(0.05)
             killed_at.append(time.monotonic())
+            in_flight.append(agents.running)
             served[0 if kind == "gateway" else 1].kill_and_start()
 
         killer = threading.Thread(target=kill, daemon=True)
@@ -162,6 +166,7 @@ def measure(kind: str, rollouts: int, seconds: float) -> dict[str, Any]:
         return found | {
             "seconds": round(time.monotonic() - began, 1),
             "longest_silence_s": round(max(b - a for a, b in zip([killed_at[0], *later], later, strict=False)), 2),
+            "in_flight_then": in_flight[0],
             "calls_given_up": agents.failed,
         }
 

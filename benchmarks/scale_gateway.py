@@ -7,8 +7,8 @@ in this process. Calls a second are a ratio of rounds that alternate. Every figu
 costs them. `trainer_cpu_to_here` is what a call costs this process with workers, as a share of a gateway in it.
 
 `step` is a fixed amount of Python in this process while agents call the gateway, each after a pause, as those that use
-tools do. `added_cpu` is the CPU time of this process's other threads meanwhile, as a share of the step's own: that is
-what the step can wait for them, whatever else the machine does. `wall` compares seconds with those without agents.
+tools do. `added_cpu` is the CPU time of this process's other threads meanwhile, as a share of the seconds it took: that
+is what the step can wait for them, whatever else the machine does. `wall` compares seconds with those without agents.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def _run(load: subprocess.Popen[str], seconds: float, pause: float = 0.0) -> tup
     return calls, took
 
 
-def _step() -> tuple[float, float, float]:
-    """A fixed amount of Python: seconds, CPU seconds of this thread, and CPU seconds of this process's others."""
+def _step() -> tuple[float, float]:
+    """A fixed amount of Python: its seconds, and CPU seconds of this process's other threads meanwhile."""
     began, own, all_ = time.perf_counter(), time.thread_time(), time.process_time()
     total = 0
     for number in range(20_000_000):
         total += number & 3
     own, all_ = time.thread_time() - own, time.process_time() - all_
-    return time.perf_counter() - began, own, max(0.0, all_ - own)
+    return time.perf_counter() - began, max(0.0, all_ - own)
 
 
 def _steps(gateway: Any, seconds: float, rounds: int) -> dict[str, float]:
@@ -136,14 +136,14 @@ def _steps(gateway: Any, seconds: float, rounds: int) -> dict[str, float]:
     walls, added, rates = list[float](), list[float](), list[float]()
     pool = ThreadPoolExecutor(1)
     for _ in range(rounds):
-        alone, _, _ = _step()
+        alone, _ = _step()
         with _traffic(gateway) as load:
             running = pool.submit(_run, load, seconds + 1, PAUSE)
             time.sleep(1)
-            took, own, others = _step()
+            took, others = _step()
             calls, ran = running.result()
         walls.append(took / alone)
-        added.append(others / own)
+        added.append(others / took)
         rates.append(calls / ran)
     figures = {"calls_s": rates, "wall": walls, "added_cpu": added}
     return {name: round(statistics.median(values), 4) for name, values in figures.items()}

@@ -1,4 +1,4 @@
-"""The figures page's section about the client at scale. Pure."""
+"""The figures page's sections about what runs at scale. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,53 @@ def client_section(found: dict[str, Any], table: Table) -> list[str]:
         "engine twice, and everything shares the machine's two cores. A floor is boto3 without a client, or a poll of\n"
         "files whose names are known.",
         table(["", "measured", "to be"], rows),
+    ]
+
+
+def gateway_section(found: dict[str, Any], table: Table) -> list[str]:
+    """What a gateway costs where it runs."""
+    here, one, two, steps = (found[name] for name in ("here", "workers_1", "workers_2", "step"))
+    calls = [
+        (place, f"{it['calls_s']:.0f}", f"{it['trainer_cpu_ms']:.2f}", f"{it['worker_cpu_ms']:.2f}")
+        for place, it in (("in the trainer's process", here), ("one worker", one), ("two workers", two))
+    ]
+    added = "of a core that {calls_s:.0f} calls/s take from a training step, gateway"
+    alone, beside = steps["here"], steps["workers_2"]
+    rows = [
+        ("calls/s of two workers, of one", f"{found['two_workers_to_one']:.2f} times", "≥ 1.7"),
+        ("the same if each worker had a core", f"{found['two_workers_to_one_by_cpu']:.2f} times", "≥ 1.7"),
+        (f"{added.format(**alone)} in its process", f"{alone['added_cpu']:.1%}", "–"),
+        (f"{added.format(**beside)} in two workers", f"{beside['added_cpu']:.1%}", "≤ 2 %"),
+        ("all workers killed: until a session that was open is folded, s", f"{found['recovery_s']:.1f}", "–"),
+    ]
+    return [
+        "### Where the gateway runs",
+        "`python benchmarks/scale_gateway.py`: 48 agents, a scripted engine in the trainer's process, and all of it\n"
+        "on the machine's two cores, which do more. CPU time is each process's own.",
+        table(["the gateway", "calls/s", "CPU ms a call, trainer", "worker"], calls),
+        table(["", "measured", "to be"], rows),
+    ]
+
+
+def faults_section(found: dict[str, Any], table: Table) -> list[str]:
+    """What became of rollouts whose gateway or replica was killed."""
+    names = {"gateway": "the gateway", "replica": "one of two replicas"}
+    rows = [
+        (
+            names[kind],
+            f"{it['completed']:,} of {it['rollouts']:,}{'' if it['once_each'] else ', NOT each once'}",
+            f"{it['with_every_token_once']:,}",
+            f"{it['ran_again']:,}",
+            f"{it['longest_silence_s']:.1f}",
+        )
+        for kind, it in found.items()
+    ]
+    return [
+        "### Killed under load",
+        "`python benchmarks/scale_faults.py`: a gateway with a log and two engine replicas, in processes; what is\n"
+        "killed starts again at once. Agents try a call twice more, as SDKs do by default, so calls to a gateway that\n"
+        "is away for longer fail, and their rollouts run again.",
+        table(["killed", "completed, each once", "with every token once", "ran again", "longest silence, s"], rows),
     ]
 
 
