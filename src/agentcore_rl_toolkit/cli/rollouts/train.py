@@ -162,7 +162,8 @@ def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], ki
         parts = [part for part in typing.get_args(kind) if part is not type(None)]
         kind = read_concurrency if parts == [int, str] else parts[0]
     default = "" if spec.default in (None, "") else f" (default: {spec.default})"
-    parser.add_argument(flag, type=kind, default=None, help=(help + default).replace("%", "%%"))
+    shown = "NUMBER" if kind is read_concurrency else None  # as `rollout` and `eval` have it
+    parser.add_argument(flag, type=kind, metavar=shown, default=None, help=(help + default).replace("%", "%%"))
 
 
 def field_types(settings: type[CheckedSettings]) -> dict[str, Any]:
