@@ -149,9 +149,10 @@ def test_going_on_after_a_kill_counts_every_step_once(
 ) -> None:
     last = max(int(path.name.rpartition("-")[2]) for path in (cut_off / "checkpoints").glob("checkpoint-*"))
     total = last + 2
-    given = settings(parts, cut_off, steps=total, resume=True)
+    given = settings(parts, cut_off, steps=total, resume=True, seed=3)
     assert main(options(given)) == 0
     printed = capsys.readouterr()
+    assert "warning: seed is 3, and was 0 before" in printed.err
     assert "vary.jsonl: line 2: " in printed.err
     assert steps(cut_off) == list(range(1, total + 1))
     files = sorted((cut_off / "rollouts").iterdir())

@@ -181,6 +181,20 @@ def keep_steps(path: Path, step: int) -> list[Metrics]:
     return kept
 
 
+def changed_settings(run: Path, now: Mapping[str, Any]) -> list[str]:
+    """Warnings about settings that choose the rows of a resumed run, and differ from those in `run.json`."""
+    try:
+        before = json.loads((run / "run.json").read_text())
+    except (OSError, ValueError):
+        return []
+    now = json.loads(json.dumps(now, default=str))
+    return [
+        f"warning: {name} is {now[name]!r}, and was {before[name]!r} before: further steps have other rows than one run"
+        for name in ("seed", "data", "mix", "rows_per_step", "skip_epochs")
+        if name in before and name in now and before[name] != now[name]
+    ]
+
+
 def run_totals(steps: Sequence[Metrics], evaluations: Mapping[int, Summary], last: int) -> dict[str, Any]:
     """The figures of a whole run that has come to step `last`, from the metrics of its steps.
 

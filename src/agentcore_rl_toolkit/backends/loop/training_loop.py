@@ -39,7 +39,7 @@ from ...types import INFRASTRUCTURE, Status
 from ..base import describe_settings
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
-from .report import Report, run_totals
+from .report import Report, changed_settings, run_totals
 from .rows.training_rows import TrainingRows
 from .steps_ahead import StepsAhead
 
@@ -115,6 +115,8 @@ class TrainingLoop:
             self.gateway, self.runner = gateway, runner
             self.report.say(gateway.abilities.line)
             if self._process == 0:
+                for warning in changed_settings(self.folder.path, self.describe()) if start is not None else ():
+                    self.report.say(warning)
                 self.writer.describe(**self.describe())
             self.training_rows.resume(start)
             if start is None:

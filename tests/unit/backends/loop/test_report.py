@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.loop.report import Report, changed_settings
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.rollout import Action
 from agentcore_rl_toolkit.types import Status
@@ -104,3 +104,14 @@ def test_progress_inside_a_step_counts_rollouts_failures_and_tokens(
     report.line_seconds = 1e9  # the line of a finished part would only repeat the table's
     report.part("step 4", 2).add(make_rollout())
     assert capfd.readouterr().err == ""
+
+
+def test_a_resumed_run_says_which_settings_choose_other_rows(tmp_path: Path) -> None:
+    now = {"seed": 1, "data": "rows.jsonl", "mix": {"more.jsonl": 0.5}, "learning_rate": 1e-5}
+    assert changed_settings(tmp_path, now) == []
+    (tmp_path / "run.json").write_text('{"seed": 0, "data": "rows.jsonl", "mix": {}, "learning_rate": 1.0}')
+    seed, mix = changed_settings(tmp_path, now)
+    assert seed.startswith("warning: seed is 1, and was 0 before")
+    assert mix.startswith("warning: mix is {'more.jsonl': 0.5}, and was {} before")
+    (tmp_path / "run.json").write_text("{")
+    assert changed_settings(tmp_path, now) == []
