@@ -205,7 +205,7 @@ def summarize(outcomes: Iterable[Outcome], *, ks: Sequence[int] = (1,), threshol
         failed=dict(statuses.most_common()),
         rewarded=sum(o.status is Status.COMPLETED and o.reward is not None for o in outcomes),
         reward=statistics.fmean(scores) if scores else None,
-        interval=_t_interval(scores),
+        interval=mean_interval(scores),
         threshold=threshold,
         pass_at=[_pass_at(k, list(groups.values()), threshold) for k in ks],
         latency=Latency(*(_percentile(seconds, p) for p in (0.5, 0.9, 0.99, 1.0))) if seconds else None,
@@ -281,7 +281,8 @@ def _scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
     return {input_id: statistics.fmean(values) for input_id, values in rewards.items()}
 
 
-def _t_interval(values: list[float]) -> Interval | None:
+def mean_interval(values: list[float]) -> Interval | None:
+    """The interval of the mean of values, by Student's t; None for fewer than two."""
     if len(values) < 2:
         return None
     half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..client.evaluation import Outcome, summarize
+from ..client.evaluation import mean_interval
 from ..errors import ConfigError
 from ..rollout.run_folder import PHASES, Run
 from ..rollout.run_folder.run_index import STATUSES
 from ..rollout.run_folder.run_reader import are_trained_on
-from ..types import Status
 
 HELD_OUT = ("before", "at_step", "after", "eval")
 """Phases of rollouts that are not for training."""
@@ -167,8 +166,7 @@ def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None,
         rewards = np.where(run.table["status"][chosen] == _COMPLETED, rewards, 0.0)
     rows, numbers = _rows_of(run, chosen)
     means = np.bincount(numbers, rewards, len(rows)) / np.bincount(numbers, minlength=len(rows))
-    summary = summarize(Outcome(row, "", Status.COMPLETED, float(m), None) for row, m in zip(rows, means, strict=True))
-    return summary.reward, summary.interval
+    return (float(means.mean()), mean_interval(means.tolist())) if len(rows) else (None, None)
 
 
 def _are_shares(rewards: npt.NDArray[np.float64]) -> bool:
