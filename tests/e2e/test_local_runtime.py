@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,25 @@ def test_an_app_that_never_listens(tmp_path: Path) -> None:
         object.__setattr__(policy, "start_timeout", 1)
         error = user.fault()
         assert error.status == 424
-        assert "did not answer within 1 s" in str(error)
+        assert "took no request within 1 s" in str(error)
+
+
+def test_an_answer_may_take_longer_than_the_start(tmp_path: Path) -> None:
+    """Also if the agent blocks its event loop: one of SageMaker's SDK answers when it is done."""
+    source = """
+    @app.entrypoint
+    async def f(payload):
+        print("working", flush=True)
+        time.sleep(4)
+        return "done"
+    """
+    policy = SessionPolicy()
+    with local_runtime(tmp_path / "agent", source, policy=policy) as user, ThreadPoolExecutor(1) as pool:
+        logs = user.runtime.machine.state / "logs"
+        answer = pool.submit(user.ask)
+        eventually(lambda: any("working" in log.read_text() for log in logs.iterdir()), 120)
+        object.__setattr__(policy, "start_timeout", 0.5)
+        assert answer.result() == "done"
 
 
 def test_an_app_whose_startup_fails(tmp_path: Path) -> None:

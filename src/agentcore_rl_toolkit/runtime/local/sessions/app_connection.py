@@ -24,13 +24,13 @@ _PING_SECONDS = 10.0
 
 
 class AppConnection:
-    """Sends requests, and knows how many are in flight, when the last one was, and whether the app ever answered."""
+    """Sends requests, and knows how many are in flight, when the last one was, and whether the app has started."""
 
     def __init__(self, socket_path: Path, end_fault: Callable[[], Awaitable[RuntimeFault]]) -> None:
         """`end_fault` makes the fault for a request that breaks off."""
         self.in_flight = 0
         self.used_at = time.monotonic()
-        self.has_answered = False
+        self.has_started = False
         self._socket_path, self._end_fault = socket_path, end_fault
         self._open: set[AppAnswer] = set()
 
@@ -50,7 +50,6 @@ class AppConnection:
             if isinstance(error, BrokenAnswer):
                 raise await self._end_fault() from error
             raise
-        self.has_answered = True
         return answer
 
     async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> AppAnswer:
@@ -62,6 +61,8 @@ class AppConnection:
         self._open.add(answer)
         try:
             writer.write(frames.request(method, path, headers, body))
+            await answer.read_accepted()
+            self.has_started = True
             await answer.read_head()
         except BaseException:
             self._release(answer)
@@ -88,7 +89,6 @@ class AppConnection:
     async def _ping(self) -> str:
         answer = await self._ask("GET", "/ping", b"", {})
         try:
-            self.has_answered = True
             data = await _first(answer, _LARGEST_PING)
             return str(json.loads(data)["status"])[:40]
         finally:

@@ -112,8 +112,8 @@ class LiveSessions:
                 task = asyncio.get_running_loop().create_task(self._end_if_idle(session))
                 self._pinging[session] = task
                 task.add_done_callback(lambda _: self._pinging.pop(session, None))
-        elif not app.has_answered and now - session.created_at > policy.start_timeout:
-            session.end(f"the app did not answer within {policy.start_timeout:g} s of its start")
+        elif not app.has_started and now - session.created_at > policy.start_timeout:
+            session.end(f"the app took no request within {policy.start_timeout:g} s of its start")
 
     async def _end_if_idle(self, session: LocalSession) -> None:
         if await session.app.ping() == "HealthyBusy":

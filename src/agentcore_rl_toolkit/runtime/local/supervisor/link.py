@@ -58,6 +58,7 @@ class SupervisorLink:
         answer = frames.AppAnswer(reader, writer)
         try:
             writer.write(frames.request("POST", path, headers, body))
+            await answer.read_accepted()
             await answer.read_head()
             if answer.status == FAULT_STATUS:
                 raise decode_fault(b"".join([frame async for frame in answer.frames()]))

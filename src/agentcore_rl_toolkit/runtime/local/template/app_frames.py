@@ -1,7 +1,9 @@
 """How the runtime and a session's server talk over the session's socket: one request a connection, in frames.
 
     request   lengths of head and body, head {method, path, headers}, body
-    answer    a frame with the head {status, headers}, frames of the body, an empty frame
+    answer    an empty frame, a frame with the head {status, headers}, frames of the body, an empty frame
+
+A server sends the first frame as soon as it has a connection: from then on, only its app takes time.
 
 Both ends are ours and on one machine, so nothing of HTTP is needed; a session has no HTTP parser to start. The agent's
 code is in the process that answers, so the runtime checks every byte of an answer (`sessions/app_connection.py`).
@@ -44,8 +46,8 @@ def answer_head(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def split(data: bytes) -> list[bytes]:
-    """The frames of a whole answer, without the empty one at its end."""
-    found, at = [], 0
+    """The frames of a whole answer, without the empty ones at its ends."""
+    found, at = [], FRAME.size
     while at + FRAME.size <= len(data) and (length := FRAME.unpack_from(data, at)[0]):
         at += FRAME.size
         found.append(data[at : at + length])
@@ -62,8 +64,13 @@ class AppAnswer:
         """Names in lower case."""
         self._reader, self._writer = reader, writer
 
+    async def read_accepted(self) -> None:
+        """Wait until the server has the connection."""
+        if await self._next_length():
+            raise BrokenAnswer("an answer before the connection was accepted")
+
     async def read_head(self) -> None:
-        """Read and check the first frame."""
+        """Read and check the head's frame."""
         length = await self._next_length()
         if not 0 < length <= _LARGEST_HEAD:
             raise BrokenAnswer(f"an answer's head of {length} bytes")

@@ -75,6 +75,7 @@ class _Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        transport.write(frames.END)  # accepted
 
     def data_received(self, data: bytes) -> None:
         if self._received is None:
