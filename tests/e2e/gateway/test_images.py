@@ -6,8 +6,10 @@ import base64
 import io
 import re
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from transformers.image_utils import load_image
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.images import session_images
+from agentcore_rl_toolkit.gateway.images.image_file import DECODED_AT_ONCE, SessionImage, read_image
 from agentcore_rl_toolkit.gateway.record.trajectory import Row, Trajectories
 from agentcore_rl_toolkit.rollout.rollout import Action, Rollout
 from agentcore_rl_toolkit.rollout.run_folder.rollout_files import read_fields, rollout_fields
@@ -397,6 +400,22 @@ def test_a_call_decodes_one_image_at_a_time(folder: Path):
         url = f"{gateway.open_session()['base_url']}/messages/count_tokens"
         assert httpx.post(url, json=body, timeout=60).json()["input_tokens"] > 24
     assert peak.bytes < 700 << 20
+
+
+def test_few_images_are_decoded_at_the_same_time():
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    def measure(image: SessionImage, pixels: Any) -> None:
+        entered.release()
+        assert leave.wait(60)
+
+    with ThreadPoolExecutor(DECODED_AT_ONCE + 2) as threads:
+        sources = [data_url(picture("red", (40 + n, 40))) for n in range(DECODED_AT_ONCE + 2)]
+        read = [threads.submit(read_image, source, {}, measure) for source in sources]
+        assert all(entered.acquire(timeout=60) for _ in range(DECODED_AT_ONCE))
+        assert not entered.acquire(timeout=0.5)
+        leave.set()
+        assert all(isinstance(one.result(60), SessionImage) for one in read)
 
 
 def test_a_call_shows_a_bounded_number_of_images(folder: Path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,6 +21,8 @@ MAX_BYTES = 20 << 20
 MAX_PIXELS = 1 << 24
 """Of one image: 4096 × 4096, 48 MB when decoded."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+DECODED_AT_ONCE = 4
+"""Images of all calls together whose pixels are in memory: 0.2 GB each at most, with the processor's copy."""
 UNREADABLE = f"only {', '.join(FORMATS)} of at most {MAX_BYTES >> 20} MB and {MAX_PIXELS} pixels are shown"
 REFUSED = "the model's image processor refuses its shape"
 
@@ -61,7 +64,8 @@ class SessionImage:
     def to_png(self) -> bytes:
         """The same pixels in a file without surprises: one frame, no transparency, no metadata."""
         buffer = io.BytesIO()
-        self.decode().save(buffer, "PNG", compress_level=1)
+        with _decoding:
+            self.decode().save(buffer, "PNG", compress_level=1)
         return buffer.getvalue()
 
 
@@ -77,15 +81,19 @@ def read_image(
     try:
         data = _decode_base64(source)
         image = SessionImage(sha256(data).hexdigest(), data)
-        if image.sha256 in known:
-            return known[image.sha256]
-        pixels = image.decode()
-    except Exception:  # PIL raises many kinds for damaged files
+    except ValueError:
         return UNREADABLE
-    try:
-        measure(image, pixels)
-    except Exception:  # whatever a processor raises
-        return REFUSED
+    if image.sha256 in known:
+        return known[image.sha256]
+    with _decoding:
+        try:
+            pixels = image.decode()
+        except Exception:  # PIL raises many kinds for damaged files
+            return UNREADABLE
+        try:
+            measure(image, pixels)
+        except Exception:  # whatever a processor raises
+            return REFUSED
     return image
 
 
@@ -101,4 +109,5 @@ def _decode_base64(source: str) -> bytes:
     return base64.b64decode(text.encode("ascii").translate(_STANDARD, b"\r\n "), validate=True)
 
 
+_decoding = threading.BoundedSemaphore(DECODED_AT_ONCE)
 _STANDARD = bytes.maketrans(b"-_", b"+/")
