@@ -47,12 +47,13 @@ def main(runs: str, run: str, pictures: str = str(ROOT / "docs" / "images")) -> 
     if found is None:
         print("no Chromium or Chrome on PATH\nhint: apt-get install chromium", file=sys.stderr)
         return 2
+    wanted = views(run, Path(runs) / run)
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "ui", runs, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        for name, (view, width, scheme) in views(run, Path(runs) / run).items():
+        for name, (view, width, scheme) in wanted.items():
             page = browser.new_page(
                 viewport={"width": width, "height": 800}, color_scheme="dark" if scheme == "dark" else "light"
             )
