@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import time
@@ -318,6 +319,7 @@ class RolloutSettings(TrainSettings):
         if self.gateway_url is not None:
             from ..gateway.remote.gateway_client import GatewayClient
 
+            own["run"] = json.dumps([self.exp_id, self.output, self.model, self.data])  # of all its processes
             return GatewayClient(self.gateway_url, engine=engine, patience=self.outage_seconds, **own)
         own |= {"host": self.gateway_host, "port": self.gateway_port, "public_url": self.gateway_public_url}
         if not self.gateway_workers:

@@ -17,6 +17,7 @@ import pytest
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.base import SampleRequest
+from agentcore_rl_toolkit.engine.channel.channel_engine import ChannelEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.remote.gateway_client import GatewayClient
@@ -198,6 +199,23 @@ def test_an_engine_of_this_process_needs_a_gateway_that_waits_for_one() -> None:
             GatewayClient(served.url, admin_key="another"),
         ):
             pass
+
+
+def test_engines_of_two_runs_are_not_mixed() -> None:
+    """They have other weights; one that takes the place of a killed run's, or that is of the same run, is welcome."""
+
+    def reached(run: str = "", patience: float = 20) -> GatewayClient:
+        engine = ScriptedEngine([], weight_version=run)
+        return GatewayClient(served.url, admin_key=served.admin_key, engine=engine, patience=patience, run=run)
+
+    with gateway(ChannelEngine()) as served:
+        with reached("a"), reached("a"):
+            with pytest.raises(ConfigError, match="can't be connected"), reached("b", patience=1):
+                pass
+            with pytest.raises(ConfigError, match="can't be connected"), reached(patience=1):
+                pass
+        with reached("b") as other:
+            assert other.model
 
 
 def test_a_gateway_that_never_answers_is_given_up() -> None:

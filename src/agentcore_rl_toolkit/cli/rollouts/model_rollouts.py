@@ -117,7 +117,7 @@ def _open_gateway(args: argparse.Namespace, model: str | None) -> Gateway | Gate
     if model is None:
         return GatewayClient(args.gateway_url)
     given = read_pairs("--gateway", args.gateway)
-    where = RolloutSettings(gateway=given, gateway_url=args.gateway_url, output=args.store)
+    where = RolloutSettings(gateway=given, gateway_url=args.gateway_url, output=args.store, exp_id=args.exp_id)
     tokenizer = load_tokenizer(model)
     return where.open_gateway(open_engine(f"transformers={model}", tokenizer=tokenizer.full), tokenizer)
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from xxhash import xxh3_64_intdigest
 
-from ...errors import EngineError
+from ...errors import EngineError, GatewayFault
 from ..base import EngineInfo, Sampled, SampleRequest
 from .channel_wire import Abort, Answer, Ask, Command, Failure, Hello, Link, Message, SampledTokens, decode
 from .outbox import Outbox
@@ -116,10 +116,16 @@ class ChannelEngine:
         return bool(self._connected) and all(one.hello.forms for one in self._connected)
 
     async def attach(self, link: Link, ready: Callable[[], Awaitable[object]]) -> None:
-        """Sample from the engine at the other end of `link` until it ends; `ready` is called when that may begin."""
+        """Sample from the engine at the other end of `link` until it ends; `ready` is called when that may begin.
+
+        A `GatewayFault` refuses an engine of another run than those that are connected.
+        """
         first = decode(await link.receive() or b"")
         if not first or not isinstance(first[0], Hello):
             raise ValueError("the first message of an engine must be its hello")
+        if any(other.hello.run != first[0].run for other in self._connected):
+            text = "another run's engine is connected to this gateway, and has other weights"
+            raise GatewayFault(text, status=409, code="engine_taken", hint="give each run a gateway of its own")
         one = _Connected(link, first[0], self._numbers)
         running = asyncio.ensure_future(one.run())
         try:

@@ -35,6 +35,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Of this engine in this process: the same when it connects again."""
     forms: bool
     """Whether it accepts forms."""
+    run: str = ""
+    """Of which run it is: only those of one run have the same weights."""
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 from ...errors import EngineError
@@ -36,18 +36,21 @@ logger = logging.getLogger(__name__)
 class EngineService:
     """One engine, for any number of links."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, run: str = "") -> None:
+        """`run` is the same for all engines of one run; by default, no other engine is of this one's."""
         self._engine = engine
         self._name = secrets.token_hex(8)
+        self._run = run or self._name
 
-    async def serve(self, link: Link) -> None:
-        """Serve one link until it ends."""
+    async def serve(self, link: Link, accepted: Callable[[], object] = lambda: None) -> None:
+        """Serve one link until it ends; `accepted` is called once the gateway has begun to use it."""
         running: dict[int, asyncio.Task[None]] = {}
-        await link.send(encode([Hello(self._name, bool(getattr(self._engine, "forms", False)))]))
+        await link.send(encode([Hello(self._name, bool(getattr(self._engine, "forms", False)), self._run)]))
         outbox = Outbox(link)
         sender = asyncio.ensure_future(outbox.run())
         try:
             while (data := await link.receive()) is not None and not sender.done():
+                accepted()
                 for message in decode(data):
                     self._take(message, outbox, running)
         finally:

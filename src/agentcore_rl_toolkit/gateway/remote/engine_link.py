@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 PATH = "/engine"
 _PING_SECONDS = 20.0
+_TAKEN = 4409
+"""Closes the connection of an engine whose run is not the one that is connected."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
 
@@ -56,6 +58,9 @@ async def accept_engine(
     await socket.prepare(request)
     try:
         await engine.attach(WebSocketLink(socket), ready)
+    except GatewayFault as fault:
+        logger.warning("a trainer's engine is refused: %s", fault.message)
+        await socket.close(code=_TAKEN, message=fault.message.encode())
     except (ConnectionError, ValueError) as error:
         logger.warning("a trainer's engine is disconnected: %s", error)
     finally:
@@ -66,16 +71,25 @@ async def accept_engine(
 async def keep_connected(
     http: aiohttp.ClientSession, url: str, service: EngineService, connected: Callable[[], object]
 ) -> None:
-    """Serve the engine to the gateway process at `url`, again after every break, until cancelled."""
+    """Serve the engine to the gateway process at `url`, again after every break, until cancelled.
+
+    `connected` is called each time that the gateway has begun to use it.
+    """
     wait = _FIRST_WAIT
+
+    def accepted() -> None:
+        nonlocal wait
+        wait = _FIRST_WAIT
+        connected()
+
     while True:
         try:
             async with http.ws_connect(
                 url + PATH, heartbeat=_PING_SECONDS, max_msg_size=LARGEST_BATCH, compress=0
             ) as socket:
-                connected()
-                wait = _FIRST_WAIT
-                await service.serve(WebSocketLink(socket))
+                await service.serve(WebSocketLink(socket), accepted)
+                if socket.close_code == _TAKEN:
+                    logger.warning("the gateway at %s samples from another run's engine; trying again", url)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             logger.debug("the engine is not connected to %s: %s", url, error)
         await asyncio.sleep(wait)

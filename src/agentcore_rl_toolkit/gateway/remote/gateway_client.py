@@ -57,10 +57,14 @@ class GatewayClient:
         engine: Engine | None = None,
         images: bool = True,
         routes: bool = False,
+        run: str = "",
     ) -> None:
         """With an `engine` of this process, a gateway that was started with `--engine trainer` samples from it.
 
         `patience` is how many seconds a gateway that is away is waited for, each time.
+
+        Engines of processes with the same `run` may be connected to one gateway at the same time: they have the same
+        weights.
 
         Without `images`, a gateway that shows images is refused: for trainers that can't train on them. With `routes`,
         so is one that records no expert routes.
@@ -73,7 +77,7 @@ class GatewayClient:
             raise ConfigError(f"the gateway at {url} needs its admin key", hint=f"set {ADMIN_KEY}")
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"}
-        self._engine, self._images, self._routes = engine, images, routes
+        self._engine, self._images, self._routes, self._run = engine, images, routes, run
         self._links: list[asyncio.Task[None]] = []
         self._loop = PrivateLoop("gateway client", new_loop)
         self._patience = Patience(self._url, patience)
@@ -218,7 +222,7 @@ class GatewayClient:
                 hint="start it with --engine trainer",
             )
         await engine.start()
-        service, urls = EngineService(engine), [self._seen(url) for url in told.workers] or [self._url]
+        service, urls = EngineService(engine, self._run), [self._seen(url) for url in told.workers] or [self._url]
         opened = [asyncio.Event() for _ in urls]
         for url, event in zip(urls, opened, strict=True):
             self._links.append(asyncio.ensure_future(keep_connected(self._http, url, service, event.set)))
@@ -230,7 +234,9 @@ class GatewayClient:
                     told = await self._ask_abilities()
         except TimeoutError:
             missing = [url for url, event in zip(urls, opened, strict=True) if not event.is_set()]
-            raise ConfigError(f"the engine can't be connected to {', '.join(missing) or self._url}") from None
+            hint = "give each run its own gateway: one whose engine is another run's refuses this one's"
+            text = f"the engine can't be connected to {', '.join(missing) or self._url}"
+            raise ConfigError(text, hint=hint) from None
         return told
 
     def _seen(self, url: str) -> str:
