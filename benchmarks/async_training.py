@@ -1,9 +1,9 @@
 """Asynchronous training against synchronous, in one run: steps per hour, what is trained on, stragglers, kills.
 
-    python benchmarks/async_training.py                                    schedule, distribution, straggler
+    python benchmarks/async_training.py                                    slots, schedule, distribution, straggler
     python benchmarks/async_training.py --only kills demo --kills 50       the others keep their figures
 
-The first three run everything but a model and an agent's process: client, gateway, runner, stream and steps ahead, over
+The first four run everything but a model and an agent's process: client, gateway, runner, stream and steps ahead, over
 a runtime whose agent makes one model call and then sleeps as tools do, log-normal with a mean of 2 s and one in a
 hundred above 20 s, times `--scale`. Training sleeps too. The demo is the math agent with a calculator that sleeps.
 """
@@ -21,9 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count, islice
 from pathlib import Path
@@ -37,6 +38,7 @@ sys.path[:0] = [str(AGENT), str(ROOT / "tests")]
 
 from agentcore_rl_toolkit import Gateway, RolloutClient  # noqa: E402
 from agentcore_rl_toolkit.backends.loop.steps_ahead import StepsAhead  # noqa: E402
+from agentcore_rl_toolkit.engine import SampleRequest  # noqa: E402
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine  # noqa: E402
 from agentcore_rl_toolkit.rollout import Group, RolloutOptions, RolloutRunner, RolloutStream  # noqa: E402
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter  # noqa: E402
@@ -60,9 +62,10 @@ def main() -> None:
     parser.add_argument("--demo", type=int, default=8, help="steps of the demo, at K = 0, 1 and 3")
     parser.add_argument("--seeds", type=int, default=3, help="of the demo")
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--only", nargs="+", default=["schedule", "distribution", "straggler"])
+    parser.add_argument("--only", nargs="+", default=["slots", "schedule", "distribution", "straggler"])
     args = parser.parse_args()
     cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "slots": slots,
         "schedule": lambda: schedules(args.steps, args.scale) | {"steps": args.steps, "scale": args.scale},
         "distribution": lambda: distributions(args.rollouts),
         "straggler": stragglers,
@@ -83,25 +86,36 @@ def main() -> None:
 class Pipeline:
     """Runs steps of sleeping rollouts, synchronously or ahead, and keeps what was sampled and what was trained on."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, oversample: int = 0, timeout: float = 900.0) -> None:
+    def __init__(
+        self, folder: Path, stack: ExitStack, *, oversample: int = 0, timeout: float = 900.0, slots: int = SLOTS
+    ) -> None:
         self.sampled: list[float] = []
+        """The seconds of each rollout's tool."""
+        self.lengths: list[int] = []
+        """The tokens of each rollout's reply, more of them before a longer call."""
         tokenizer = make_tokenizer()
-        reply = [*tokenizer.encode("four"), tokenizer.eos_token_id]
-        gateway = stack.enter_context(Gateway(ScriptedEngine(lambda request: reply), tokenizer=tokenizer))
+        word = tokenizer.encode("four")[:1]
+
+        def reply(request: SampleRequest) -> list[int]:
+            self.lengths.append(len(request.prompt) + 1)
+            return [*word * len(request.prompt), tokenizer.eos_token_id]
+
+        gateway = stack.enter_context(Gateway(ScriptedEngine(reply), tokenizer=tokenizer))
         client = stack.enter_context(RolloutClient(OwnRuntime(self._work), folder / "results", "exp", tps_limit=None))
         self.writer = stack.enter_context(RunWriter(folder / "run"))
         options = RolloutOptions(
-            n=N, max_concurrent_sessions=SLOTS, oversample=oversample, timeout=timeout, keep_dropped=True,
+            n=N, max_concurrent_sessions=slots, oversample=oversample, timeout=timeout, keep_dropped=True,
             max_failures=10**9,
         )  # fmt: skip
         self.runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
-        self.dice = random.Random(0)
+        self.dice, self.draw = random.Random(0), tool_seconds
         self.scale, self.hang = 1.0, 0
 
     async def _work(self, payload: dict[str, Any]) -> bytes | None:
-        seconds = tool_seconds(self.dice) * self.scale
+        drawn = self.draw(self.dice)
+        seconds = drawn * self.scale
         self.sampled.append(seconds)
-        await ask(payload["_rollout"]["base_url"])
+        await ask(payload["_rollout"]["base_url"], words=1 + int(8 * min(drawn, 40)))
         if payload["hangs"] and self.hang:
             self.hang -= 1
             return None
@@ -132,12 +146,38 @@ class Pipeline:
         running.close()
         return taken
 
+    def fill(self, groups: int) -> dict[str, float]:
+        """One step of so many groups: the share of slots in use until the last group starts, and the whole step."""
+        last = threading.Event()
 
-async def ask(base_url: str) -> None:
-    """One model call."""
+        def rows() -> Iterator[dict[str, Any]]:
+            for row in range(groups):
+                if row == groups - 1:
+                    last.set()
+                yield {"prompt": str(row), "hangs": False}
+
+        stream = RolloutStream(self.runner)
+        began, _ = stream.usage()
+        done = stream.add(rows())
+        last.wait()
+        at, used = stream.usage()
+        done.result()
+        seconds = stream.usage()[0] - began
+        stream.close()
+        bound = max(sum(self.sampled) / stream.slots, *self.sampled)
+        return {
+            "rollouts": len(self.sampled),
+            "in_use": used / (stream.slots * (at - began)),
+            "seconds": round(seconds, 2),
+            "ratio": seconds / bound,
+        }
+
+
+async def ask(base_url: str, words: int) -> None:
+    """One model call, with a reply as long as the prompt."""
     import aiohttp
 
-    body = {"model": "scripted", "messages": [{"role": "user", "content": "2 + 2"}]}
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "two " * words}]}
     async with aiohttp.ClientSession() as session, session.post(f"{base_url}/chat/completions", json=body) as reply:
         assert reply.status == 200, await reply.text()
 
@@ -146,6 +186,18 @@ async def ask(base_url: str) -> None:
 def pipeline(**options: Any) -> Iterator[Pipeline]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         yield Pipeline(Path(folder), stack, **options)
+
+
+def slots() -> dict[str, Any]:
+    """One synchronous step on 32 and 128 slots, eight rollouts for each, against the least that any schedule takes."""
+    found: dict[str, Any] = {}
+    for name, draw in (("exponential", lambda dice: dice.expovariate(0.5)), ("log-normal", tool_seconds)):
+        for number in (32, 128):
+            with pipeline(slots=number) as made:
+                made.draw = draw
+                found[f"{name}, {number} slots"] = made.fill(8 * number // N)
+            print(f"{name}, {number} slots", found[f"{name}, {number} slots"], flush=True)
+    return found
 
 
 def schedules(steps: int, scale: float) -> dict[str, Any]:
@@ -171,16 +223,21 @@ def distributions(rollouts: int) -> dict[str, Any]:
         with pipeline(oversample=oversample) as made:
             made.scale = 0.05
             taken = made.run(steps, ahead, 0.0)
-            trained = [
-                one.result["took"] for groups in taken for group in groups for one in group.trained if one.result
-            ]
-            found[name] = {"sampled": len(made.sampled), "trained": len(trained)} | ks(trained, made.sampled)
-            found[name]["mean_ratio"] = statistics.fmean(trained) / statistics.fmean(made.sampled)
+            rollouts = [one for groups in taken for group in groups for one in group.trained if one.result]
+            trained = [one.result["took"] for one in rollouts]
+            found[name] = {"sampled": len(made.sampled), "trained": len(trained)} | compare(trained, made.sampled)
+            lengths = [sum(row.trained for row in one.rows) for one in rollouts]
+            found[name]["tokens"] = compare(lengths, made.lengths)
         print(name, found[name], flush=True)
     return found
 
 
-def ks(some: list[float], others: list[float]) -> dict[str, float]:
+def compare(trained: Sequence[float], sampled: Sequence[float]) -> dict[str, float]:
+    """The mean of what was trained on against that of what was sampled, and the Kolmogorov-Smirnov test."""
+    return ks(trained, sampled) | {"mean_ratio": statistics.fmean(trained) / statistics.fmean(sampled)}
+
+
+def ks(some: Sequence[float], others: Sequence[float]) -> dict[str, float]:
     """The two-sample statistic and its asymptotic p-value."""
     import math
 

@@ -266,6 +266,8 @@ def asynchronous() -> list[str]:
             f"{of['mean_ratio']:.2f}",
             f"{of['distance']:.3f}",
             f"{of['p']:.2g}",
+            f"{of['tokens']['mean_ratio']:.2f}" if "tokens" in of else "–",
+            f"{of['tokens']['distance']:.3f}" if "tokens" in of else "–",
         )
         for name, of in found["distribution"].items()
     ]
@@ -276,8 +278,10 @@ def asynchronous() -> list[str]:
         f"that sleeps (log-normal, mean 2 s, 99th percentile 20 s, all seconds times {scale:g}). Training sleeps as\n"
         "long as a mean tool; everything but the model and the agent's process is real.",
         _table(["`--async-steps`", "seconds", "steps per hour ÷ K = 0"], schedule),
-        "How long rollouts took that were trained on, against all that were sampled (Kolmogorov-Smirnov).",
-        _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p"], trained),
+        *_slots(found),
+        "How long rollouts took that were trained on, and how many tokens they sampled, against all that were sampled\n"
+        "(Kolmogorov-Smirnov).",
+        _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p", "tokens ÷", "distance"], trained),
         "Four steps, in each of which one rollout never ends: how many timeouts they cost.",
         _table(["", "timeouts"], late),
         *_demo(found),
@@ -285,17 +289,39 @@ def asynchronous() -> list[str]:
     ]
 
 
+def _slots(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (name, str(of["rollouts"]), f"{of['in_use']:.1%}", f"{of['seconds']:.1f}", f"{of['ratio']:.2f}×")
+        for name, of in found.get("slots", {}).items()
+    ]
+    if not rows:
+        return []
+    return [
+        "One synchronous step: the slots in use until its last group starts, and its seconds against the least\n"
+        "possible (the longest rollout, or all of them spread over the slots). Log-normal steps end with a straggler\n"
+        "that began late, which no order avoids that doesn't know how long rollouts take.",
+        _table(["lengths", "rollouts", "slots in use", "seconds", "÷ least"], rows),
+    ]
+
+
 def _demo(found: dict[str, Any]) -> list[str]:
     rows = [
-        (name, f"{of['before']:.2f} → {of['after']:.2f}", "{:.2f} to {:.2f}".format(*of["after_interval"]))
+        (
+            name,
+            f"{of['seconds']:.0f}",
+            f"{of['ratio']:.2f}×",
+            f"{of['before']:.2f} → {of['after']:.2f}",
+            "{:.2f} to {:.2f}".format(*of["after_interval"]),
+        )
         for name, of in found.get("demo", {}).items()
     ]
     if not rows:
         return []
     some = next(iter(found["demo"].values()))
     return [
-        f"The math agent with such a calculator, each run with {some['rollouts']} training rollouts.",
-        _table(["", "held-out reward", "95 % interval of the latter"], rows),
+        f"The math agent with such a calculator, each run with {some['rollouts']} training rollouts, on 16 slots and\n"
+        "two cores, which sampling and training share. The first step doesn't count.",
+        _table(["", "seconds", "÷ K = 0", "held-out reward", "95 % interval of the latter"], rows),
     ]
 
 
