@@ -148,6 +148,18 @@ def test_bad_arguments(tmp_path: Path, args: tuple[str, ...], says: str) -> None
     assert "Traceback" not in done.stderr
 
 
+def test_an_evaluation_says_once_what_rollouts_died_of(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text(
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef invoke(payload):\n    raise OSError(f'row {payload[\"n\"]} is gone')\n"
+    )
+    write(tmp_path / "rows.jsonl", [{"n": n} for n in range(5)])
+    done = cli(tmp_path, "eval", "rl_app.py", "--quiet")
+    assert done.returncode == 1
+    assert len([line for line in done.stderr.splitlines() if "failed" in line]) == 1
+    assert "5 failed: OSError: row " in done.stderr
+
+
 @pytest.mark.parametrize("named", ["./agent", "agent"])
 def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     agent = tmp_path / "agent"

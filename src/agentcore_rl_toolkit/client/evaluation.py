@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -318,3 +319,15 @@ def _number(value: float | None) -> str:
 
 def _with_interval(value: float | None, interval: Interval | None) -> str:
     return _number(value) + (f" [{_number(interval[0])}, {_number(interval[1])}]" if interval else "")
+
+
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*|\d+")
+
+
+def general_message(message: str) -> str:
+    """An error's message without what varies between two reports of one cause: addresses, ids, numbers.
+
+    >>> general_message("KeyError: 'row 17' at 0x7f0a")
+    "KeyError: 'row #' at #"
+    """
+    return _VARIES.sub("#", message)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
+from ..client.evaluation import general_message
 from .rollout import NOT_NEEDED, Group, Rollout
 
-_VARIES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*|\d+")
-"""The parts of a message that vary between two reports of one cause: addresses, ids, numbers."""
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 300, 4000
 _HINTS = {
     "truncated": "raise max_tokens or context_limit, or set failures: truncated=train",
@@ -71,7 +69,7 @@ class Causes:
             self._tracebacks.setdefault(key, traceback[-_LONGEST_TRACEBACK:])
 
     def _note(self, message: str) -> str:
-        key = _general(message)
+        key = general_message(message[:_LONGEST_MESSAGE])
         self.counts[key] += 1
         self._messages.setdefault(key, message[:_LONGEST_MESSAGE])
         return key
@@ -79,14 +77,10 @@ class Causes:
 
 def cause_of(rollout: Rollout) -> str:
     """Why a rollout was not trained on, without what varies between two reports of one cause."""
-    return _general(_message_of(rollout))
+    return general_message(_message_of(rollout)[:_LONGEST_MESSAGE])
 
 
 def _message_of(rollout: Rollout) -> str:
     error = (rollout.error or "").strip().splitlines()
     why = rollout.why or rollout.status.value
     return f"{why}: {error[0]}" if error else why
-
-
-def _general(message: str) -> str:
-    return _VARIES.sub("#", message[:_LONGEST_MESSAGE])

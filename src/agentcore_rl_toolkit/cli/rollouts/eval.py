@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...agent.result import Result, read_result
-from ...client.evaluation import Outcome, Summary, compare, summarize
+from ...client.evaluation import Outcome, Summary, compare, general_message, summarize
 from ...common.text_table import format_table
 from ...errors import ConfigError, KeyInvalid, ResultUnreadable
 from ...store import open_store
@@ -150,12 +150,18 @@ def stored_outcomes(store_name: str, exp_id: str) -> list[Outcome]:
 
 
 def _say_errors(errors: Iterable[str | None]) -> None:
-    """Print the most common errors, each once, with its count."""
-    counts = Counter(error for error in errors if error)
-    for error, count in counts.most_common(_SHOWN_ERRORS):
-        say(f"{count} failed: {error}")
-    if len(counts) > _SHOWN_ERRORS:
-        say(f"{len(counts) - _SHOWN_ERRORS} other errors; `agentcore-rl results` shows them")
+    """Print the most common errors, each once, with its count; those that differ in numbers and ids are one."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for error in filter(None, errors):
+        kind = general_message(error)
+        counts[kind] += 1
+        examples.setdefault(kind, error)
+    for kind, count in counts.most_common(_SHOWN_ERRORS):
+        say(f"{count} failed: {examples[kind]}")
+    others = sum(counts.values()) - sum(count for _, count in counts.most_common(_SHOWN_ERRORS))
+    if others:
+        say(f"{others} failed for other reasons; `agentcore-rl results STORE` lists them")
 
 
 def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -> None:
