@@ -1,16 +1,18 @@
 """`Scorer`: rewards that the trainer's side gives a group of rollouts once the group is complete.
 
 A reward function is called as `rescore` calls it: by the names of its parameters, once per rollout, or, if it takes
-`responses` or `rollouts`, once per group. Functions run on threads of their own. What one raises becomes
-`reward_error`; only a `ConfigError` ends the run, because every other rollout would fail as well.
+`responses` or `rollouts`, once per group. Functions run on threads of their own, which the end of the process doesn't
+wait for: a judge may take minutes. What one raises becomes `reward_error`; only a `ConfigError` ends the run, because
+every other rollout would fail as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,8 @@ from ..judge import Judge
 from ..rollout import Action, Group, Rollout
 from .rescore import Score, known_of, wanted
 
-_THREADS = 16
+_CALLS = 16
+"""The most calls at a time."""
 
 
 class Scorer:
@@ -32,7 +35,7 @@ class Scorer:
         names = inspect.signature(score).parameters
         self.ranks = "responses" in names or "rollouts" in names
         """Whether it compares a group's rollouts with each other."""
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rewards")
+        self._slots = threading.BoundedSemaphore(_CALLS)
 
     async def score_group(self, group: Group, judge: Judge) -> Group:
         """The group with new rewards for the rollouts that are to be trained on, judged again."""
@@ -51,12 +54,25 @@ class Scorer:
         return [found] * len(rollouts) if isinstance(found, Exception) else list(found)
 
     async def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function, argument)
-        except ConfigError:
-            raise
-        except Exception as error:
-            return error
+        """What a function returns or raises."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(found: Any) -> None:
+            if not done.done():  # it may have been cancelled
+                done.set_result(found)
+
+        def work() -> None:
+            with self._slots:
+                found = _returned_or_raised(function, argument)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, found)
+
+        threading.Thread(target=work, name="rewards", daemon=True).start()
+        found = await done
+        if isinstance(found, ConfigError):
+            raise found
+        return found
 
     def _score_one(self, rollout: Rollout) -> Any:
         return normalize_rewards(self._score(**wanted(self._score, known_of(rollout))))
@@ -71,6 +87,15 @@ class Scorer:
             count = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
             raise RewardInvalid(f"the reward gave {count}, not a list of {len(rollouts)}, one for each rollout")
         return [one if isinstance(one, Exception) else normalize_rewards(one) for one in given]
+
+
+def _returned_or_raised(function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except Exception as error:
+        return error
+    except BaseException as error:  # a reward that calls sys.exit ends nothing but itself
+        return RewardInvalid(f"the reward raised {type(error).__name__}: {error}")
 
 
 def _judged(rollout: Rollout, rewards: Any, judge: Judge) -> Rollout:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from agentcore_rl_toolkit.rollout.signal.scorer import Scorer
 from agentcore_rl_toolkit.types import Status
 from support.gateway import gateway, ids
 from support.own_runtime import OwnRuntime
+from support.process import clean_env
 
 
 async def asks_once(payload: dict[str, Any]) -> bytes:
@@ -118,6 +121,42 @@ def test_a_judge_that_is_down_ends_the_run(tmp_path: Path) -> None:
 def test_a_setting_that_is_missing_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the reward function needs rubric"):
         run(tmp_path, lambda response_text, rubric: 1.0)
+
+
+def test_a_reward_that_exits_fails_alone(tmp_path: Path) -> None:
+    ((group,), _) = run(tmp_path, lambda response_text: sys.exit(3) if response_text == "a" else 1.0)
+    assert [(one.status, one.error) for one in group.rollouts if not one.trained] == [
+        (Status.REWARD_ERROR, "RewardInvalid: the reward raised SystemExit: 3")
+    ]
+
+
+HANGS = """
+import asyncio, threading
+from agentcore_rl_toolkit.rollout import Judge
+from agentcore_rl_toolkit.rollout.signal.scorer import Scorer
+from support.rollouts import make_group, make_rollout, make_row
+
+group = make_group(*[make_rollout(0.0, make_row(), sample=sample) for sample in range(2)])
+called = threading.Event()
+
+def never(response_text=None):
+    called.set()
+    threading.Event().wait()
+
+async def interrupted():
+    scoring = asyncio.create_task(Scorer(never).score_group(group, Judge()))
+    await asyncio.to_thread(called.wait)
+    scoring.cancel()
+
+asyncio.run(interrupted())
+print("ended")
+"""
+
+
+def test_a_reward_that_never_returns_does_not_keep_the_process() -> None:
+    environment = clean_env() | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run([sys.executable, "-c", HANGS], env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "ended\n", ended.stderr
 
 
 def test_what_fails_by_the_table_stops_or_is_masked(tmp_path: Path) -> None:
