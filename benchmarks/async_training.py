@@ -218,15 +218,15 @@ def schedules(steps: int, scale: float) -> dict[str, Any]:
 def distributions(rollouts: int) -> dict[str, Any]:
     """Kolmogorov-Smirnov tests of how long trained and sampled rollouts took."""
     steps = -(-rollouts // (ROWS * N))
-    found = {}
+    found: dict[str, Any] = {}
     for name, ahead, oversample in (("sync", 0, 0), ("async, K = 3", 3, 0), ("sync, oversample = 4", 0, 4)):
         with pipeline(oversample=oversample) as made:
             made.scale = 0.05
             taken = made.run(steps, ahead, 0.0)
-            rollouts = [one for groups in taken for group in groups for one in group.trained if one.result]
-            trained = [one.result["took"] for one in rollouts]
+            kept = [one for groups in taken for group in groups for one in group.trained if one.result]
+            trained = [one.result["took"] for one in kept if one.result]
             found[name] = {"sampled": len(made.sampled), "trained": len(trained)} | compare(trained, made.sampled)
-            lengths = [sum(row.trained for row in one.rows) for one in rollouts]
+            lengths = [sum(row.trained for row in one.rows) for one in kept]
             found[name]["tokens"] = compare(lengths, made.lengths)
         print(name, found[name], flush=True)
     return found

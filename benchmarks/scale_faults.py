@@ -204,7 +204,7 @@ def serve_replica(port: int) -> None:
     from support.fake_server import Handler
     from support.fake_vllm import FakeVllm
 
-    class Bound(Handler):
+    class Bound(Handler):  # type: ignore[misc]
         server_fake = FakeVllm(context_length=4096)
 
     class Server(ThreadingHTTPServer):
