@@ -257,6 +257,18 @@ def test_a_run_whose_last_evaluation_is_interrupted_is_whole_and_has_no_after(
     assert summary["checkpoint"] == str(output / "checkpoints/checkpoint-2")
 
 
+def test_a_run_that_is_interrupted_before_its_first_step_says_so(
+    parts: Path, tmp_path: Path, interrupt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, held_out = tmp_path / "run", tmp_path / "held_out.jsonl"
+    held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
+    interrupt(lambda: list((output / "evaluations").glob("*step-000000*")))  # it has begun, and its row naps
+    assert main(options(settings(parts, output, eval_data=str(held_out)))) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted before training began; no checkpoint is written"
+    assert not (output / "summary.json").exists()
+    assert not list((output / "checkpoints").glob("*"))
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_run_that_is_interrupted_between_steps_has_the_figures_of_every_step(
     parts: Path, tmp_path: Path, interrupt: Any, ahead: int

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         with terminate_as_interrupt() as terminated:
             summary = backend.train(settings)
     except KeyboardInterrupt:
+        say("interrupted before training began; no checkpoint is written")
         return 128 + signal.SIGTERM if terminated else CODE
     except ImportError as error:
         raise ConfigError(str(error)) from error
