@@ -21,7 +21,7 @@ from .terminal import completion
 GROUPS = {
     "runtime": "run agents in sandboxed sessions on this machine",
     "gateway": "serve a model to agents and record every turn",
-    "sagemaker": "rehearse agents for SageMaker's multi-turn RL on this machine",
+    "sagemaker": "run agents for SageMaker's multi-turn RL on this machine",
 }
 EXAMPLES = (
     "agentcore-rl init my_agent                                     write an agent to start from",

@@ -79,6 +79,7 @@ def test_an_environment_below_the_python_path_stays_visible(tmp_path: Path, name
     assert not any(f"{prefix}/".startswith(f"{path}/") for path in hidden), "nothing covers the environment"
     assert any(f"{prefix}/".startswith(f"{path}/") for path in paths), "and sessions see it"
     assert str(other) in paths
+    assert (str(project) in paths) == (name == ".venv"), "a project whose results hold the environment is not shown"
     secret, result = str(project / ".env"), str(project / "runs/1/x.json")
     for path in (secret, result):
         is_shown = any(path.startswith(f"{folder}/") for folder in paths)
