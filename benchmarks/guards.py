@@ -2,7 +2,7 @@
 
     python benchmarks/guards.py --flaws                  every flaw of tests/support/flawed_runs.py, three steps each
     python benchmarks/guards.py --healthy 20 --steps 6   the demo's problems, policy and settings, and a lighter agent
-    python benchmarks/guards.py --demo 20 --steps 16     `make demo` itself
+    python benchmarks/guards.py --demo 20                `make demo` itself, with other seeds
 
 Adds to benchmarks/results/guards.json.
 """
@@ -41,7 +41,7 @@ def main() -> None:
     for seed in seeds[: args.healthy]:
         keep("healthy", str(seed), measure_healthy(seed, args.steps))
     for seed in seeds[: args.demo]:
-        keep("demo", str(seed), measure_demo(seed, args.steps))
+        keep("demo", str(seed), measure_demo(seed))
 
 
 def measure_flaw(name: str) -> dict[str, Any]:
@@ -54,12 +54,13 @@ def measure_healthy(seed: int, steps: int) -> dict[str, Any]:
         return measured(train_with(HEALTHY, Path(folder), seed=seed, steps=steps, rows=8, n=8))
 
 
-def measure_demo(seed: int, steps: int) -> dict[str, Any]:
+def measure_demo(seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
-        command = [sys.executable, str(DEMO), "--seed", str(seed), "--steps", str(steps), "--output", str(output)]
-        subprocess.run([*command, "--held-out", "16"], check=True, stdout=subprocess.DEVNULL)
-        return measured(output)
+        command = [sys.executable, str(DEMO), "--seed", str(seed), "--output", str(output)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        summary = json.loads((output / "summary.json").read_text())
+        return {name: summary[name] for name in ("before", "after", "fidelity", "rollouts")} | measured(output)
 
 
 def measured(folder: Path) -> dict[str, Any]:
