@@ -147,9 +147,23 @@ class CgroupTree:
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 _remove_tree(stale)
         home.mkdir(exist_ok=True)
+        if controller == "cpu":
+            self._weigh_as_one_process_per_core(home)
         if controller not in self._version1:
             _write(home / "cgroup.subtree_control", f"+{controller}")
         return home
+
+    def _weigh_as_one_process_per_core(self, home: Path) -> None:
+        """Let all sessions together have as much of every core as one ordinary process.
+
+        The kernel divides a group's weight among the cores on which its processes run. By default a group weighs as much
+        as one process, so on 16 cores a busy thread of the trainer would get 16 times as much of a core as all sessions.
+        """
+        cores = os.cpu_count() or 1
+        if "cpu" in self._version1:
+            _write(home / "cpu.shares", str(1024 * cores))
+        else:
+            _write(home / "cpu.weight", str(min(100 * cores, 10_000)))
 
 
 def remove_groups(folders: Iterable[str]) -> bool:

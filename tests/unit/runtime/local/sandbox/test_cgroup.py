@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_version_2_limits(tmp_path: Path) -> None:
     assert set(group.folders.values()) == {folder}
     read = {path.name: path.read_text() for path in folder.iterdir()}
     assert read == {"memory.max": str(64 << 20), "memory.swap.max": "0", "cpu.max": "50000 100000", "pids.max": "9"}
+
+
+@pytest.mark.parametrize(("version", "file", "weight"), [(1, "cpu.shares", 1024), (2, "cpu.weight", 100)])
+def test_sessions_weigh_as_one_process_per_core(tmp_path: Path, version: int, file: str, weight: int) -> None:
+    home = make_group(tmp_path / "home", "cpu", "cpu")
+    tree = cgroup.CgroupTree(wanted=["cpu"], hierarchies=({"cpu": home}, None) if version == 1 else ({}, home))
+    assert int((home / tree.name / file).read_text()) == weight * (os.cpu_count() or 1)
 
 
 def test_a_controller_that_is_not_there_is_named(tmp_path: Path) -> None:
