@@ -156,8 +156,8 @@ class CgroupTree:
     def _weigh_as_one_process_per_core(self, home: Path) -> None:
         """Let all sessions together have as much of every core as one ordinary process.
 
-        The kernel divides a group's weight among the cores on which its processes run. By default a group weighs as much
-        as one process, so on 16 cores a busy thread of the trainer would get 16 times as much of a core as all sessions.
+        The kernel divides a group's weight among the cores on which its processes run. By default a group weighs as
+        much as one process: on 16 cores, a busy thread of the trainer got 16 times as much of its core as all sessions.
         """
         cores = os.cpu_count() or 1
         if "cpu" in self._version1:
