@@ -128,11 +128,12 @@ TRL = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "backends/trl").glo
 VERL = {f"backends/verl/{name}.py" for name in ("compose", "manager")}
 WARMUP = "runtime/local/template/preload.py"  # imports an SDK only where the agent has done so
 GATEWAY_HTTP = (
+    "control_operations",
     "exports",
     "gateway_app",
     "http_server",
-    "job_reports",
-    "job_runtime_app",
+    "jobs/job_reports",
+    "jobs/job_runtime_app",
     "production_app",
     "stream_sender",
 )
@@ -148,7 +149,8 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         | {f"runtime/local/sessions/{name}.py" for name in ("app_connection", "local_session", "store_proxy")}
         | {f"gateway/http/{name}.py" for name in GATEWAY_HTTP}
         | {f"gateway/remote/{name}.py" for name in ("batch_operations", "engine_link", "gateway_client")}
-        | {"gateway/gateway.py", "gateway/workers.py", "cli/studio/ui.py", "runtime/job_agent.py"}
+        | {f"gateway/workers/{name}.py" for name in ("worker_links", "worker_router")}
+        | {"gateway/gateway.py", "cli/studio/ui.py", "runtime/job_agent.py"}
         | {f"studio/server/{name}.py" for name in ("session_watch", "page_access", "studio_app")},
         "boto3": {
             "store/s3.py",

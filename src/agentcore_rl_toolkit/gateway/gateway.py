@@ -41,7 +41,7 @@ from .render.capabilities import Abilities
 from .render.families import History
 from .render.renderer import ChatRenderer
 from .render.tokenizer import Tokenizer, load_tokenizer
-from .workers import WorkerRouter
+from .workers.worker_router import WorkerRouter
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Server:
         )
         self._router = router if workers > 1 or peers else None
         if self._router is not None:
-            self.app.worker_urls = self._router.urls
+            self.app.set_worker_urls(self._router.urls)
         self._announces = not worker
         self._public_url = public_url.rstrip("/") if public_url else None
         self._server: web.Server | None = None

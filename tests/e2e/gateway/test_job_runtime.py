@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.call.core import Core
 from agentcore_rl_toolkit.gateway.gateway import Server
-from agentcore_rl_toolkit.gateway.http.job_runtime_app import JobRuntimeApp, trajectory_session
+from agentcore_rl_toolkit.gateway.http.jobs.job_runtime_app import JobRuntimeApp, trajectory_session
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from support.agent import run_agent
 from support.gateway import MODEL, gateway, gateway_tokenizer, ids

@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make_app(*args: Any, **kwargs: Any) -> Any:
-    from ...gateway.http.job_runtime_app import JobRuntimeApp
+    from ...gateway.http.jobs.job_runtime_app import JobRuntimeApp
 
     return JobRuntimeApp(*args, **kwargs)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...gateway.remote.members import check_peers
-from ...gateway.remote.worker_process import WorkerProcess, announce_listening
+from ...gateway.workers.members import check_peers
+from ...gateway.workers.worker_process import WorkerProcess, announce_listening
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
 

@@ -7,48 +7,33 @@ web pages are refused before they reach the app (`gateway.py`).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hmac
 import logging
 import re
-import time
-from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-import msgspec
 from aiohttp import web
 from xxhash import xxh3_128
 
 from ...common.socket_owner import is_own_process
-from ...engine import make_servers
-from ...engine.channel.channel_engine import ChannelEngine
-from ...engine.replicas import Replicas, loads_of
-from ...errors import ConfigError, EngineError, GatewayFault
-from ..base import METRIC
+from ...errors import EngineError, GatewayFault
 from ..call.choice import engine_fault
 from ..call.core import Core
-from ..record.session import Session, read_settings
-from ..record.trajectory import Trajectories
-from ..remote.batch_operations import BatchOperations
-from ..remote.engine_link import accept_engine
+from ..record.session import Session
 from ..wire.base import Wire, WireRequest
-from ..wire.fields import parse
-from ..wire.json_body import dump, read_json
+from ..wire.json_body import read_json
 from ..wire.routes import WIRES, error_wire, find_route, find_wire
-from .exports import row_fields, send_list, turn_fields, wants_packed
+from .control_operations import ControlOperations, SessionHandler, json_response
 from .http_server import Handler, read_body
-from .job_reports import JobReports
+from .jobs.job_reports import JobReports
 from .model_queries import ModelQueries
-from .openapi import AGENT, OPERATIONS, SESSION, EnginesRequest, WeightsRequest, openapi
+from .openapi import AGENT, OPERATIONS, SESSION
 from .stream_sender import StreamSender
 
 logger = logging.getLogger(__name__)
 
-SessionHandler = Callable[[web.BaseRequest, Session], Awaitable[web.StreamResponse]]
-_JSON = "application/json"
-_MOST_LISTED = 1000
 _PUBLIC = {operation.path for operation in OPERATIONS if not operation.needs_admin_key}
 _LATER_ATTEMPT = re.compile(r"\battempt=(?!1\b)\d")
 
@@ -71,37 +56,12 @@ class App:
         self.core = core
         self._trusts_own_user = trusts_own_user
         self._admin_key = admin_key.encode()
-        self._url = url
-        self.worker_urls: Sequence[str] = ()
-        """The addresses of all workers, if there are several."""
+        self._control = ControlOperations(core, url)
         self._queries = ModelQueries(core)
         self._reports = JobReports(core)
-        plain: dict[str, Handler] = {
-            "health": self._health,
-            "metrics": self._metrics,
-            "openapi": self._openapi,
-            "openSession": self._open,
-            "listSessions": self._list_sessions,
-            "pause": self._pause,
-            "resume": self._resume,
-            "drain": self._drain,
-            "setWeightVersion": self._set_weights,
-            "readAbilities": self._read_abilities,
-            "connectEngine": self._connect_engine,
-            "listEngines": self._list_engines,
-            "changeEngines": self._change_engines,
-            "listPeers": self._refuse_peers,
-            "changePeers": self._refuse_peers,
-            **BatchOperations(core, self.urls).handlers(),
-        }
+        plain = self._control.handlers()
         of_session: dict[str, SessionHandler] = {
-            "describeSession": self._describe,
-            "deleteSession": self._delete,
-            "closeSession": self._close,
-            "readTurns": self._turns,
-            "readTrajectories": self._trajectories,
-            "putResult": self._put_result,
-            "pushResult": self._put_result,
+            **self._control.session_handlers(),
             "completeRollout": self._reports.complete,
             "updateReward": self._reports.reward,
             "readReport": self._reports.read,
@@ -123,6 +83,14 @@ class App:
                 self._of_session[operation.method, path] = of_session[operation.name]
             else:
                 self._plain[operation.method, operation.path] = plain[operation.name]
+
+    def urls(self, session: Session) -> dict[str, Any]:
+        """What an agent needs to know of a session."""
+        return self._control.urls(session)
+
+    def set_worker_urls(self, urls: Sequence[str]) -> None:
+        """The addresses of all workers, if there are several."""
+        self._control.worker_urls = urls
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Serve any request; a failure becomes an answer in the format of its wire."""
@@ -211,7 +179,7 @@ class App:
             sender = StreamSender(self, request, session, exchange, wire.stream_type)
             return await sender.run(fingerprint, len(raw), retried)
         answer = await self.core.answer(session, exchange.call, fingerprint, size=len(raw), retried=retried)
-        response = _json(exchange.whole(answer))
+        response = json_response(exchange.whole(answer))
         try:
             await response.prepare(request)
             await response.write_eof()
@@ -222,157 +190,26 @@ class App:
         return response
 
     async def _list_models(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._queries.list_models(session, split_path(request)[1], request.headers))
+        return json_response(await self._queries.list_models(session, split_path(request)[1], request.headers))
 
     async def _describe_model(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        return _json(await self._queries.describe_model(session, split_path(request)[1], request.headers))
+        return json_response(await self._queries.describe_model(session, split_path(request)[1], request.headers))
 
     async def _count_tokens(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         path = split_path(request)[1]
-        return _json(await self._queries.count_tokens(session, find_route(path), path, await read_body(request)))
-
-    # Control
-
-    async def _open(self, request: web.BaseRequest) -> web.StreamResponse:
-        raw = await read_body(request)
-        session = self.core.sessions.open(read_settings(read_json(raw) if raw.strip() else {}))
-        return _json(dump(self.urls(session)), status=201)
-
-    def urls(self, session: Session) -> dict[str, Any]:
-        base = f"{self._url()}/sessions/{session.id}.{session.key}"
-        return {
-            "session_id": session.id,
-            "base_url": f"{base}/v1",
-            "anthropic_base_url": base,
-            "bedrock_endpoint_url": base,
-            "google_base_url": base,
-            "result_url": f"{base}/result",
-            "model": session.settings.model or next(iter(self.core.info.models), None),
-            "expires_at": time.time() + session.idle_until_expired,
-        }
-
-    async def _describe(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        state = {
-            "created_at": session.created,
-            "closed": session.closed,
-            "turns": len(session.tree.turns),
-            "in_flight": session.in_flight,
-            "result": session.result,
-        }
-        return _json(dump(self.urls(session) | msgspec.to_builtins(session.settings) | state))
-
-    async def _list_sessions(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _json(dump({"sessions": self.core.sessions.latest(_MOST_LISTED)}))
-
-    async def _delete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        self.core.sessions.delete(session.id)
-        return _json(dump({"session_id": session.id, "deleted": True}))
-
-    async def _close(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        self.core.sessions.end(session)
-        return _json(dump({"session_id": session.id, "closed": True}))
-
-    async def _turns(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        packed = wants_packed(request)
-        about = {"damaged": True} if session.damaged else {}
-        fields = (turn_fields(turn, packed) for turn in list(session.tree.turns))
-        return await send_list(request, "turns", fields, about, packed)
-
-    async def _trajectories(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        packed = wants_packed(request)
-        folded: Trajectories = self.core.trajectories(session)
-        about = {
-            "session_id": session.id,
-            "group_id": session.settings.group_id,
-            "input_id": session.settings.input_id,
-            "metadata": session.settings.metadata,
-            "in_flight": session.in_flight,
-            "result": session.result,
-            "fidelity": msgspec.to_builtins(folded.fidelity),
-        }
-        if folded.images:
-            about["images"] = {name: b64encode(data).decode() for name, data in folded.images.items()}
-        return await send_list(request, "rows", (row_fields(row, packed) for row in folded.rows), about, packed)
-
-    async def _put_result(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        raw = await read_body(request)
-        self.core.sessions.put_result(session, read_json(raw))
-        return _json(dump({"session_id": session.id}))
-
-    async def _pause(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.gate.pause()
-        return await self._health(request)
-
-    async def _resume(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.gate.resume()
-        return await self._health(request)
-
-    async def _drain(self, request: web.BaseRequest) -> web.StreamResponse:
-        await self.core.gate.drain()
-        return await self._health(request)
-
-    async def _set_weights(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = parse(read_json(await read_body(request)), WeightsRequest)
-        self.core.gate.name_weights(str(body.version))
-        return await self._health(request)
-
-    async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _json(dump(await self.core.health()))
-
-    async def _read_abilities(self, request: web.BaseRequest) -> web.StreamResponse:
-        core = self.core
-        abilities = msgspec.to_builtins(core.abilities)
-        shown = {"images": core.renderer.eyes is not None, "routes": core.routes, "models": core.info.models}
-        engine = {"wants_engine": isinstance(core.engine, ChannelEngine), "workers": list(self.worker_urls)}
-        return _json(dump(abilities | shown | engine))
-
-    async def _connect_engine(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await accept_engine(request, self.core.engine, self.core.refresh_info)
-
-    async def _refuse_peers(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The router of a gateway that has peers answers in its place."""
-        hint = "start it with --peers and --peer-url"
-        raise GatewayFault("this gateway has no peers", status=409, code="no_peers", hint=hint)
-
-    async def _list_engines(self, request: web.BaseRequest) -> web.StreamResponse:
-        engine = self.core.engine
-        if isinstance(engine, Replicas):
-            return _json(dump({"engines": engine.describe()}))
-        single = {"name": "", "healthy": True, "in_flight": self.core.in_flight}
-        loads = [dataclasses.asdict(load) for load in (await loads_of(engine)).values()]
-        return _json(dump({"engines": [single | load for load in loads]}))
-
-    async def _change_engines(self, request: web.BaseRequest) -> web.StreamResponse:
-        body, engine = parse(read_json(await read_body(request)), EnginesRequest), self.core.engine
-        if not isinstance(engine, Replicas):
-            raise GatewayFault("this gateway's engine is not a server", status=409, code="engine_not_changeable")
-        try:
-            await engine.change(make_servers(body.engines))
-        except ConfigError as error:
-            raise GatewayFault.invalid(str(error), param="engines") from None
-        await self.core.refresh_info()
-        return await self._list_engines(request)
-
-    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
-        lines = [f"{METRIC}{name} {value}" for name, value in self.core.metrics().items()]
-        return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
-
-    async def _openapi(self, request: web.BaseRequest) -> web.StreamResponse:
-        return _json(dump(openapi()))
+        return json_response(
+            await self._queries.count_tokens(session, find_route(path), path, await read_body(request))
+        )
 
 
 # Answers
-
-
-def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, content_type=_JSON)
 
 
 def error_response(request: web.BaseRequest, fault: GatewayFault) -> web.Response:
     """A fault, in the format of the wire that the request came over."""
     name, rest = split_path(request)
     reply = error_wire(rest, request.headers if "." in name or not name else {}).refuse(fault)
-    response = _json(reply.body, reply.status)
+    response = json_response(reply.body, reply.status)
     response.headers.update(reply.headers)
     if fault.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(fault.retry_after)))

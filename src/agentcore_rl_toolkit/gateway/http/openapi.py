@@ -30,7 +30,7 @@ from ..wire.openai.completions import TextRequest
 from ..wire.openai.response_items import ResponseItem
 from ..wire.openai.responses import ResponseRequest
 from ..wire.openai.sampling import SamplingSettings
-from .job_rules import CompleteRolloutRequest, JobReport, UpdateRewardRequest
+from .jobs.job_rules import CompleteRolloutRequest, JobReport, UpdateRewardRequest
 
 Schema = dict[str, Any]
 

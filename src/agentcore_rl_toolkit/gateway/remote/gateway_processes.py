@@ -25,8 +25,8 @@ from ...common.http_guard import reachable_host
 from ...engine.base import Engine
 from ...errors import ConfigError
 from ..base import ADMIN_KEY
+from ..workers.worker_process import WorkerProcess
 from .gateway_client import GatewayClient
-from .worker_process import WorkerProcess
 
 
 class GatewayProcesses(GatewayClient):

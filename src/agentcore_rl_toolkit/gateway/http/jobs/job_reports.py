@@ -13,12 +13,12 @@ import math
 import msgspec
 from aiohttp import web
 
-from ...errors import GatewayFault
-from ..call.core import Core
-from ..record.session import Session
-from ..wire.fields import parse
-from ..wire.json_body import dump, read_json
-from .http_server import read_body
+from ....errors import GatewayFault
+from ...call.core import Core
+from ...record.session import Session
+from ...wire.fields import parse
+from ...wire.json_body import dump, read_json
+from ..http_server import read_body
 from .job_rules import (
     CompleteRolloutRequest,
     JobReport,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from agentcore_rl_toolkit.errors import GatewayFault
-from agentcore_rl_toolkit.gateway.http.job_rules import (
+from agentcore_rl_toolkit.gateway.http.jobs.job_rules import (
     CompleteRolloutRequest,
     JobReport,
     UpdateRewardRequest,

@@ -15,11 +15,11 @@ from typing import Any
 
 from aiohttp import web
 
-from ...errors import GatewayFault
-from ..record.session import Session, SessionSettings
-from ..wire.json_body import read_json
-from .gateway_app import App, no_route
-from .http_server import read_body
+from ....errors import GatewayFault
+from ...record.session import Session, SessionSettings
+from ...wire.json_body import read_json
+from ..gateway_app import App, no_route
+from ..http_server import read_body
 from .job_reports import JOB_HEADER, TRAJECTORY_HEADER
 from .job_rules import check_job
 

@@ -21,7 +21,7 @@ from agentcore_rl_toolkit.gateway.http.http_server import http_server
 from agentcore_rl_toolkit.gateway.record.session import SessionSettings
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
-from agentcore_rl_toolkit.gateway.workers import WorkerRouter
+from agentcore_rl_toolkit.gateway.workers.worker_router import WorkerRouter
 from support.gateway import MODEL, ids, tokenizer
 from support.raw_server import CLOSE, RawServer, Step
 

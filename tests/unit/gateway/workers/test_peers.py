@@ -18,9 +18,9 @@ from agentcore_rl_toolkit.gateway.call.core import Core
 from agentcore_rl_toolkit.gateway.http.gateway_app import App
 from agentcore_rl_toolkit.gateway.http.http_server import http_server
 from agentcore_rl_toolkit.gateway.remote.frames import FrameReader
-from agentcore_rl_toolkit.gateway.remote.members import check_peers, of_gateways
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
-from agentcore_rl_toolkit.gateway.workers import WorkerRouter
+from agentcore_rl_toolkit.gateway.workers.members import check_peers, of_gateways
+from agentcore_rl_toolkit.gateway.workers.worker_router import WorkerRouter
 from support.gateway import gateway_tokenizer
 
 KEY = {"Authorization": "Bearer admin"}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from ...errors import GatewayFault
+from ....errors import GatewayFault
 
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 _Token = Annotated[str, Meta(max_length=256)]
