@@ -19,9 +19,8 @@ from ..base import TrainingPlan, check_settings, describe_settings, refuse_env, 
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings, option
 from .figures import StepWatch, remove_stale_files, run_figures
-from .overrides import DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides
+from .overrides import ADAPTER_KEYS, DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides, trains_adapter
 
-_ADAPTER_KEYS = ("lora_rank", "lora.rank", "lora_adapter_path")
 _MERGE = (
     "verl saves an adapter in its own format; to convert it for Transformers: python -m verl.model_merger merge "
     "--backend fsdp --local_dir CHECKPOINT/actor --target_dir FOLDER"
@@ -112,8 +111,7 @@ class VerlSettings(SavingSettings):
     @property
     def trains_adapter(self) -> bool:
         """Whether verl trains an adapter. Transformers could not load its `hf_model` then."""
-        values = (self.verl_value(f"actor_rollout_ref.model.{name}") for name in _ADAPTER_KEYS)
-        return any(value not in (None, "null", 0, "0", "") for value in values)
+        return trains_adapter({key: self.verl_value(key) for key in ADAPTER_KEYS})
 
     def verl_value(self, key: str) -> Any:
         """The user's value for one of verl's keys; None if `options` don't set it."""

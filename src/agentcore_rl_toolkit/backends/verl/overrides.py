@@ -53,6 +53,15 @@ verl weighs each token by their ratio, up to its `rollout_is_threshold`.
 TURN_CREDIT = {"algorithm.adv_estimator": "agentcore_turns"}
 """Overrides of `NEEDED` with credit=turn: our estimator, which takes the advantages that the workers computed."""
 
+ADAPTER_KEYS = tuple(f"actor_rollout_ref.model.{name}" for name in ("lora_rank", "lora.rank", "lora_adapter_path"))
+"""verl's keys that make it train an adapter."""
+
+ADAPTER = {"actor_rollout_ref.model.lora.merge": True}
+"""Overrides for training an adapter: the sampler gets merged weights, by the same path as full ones.
+
+vLLM 0.24 can't load the adapter that verl 0.9.1 sends (`StopIteration`), and verl's asynchronous modes send none.
+"""
+
 SETTINGS = {
     "data": "data.train_files",
     "eval_data": "data.val_files",
@@ -95,6 +104,11 @@ def write_overrides(values: Mapping[str, Any]) -> list[str]:
     return [f"{'++' if key.startswith(added) else ''}{key}={hydra_value(value)}" for key, value in values.items()]
 
 
+def trains_adapter(values: Mapping[str, Any]) -> bool:
+    """Whether verl trains an adapter with these values by key."""
+    return any(values.get(key) not in (None, "null", 0, "0", "") for key in ADAPTER_KEYS)
+
+
 def translate(overrides: Sequence[str]) -> list[str]:
     """Rewrite overrides with `rollout.name=agentcore` for stock verl; others are returned unchanged.
 
@@ -109,8 +123,10 @@ def translate(overrides: Sequence[str]) -> list[str]:
     for own in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):  # one of the user's own has its own name
         if f"{own}.path" in given:
             given.add(f"{own}.name")
-    credit = TURN_CREDIT if (f"{SPELLING}.credit", "turn") in pairs else {}
-    needed = write_overrides({key: value for key, value in (NEEDED | credit).items() if key not in given})
+    extra = TURN_CREDIT if (f"{SPELLING}.credit", "turn") in pairs else {}
+    if trains_adapter(dict(pairs)):
+        extra = extra | ADAPTER
+    needed = write_overrides({key: value for key, value in (NEEDED | extra).items() if key not in given})
     translated: list[str] = []
     for text, (key, value) in zip(overrides, pairs, strict=True):
         if (key, value) == (NAME, "agentcore"):
@@ -129,6 +145,7 @@ def _verl_keys(settings: VerlSettings) -> dict[str, Any]:
     keys = {
         **NEEDED,
         **(TURN_CREDIT if settings.credit == "turn" else {}),
+        **(ADAPTER if settings.trains_adapter else {}),
         **attention_overrides(),
         **core_overrides(settings.gpus, settings.nodes, units if isinstance(units, int) else None),
         **{key: getattr(settings, name) for name, key in SETTINGS.items()},

@@ -105,6 +105,15 @@ def test_an_adapter_is_saved_in_verls_own_format(settings: dict[str, Any]) -> No
     assert any("model_merger" in note for note in BACKEND.plan(VerlSettings(**settings, options=lora)).notes)
 
 
+def test_the_sampler_of_an_adapter_gets_merged_weights(settings: dict[str, Any]) -> None:
+    key = "actor_rollout_ref.model.lora.merge"
+    assert key not in overrides(settings)
+    for rank in ("lora_rank", "lora.rank"):
+        assert overrides(settings, options={f"actor_rollout_ref.model.{rank}": 8})[key] == "true"
+    own = {"actor_rollout_ref.model.lora_rank": 8, key: False}
+    assert overrides(settings, options=own)[key] == "false"
+
+
 def test_options_replace_ours(settings: dict[str, Any]) -> None:
     told = overrides(settings, options={"++trainer.logger": ["wandb"], "actor_rollout_ref.rollout.n": 2, "+a": "[b,c]"})
     assert told["trainer.logger"] == "[wandb]"

@@ -61,3 +61,11 @@ def test_the_plugin_rewrites_the_command_line(monkeypatch: pytest.MonkeyPatch) -
     assert sys.argv[0] == "main_ppo.py"
     assert sys.argv[1] == f"{ROLLOUT}.name=vllm"
     assert sys.argv[-1] == f"++{ROLLOUT}.custom.agentcore.s3_bucket=b"
+
+
+def test_the_sampler_of_an_adapter_gets_merged_weights() -> None:
+    start, rank = f"{ROLLOUT}.name=agentcore", "actor_rollout_ref.model.lora_rank=8"
+    merge = "actor_rollout_ref.model.lora.merge=true"
+    assert merge in translate([start, rank])
+    assert merge not in translate([start])
+    assert merge not in translate([start, rank, "actor_rollout_ref.model.lora.merge=false"])
