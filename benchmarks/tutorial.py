@@ -4,7 +4,7 @@ python benchmarks/tutorial.py              as its reader has it; needs the ports
 python benchmarks/tutorial.py --install    types the installation too, into a new virtual environment
 python benchmarks/tutorial.py --short      a few rows and one step, as the tests run it
 
-Prints what the commands print, and writes `benchmarks/results/tutorial.json` unless it was shortened.
+Prints what the commands print, and writes `benchmarks/results/tutorial.json` after a whole run that succeeded.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def main() -> int:
         typed = type_page(home, SHORT if args.short else {}, clean_env(home), install=args.install)
         minutes = (time.monotonic() - started) / 60
     print(f"\nended with code {typed.code} after {minutes:.1f} minutes: {verdict(typed.output)}")
-    if not args.short:
+    if not args.short and typed.code == 0:
         figures = {"minutes": round(minutes, 2), "code": typed.code, "verdict": verdict(typed.output)}
         write("tutorial", figures | {"installed": args.install, "seconds": typed.parts()})
     return typed.code

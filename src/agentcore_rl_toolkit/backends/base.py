@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -24,13 +25,14 @@ from urllib.parse import urlsplit
 
 from ..agent.safe_values.redaction import HIDDEN
 from ..common.trackers import OPENERS
-from ..engine.checkpoints import resolve_model
+from ..engine.checkpoints import context_warning, resolve_model
 from ..errors import ConfigError
 from ..rows import read_rows
 from .settings import LoopSettings, RolloutSettings, TrainSettings
 
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
@@ -150,7 +152,7 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
         notes += _check_rows("eval_data", settings.eval_data, 1)
         for path in (settings.data, *mixed):
             notes += _check_overlap(path, settings.eval_data)
-    _check_model(settings.model)
+    notes += _check_model(settings)
     notes += _check_output(settings)
     if isinstance(settings, RolloutSettings):
         settings.rollout_options(None)  # refuses a failure table that can't be read
@@ -199,11 +201,17 @@ def _check_agent(settings: TrainSettings, agent: str) -> str:
     return f"agent: {agent}, on AWS"
 
 
-def _check_model(model: str) -> None:
-    """Refuse a path without a model; a hub id is looked up when training starts."""
-    if model.startswith((".", "/", "~")) and not Path(model).exists():
+def _check_model(settings: TrainSettings) -> list[str]:
+    """Refuse a path without a model; a note about one that is not on this machine, or has a smaller context."""
+    model = settings.model
+    if Path(resolve_model(model)).exists():
+        limit = settings.context_limit if isinstance(settings, RolloutSettings) else None
+        return [warning] if (warning := context_warning(limit, model)) else []
+    if not getattr(settings, "trains_here", True):  # the service's own name
+        return []
+    if not _HUB_ID.fullmatch(model):
         raise ConfigError(f"no model found at {model}", hint="give a folder, a hub id, or `tiny`")
-    resolve_model(model)
+    return [f"model: {model} is not a folder here, so the run loads it from the Hugging Face hub; it was not checked"]
 
 
 def _check_output(settings: TrainSettings) -> list[str]:

@@ -109,11 +109,20 @@ class Summary:
     reward: float | None
     """The mean over inputs of the mean over an input's completed rollouts: every input weighs the same."""
     interval: Interval | None
-    """95 % confidence interval of `reward` (Student's t over inputs); None with fewer than two inputs."""
+    """95 % confidence interval of `reward` (Student's t over inputs), cut off at 0 and 1 if every reward is between
+    them; None with fewer than two inputs.
+    """
     threshold: float
     """The least reward of a rollout that passed."""
     pass_at: list[PassAtK]
     latency: Latency | None
+
+    @property
+    def error(self) -> float | None:
+        """About the standard error of `reward`: half of the interval's longer side, which is the one not cut off."""
+        if self.reward is None or self.interval is None:
+            return None
+        return max(self.reward - self.interval[0], self.interval[1] - self.reward) / 2
 
     def rows(self) -> list[list[str]]:
         """Label and value, for a table."""
@@ -198,15 +207,16 @@ def summarize(outcomes: Iterable[Outcome], *, ks: Sequence[int] = (1,), threshol
     statuses = Counter(outcome.status for outcome in outcomes)
     completed = statuses.pop(Status.COMPLETED, 0)
     scores = list(_scores(outcomes).values())
+    rewards = [o.reward for o in outcomes if o.status is Status.COMPLETED and o.reward is not None]
     seconds = sorted(outcome.seconds for outcome in outcomes if outcome.seconds is not None)
     return Summary(
         rollouts=len(outcomes),
         inputs=len(groups),
         completed=completed,
         failed=dict(statuses.most_common()),
-        rewarded=sum(o.status is Status.COMPLETED and o.reward is not None for o in outcomes),
+        rewarded=len(rewards),
         reward=statistics.fmean(scores) if scores else None,
-        interval=mean_interval(scores),
+        interval=reward_interval(scores, min(rewards, default=0.0), max(rewards, default=0.0)),
         threshold=threshold,
         pass_at=[_pass_at(k, list(groups.values()), threshold) for k in ks],
         latency=Latency(*(_percentile(seconds, p) for p in (0.5, 0.9, 0.99, 1.0))) if seconds else None,
@@ -289,6 +299,18 @@ def mean_interval(values: list[float]) -> Interval | None:
     half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     mean = statistics.fmean(values)
     return mean - half, mean + half
+
+
+def reward_interval(means: list[float], least: float, most: float) -> Interval | None:
+    """The interval of the mean of rewards that lie between `least` and `most`: within [0, 1] if all rewards are.
+
+    >>> reward_interval([0.0, 1.0], 0, 1), reward_interval([2.0, 2.0], 2, 2)
+    ((0.0, 1.0), (2.0, 2.0))
+    """
+    interval = mean_interval(means)
+    if interval is None or least < 0 or most > 1:
+        return interval
+    return max(0.0, interval[0]), min(1.0, interval[1])
 
 
 def _bootstrap(values: list[float], dice: Callable[[], float], resamples: int) -> Interval | None:

@@ -63,6 +63,24 @@ def sampling_defaults(folder: str | os.PathLike[str]) -> dict[str, float]:
     return numbers | ({"top_k": numbers["top_k"] or -1} if "top_k" in numbers else {})
 
 
+def context_length(model: str) -> int | None:
+    """The context length in a model folder's `config.json`."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
+    return int(found) if found else None
+
+
+def context_warning(limit: int | None, model: str) -> str | None:
+    """What to say of a context limit that is above the model's own."""
+    own = context_length(resolve_model(model))
+    if limit is None or own is None or limit <= own:
+        return None
+    return f"warning: context_limit={limit} has no effect: {model} has a context of {own} tokens"
+
+
 def verl_step(folder: Path) -> int | None:
     """The step of the newest complete checkpoint in verl's checkpoint folder: verl writes this file last."""
     try:

@@ -153,6 +153,7 @@ def test_what_is_not_on_aws_needs_neither(rows: str, monkeypatch: pytest.MonkeyP
     ("given", "said"),
     [
         ({"model": "./nowhere"}, "no model found at ./nowhere"),
+        ({"model": "runs/first/checkpoints"}, "no model found at runs/first/checkpoints"),
         ({"chat_template": "nowhere.jinja"}, "no chat template found at nowhere.jinja"),
         (
             {"report_to": "not_a_target"},
@@ -173,3 +174,19 @@ def test_a_check_finds_what_would_end_the_run_later(
     assert "warning: 1 of 1 held-out rows are training rows too" in notes
     with pytest.raises(ConfigError, match=re.escape(said)):
         check_settings(LoopSettings(**known, **given))
+
+
+def test_a_model_that_was_not_checked_is_said(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    known: dict[str, Any] = {"agent": str(tmp_path / "rl_app.py"), "data": rows, "rows_per_step": 1}
+    (note,) = (note for note in check_settings(TrainSettings(model="runs/frist", **known)) if note.startswith("model"))
+    assert note.startswith("model: runs/frist is not a folder here, so the run loads it from the Hugging Face hub")
+    assert not any(note.startswith("model") for note in check_settings(TrainSettings(model="tiny", **known)))
+
+
+def test_a_context_limit_above_the_models_own_is_said(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    known: dict[str, Any] = {"agent": str(tmp_path / "rl_app.py"), "data": rows, "rows_per_step": 1}
+    warning = "warning: context_limit=2049 has no effect: tiny has a context of 2048 tokens"
+    assert warning in check_settings(RolloutSettings(context_limit=2049, **known))
+    assert not any(one.startswith("warning") for one in check_settings(RolloutSettings(context_limit=2048, **known)))

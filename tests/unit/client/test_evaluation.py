@@ -120,7 +120,7 @@ def test_a_summary() -> None:
         ["failed: timeout", "2"],
         ["failed: agent_error", "1"],
         ["completed without a reward", "1"],
-        ["mean reward", "0.5833 [-0.3653, 1.532]"],
+        ["mean reward", "0.5833 [0, 1]"],
         ["pass@1", "0.25"],
         ["pass@2", "0.6667 (1 of 4 inputs have too few samples)"],
         ["pass@3", "0 (3 of 4 inputs have too few samples)"],
@@ -134,10 +134,11 @@ def test_a_summary() -> None:
 def test_the_interval_is_students_over_the_means_of_inputs() -> None:
     """Four samples each of three inputs: two degrees of freedom, not eleven."""
     summary = summarize(
-        [outcome(name, reward) for name, reward in [("a", 0.0), ("b", 0.5), ("c", 1.0)] for _ in "1234"]
+        [outcome(name, reward) for name, reward in [("a", 0.0), ("b", 5.0), ("c", 10.0)] for _ in "1234"]
     )
-    half = 4.30265273 * 0.5 / 3**0.5
-    assert summary.interval == pytest.approx((0.5 - half, 0.5 + half))
+    half = 4.30265273 * 5 / 3**0.5
+    assert summary.interval == pytest.approx((5 - half, 5 + half))
+    assert summary.error == pytest.approx(half / 2)
 
 
 def test_an_input_weighs_the_same_however_many_of_its_samples_completed() -> None:
@@ -165,7 +166,30 @@ def test_one_outcome_has_a_mean_and_no_interval() -> None:
 
 
 def test_two_inputs_are_enough_for_an_interval() -> None:
-    assert summarize(scored(0.0, 1.0)).interval == pytest.approx((0.5 - 6.353102368, 0.5 + 6.353102368))
+    assert summarize(scored(0.0, 2.0)).interval == pytest.approx((1 - 2 * 6.353102368, 1 + 2 * 6.353102368))
+
+
+def test_the_interval_of_rewards_within_0_and_1_stays_there() -> None:
+    summary = summarize(scored(*[0.0] * 8, 1.0))
+    assert summary.interval == (0.0, pytest.approx(0.36734, abs=1e-4))
+    assert ["mean reward", "0.1111 [0, 0.3673]"] in summary.rows()
+    assert summary.error == pytest.approx((0.36734 - 0.11111) / 2, abs=1e-4), "the side that is cut off says nothing"
+    assert summarize(scored(*[1.0] * 8, 0.0)).interval == (pytest.approx(0.63266, abs=1e-4), 1.0)
+
+
+@pytest.mark.parametrize("rewards", [[0.0, 1.0, 1.5], [-0.5, 0.0, 1.0]])
+def test_rewards_of_another_scale_keep_the_whole_interval(rewards: list[float]) -> None:
+    low, high = summarize(scored(*rewards)).interval or (0.0, 0.0)
+    assert low < 0
+    assert high > 1
+
+
+def test_the_scale_is_that_of_rewards_not_of_the_means_of_inputs() -> None:
+    """Both inputs have a mean within [0, 1], of rewards from -1 to 1."""
+    rollouts = [outcome(name, reward) for name, reward in [("a", -1.0), ("a", 1.0), ("b", 1.0), ("b", 1.0)]]
+    low, high = summarize(rollouts).interval or (0.0, 0.0)
+    assert low < 0
+    assert high > 1
 
 
 def test_rollouts_without_rewards_have_no_mean_and_pass_nothing() -> None:

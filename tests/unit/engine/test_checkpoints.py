@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcore_rl_toolkit.engine.checkpoints import is_adapter, resolve_model
+from agentcore_rl_toolkit.engine import tiny
+from agentcore_rl_toolkit.engine.checkpoints import context_length, context_warning, is_adapter, resolve_model
 from agentcore_rl_toolkit.errors import ConfigError
 
 
@@ -51,3 +52,17 @@ def test_a_folder_without_a_model_says_what_it_has(tmp_path: Path) -> None:
         ConfigError, match=r"does not contain a model: found rows\.jsonl\nhint: give a folder with config\.json"
     ):
         resolve_model(str(tmp_path))
+
+
+def test_the_context_of_a_model(tmp_path: Path) -> None:
+    assert context_length(str(tiny.path())) == 2048
+    assert context_length("nowhere") is None
+    assert context_warning(2048, "tiny") is None
+    assert context_warning(None, "tiny") is None
+    assert context_warning(9999, "an/id") is None
+    made(tmp_path / "checkpoints" / "checkpoint-2", "config.json").joinpath("config.json").write_text(
+        '{"text_config": {"max_position_embeddings": 64}}'
+    )
+    assert context_warning(65, str(tmp_path)) == (
+        f"warning: context_limit=65 has no effect: {tmp_path} has a context of 64 tokens"
+    )

@@ -21,6 +21,7 @@ from typing import Any
 from ...client.evaluation import Outcome, Summary, summarize
 from ...client.runtimes.usage import total
 from ...engine import Engine
+from ...engine.checkpoints import context_warning
 from ...engine.remote.server import ServerEngine
 from ...errors import AgentCoreRLError, ConfigError, RolloutsStopped
 from ...gateway.base import RolloutGateway
@@ -114,6 +115,8 @@ class TrainingLoop:
         ):
             self.gateway, self.runner = gateway, runner
             self.report.say(gateway.abilities.line)
+            if warning := context_warning(self.settings.context_limit, self.settings.model):
+                self.report.say(warning)
             if self._process == 0:
                 for warning in changed_settings(self.folder.path, self.describe()) if start is not None else ():
                     self.report.say(warning)
@@ -382,9 +385,8 @@ class TrainingLoop:
         mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
         self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
         summary = self.evaluations[step]
-        if summary.reward is not None and summary.interval is not None:
-            error = (summary.interval[1] - summary.interval[0]) / 4
-            self.guards.facts.held_out[step] = summary.reward, error
+        if summary.reward is not None and summary.error is not None:
+            self.guards.facts.held_out[step] = summary.reward, summary.error
         self._held_out_rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self.report.show_evaluation(step, self.evaluations[step])
 

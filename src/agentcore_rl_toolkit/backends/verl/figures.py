@@ -140,9 +140,8 @@ class StepWatch:
         line = _merged(step, self._steps.groups[step])
         evaluations = {at: summarize(known) for at, known in self._steps.outcomes.items() if at < step}
         for at, summary in evaluations.items():
-            if summary.reward is not None and summary.interval is not None:
-                error = (summary.interval[1] - summary.interval[0]) / 4
-                self._guards.facts.held_out[at] = summary.reward, error
+            if summary.reward is not None and summary.error is not None:
+                self._guards.facts.held_out[at] = summary.reward, summary.error
         held_out = evaluations[max(evaluations)].reward if evaluations else None
         if held_out is not None and "reward" in line:
             line["reward/held_out_gap"] = line["reward"] - held_out

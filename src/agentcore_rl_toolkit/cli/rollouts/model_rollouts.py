@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...client.batch import BatchItem
-from ...engine.checkpoints import resolve_model
+from ...engine.checkpoints import context_warning, resolve_model
 from ...errors import ConfigError
 from ..flags import read_pairs, say, session_targets
 from ..terminal.progress import progress
@@ -63,6 +63,8 @@ def run_with_model(
     )
     if model is not None:
         say(f"{model}: loading {resolve_model(model)}")
+        if warning := context_warning(args.context_limit, model):
+            say(warning)
     with (
         _kept_rollouts(args, model) as keep,
         _open_gateway(args, model) as gateway,

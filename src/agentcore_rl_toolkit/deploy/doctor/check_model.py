@@ -97,16 +97,6 @@ def check_context(longest: int | None, context: int | None, max_tokens: int) -> 
     return ok("context", text)
 
 
-def context_length(model: str) -> int | None:
-    """The context length in a model folder's `config.json`."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
-    return int(found) if found else None
-
-
 def check_conversation(path: Path, renderer: ChatRenderer, settings: dict[str, Any]) -> Check:
     """Whether a recorded conversation bridges, replayed as its agent sent it."""
     name = "conversation"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...engine.checkpoints import resolve_model
+from ...engine.checkpoints import context_length, resolve_model
 from ...errors import AgentCoreRLError, ConfigError
 from ...rows import rows_in
 from ...runtime.hosting.agent_code import find_agent
@@ -122,7 +122,7 @@ def _check_model(
     """Check the model's template with this agent, and with a recorded conversation."""
     from ...gateway.render.renderer import ChatRenderer
     from ...gateway.render.tokenizer import load_tokenizer
-    from .check_model import check_context, check_conversation, check_template, check_tools, context_length
+    from .check_model import check_context, check_conversation, check_template, check_tools
 
     if options.model is None:
         yield skipped("template", "no model is named; give --model")
@@ -139,7 +139,8 @@ def _check_model(
         yield check_tools(renderer, tools)
         check, longest = check_template(agent, row, tools, renderer, options.timeout)
         yield check
-        yield check_context(longest, options.context_limit or context_length(model), options.max_tokens)
+        limits = [limit for limit in (options.context_limit, context_length(model)) if limit]
+        yield check_context(longest, min(limits, default=None), options.max_tokens)
     if options.conversation is None:
         yield skipped("conversation", "none is recorded; give --conversation FILE")
     else:
