@@ -203,7 +203,9 @@ def test_the_samplers_logprobs_correct_the_loss(agent: Path, rows: Path) -> None
 @pytest.mark.skipif(is_installed("flash_attn"), reason="here is flash-attn")
 def test_the_sampler_of_an_adapter_gets_merged_weights(agent: Path, rows: Path) -> None:
     lora = {"actor_rollout_ref.model.lora_rank": 8}
-    config = compose_config(run_overrides(VerlSettings(agent=str(agent), data=str(rows), model=str(tiny()), options=lora)))
+    config = compose_config(
+        run_overrides(VerlSettings(agent=str(agent), data=str(rows), model=str(tiny()), options=lora))
+    )
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     assert model.lora_rank == 8
     assert model.lora.get("merge") is True
