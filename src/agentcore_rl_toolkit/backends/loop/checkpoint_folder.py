@@ -1,30 +1,56 @@
 """The checkpoints of a run, so that a killed run resumes from the latest, and what is removed of the steps after it.
 
 checkpoints/checkpoint-K   the weights after K updates
+.lock                      locked by the run that writes to the folder
 
 `rollout/run_folder` writes and reads the run's rollouts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
     """The checkpoints in the folder of one run."""
 
-    def __init__(self, path: Path, is_complete: Callable[[Path], bool], *, resume: bool) -> None:
-        """`is_complete` says whether a checkpoint was written to its end."""
+    def __init__(self, path: Path, is_complete: Callable[[Path], bool], *, resume: bool, first: bool = True) -> None:
+        """`is_complete` says whether a checkpoint was written to its end. `first` is the process of a run that prepares
+        the folder for all of them."""
         self.path, self._resume = path, resume
-        self._is_complete = is_complete
+        self._is_complete, self._first = is_complete, first
 
-    def prepare(self) -> int | None:
-        """Remove the files of later steps and return the step to resume from; None for a new run."""
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int | None]:
+        """Keep other runs out, remove the files of later steps, and give the step to resume from; None for a new run.
+
+        Another run must find out before it removes anything: until its first checkpoint, a run looks like a dead one.
+        """
+        if not self._first:
+            yield self.latest()
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                hint = "wait for it, end it, or choose another output"
+                raise ConfigError(f"another run is writing to {self.path}", hint=hint) from None
+            except OSError as error:
+                logger.warning("%s can't be locked, so keep other runs out of it: %s", self.path, error)
+            yield self._prepare()
+
+    def _prepare(self) -> int | None:
         latest = self.latest()
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
@@ -35,7 +61,6 @@ class CheckpointFolder:
             for path in (*self._files("rollouts"), *self._files("evaluations")):
                 if step_of(path) >= latest + (path.parent.name == "evaluations"):
                     path.unlink()
-        self.path.mkdir(parents=True, exist_ok=True)
         return latest
 
     def latest(self) -> int | None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from ...client.evaluation import Summary
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
+from ...rollout.run_folder.run_text import read_metrics
+from ...rollout.run_folder.run_writer import write_anew
 from ..settings import TrainSettings
 from .part_progress import PartProgress
 
@@ -174,10 +176,8 @@ class Report:
 
 def keep_steps(path: Path, step: int) -> list[Metrics]:
     """The metrics in a file up to a step; those of later steps are removed from it."""
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may cut off the last line
-    kept = [line for line in complete if line["step"] <= step]
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    kept = [line for line in read_metrics(path) if isinstance(line.get("step"), int) and line["step"] <= step]
+    write_anew(path, "".join(json.dumps(line) + "\n" for line in kept))
     return kept
 
 

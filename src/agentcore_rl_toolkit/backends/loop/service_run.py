@@ -88,12 +88,12 @@ class ServiceRun:
         """Train and return the summary, which is also written to `summary.json`."""
         settings = self.settings
         tokenizer = load_tokenizer(settings.tokenizer or settings.model, settings.chat_template)
-        start = self.folder.prepare()
-        self.step = start or 0
         with (
+            self.folder.opened() as start,
             open_trackers(settings.report_to, settings.folder, self.loop.describe()) as self._track,
             self._open(None if start is None else self._read(start)) as self.weights,
         ):
+            self.step = start or 0
             self.engine = self.weights.engine(str(self.step))
             summary = self.loop.run(
                 self.engine, tokenizer, start, train=self._train, save=self._save, model=settings.model

@@ -8,6 +8,7 @@ of its update. `accelerate launch` may start several processes, which share ever
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -111,13 +112,18 @@ class _SftRun:
         self.settings, self.choice = settings, choice
         self.state = PartialState(cpu=settings.device == "cpu")
         self.say = say if self.state.is_main_process else lambda line: None
-        self.folder = CheckpointFolder(settings.folder, is_written, resume=settings.resume)
+        first = self.state.is_main_process
+        self.folder = CheckpointFolder(settings.folder, is_written, resume=settings.resume, first=first)
         self.began = time.monotonic()
 
     def run(self) -> dict[str, Any]:
+        with contextlib.ExitStack() as stack:
+            with self.state.main_process_first():
+                start = stack.enter_context(self.folder.opened())
+            return self._run(start)
+
+    def _run(self, start: int | None) -> dict[str, Any]:
         settings, chosen = self.settings, self.choice.demonstrations
-        with self.state.main_process_first():
-            start = self.folder.prepare()
         transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
         model, tokenizer = load_policy(settings)

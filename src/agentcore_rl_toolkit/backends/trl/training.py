@@ -25,6 +25,7 @@ from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout import Group
+from ...rollout.run_folder.run_text import read_object
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
 from ..loop.training_loop import TrainingLoop, delay_interrupt
@@ -59,7 +60,7 @@ class TrlRun:
         self.settings, self.state = settings, PartialState(cpu=settings.device == "cpu")
         first = self.state.is_main_process
         self.report = report if report is not None and first else Report(settings, quiet=not first)
-        self.folder = CheckpointFolder(settings.folder, is_written, resume=settings.resume)
+        self.folder = CheckpointFolder(settings.folder, is_written, resume=settings.resume, first=first)
         self.loop = TrainingLoop(
             settings,
             self.report,
@@ -72,9 +73,13 @@ class TrlRun:
         )
 
     def run(self) -> dict[str, Any]:
+        with contextlib.ExitStack() as stack:
+            with self.state.main_process_first():
+                start = stack.enter_context(self.folder.opened())
+            return self._run(start)
+
+    def _run(self, start: int | None) -> dict[str, Any]:
         settings = self.settings
-        with self.state.main_process_first():
-            start = self.folder.prepare()
         check_weight_transfer(settings)
         transformers.utils.logging.disable_progress_bar()
         transformers.set_seed(settings.seed)
@@ -282,5 +287,5 @@ def open_distillation(settings: TrlSettings, vocabulary: int) -> Distillation | 
 
 
 def is_written(checkpoint: Path) -> bool:
-    """TRL writes this file last."""
-    return (checkpoint / "trainer_state.json").is_file()
+    """TRL writes this file last; a kill or a full disk may cut it off."""
+    return read_object(checkpoint / "trainer_state.json") is not None

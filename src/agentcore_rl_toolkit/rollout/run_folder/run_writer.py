@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,16 +30,17 @@ UNFINISHED = "unfinished-"
 
 def describe_run(folder: Path, **known: Any) -> None:
     """Write `run.json`: what the run is."""
-    _write_anew(folder / "run.json", json.dumps(known, default=str, indent=2) + "\n")
+    write_anew(folder / "run.json", json.dumps(known, default=str, indent=2) + "\n")
 
 
 def write_metrics(folder: Path, lines: Mapping[int, Mapping[str, Any]]) -> None:
     """Write `metrics.jsonl` with these lines, by the step that each is of."""
-    _write_anew(folder / "metrics.jsonl", "".join(json.dumps(lines[step]) + "\n" for step in sorted(lines)))
+    write_anew(folder / "metrics.jsonl", "".join(json.dumps(lines[step]) + "\n" for step in sorted(lines)))
 
 
-def _write_anew(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
+def write_anew(path: Path, text: str) -> None:
+    """Replace a file, whole: a kill leaves the old one or the new one."""
+    new = path.with_suffix(f".{os.getpid()}.new")  # several processes may replace it at once
     new.write_text(text)
     new.replace(path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcore_rl_toolkit.backends.loop.checkpoint_folder import CheckpointFolder
-from agentcore_rl_toolkit.backends.loop.report import Report, run_totals
+from agentcore_rl_toolkit.backends.loop.report import Report, keep_steps, run_totals
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.errors import ConfigError
@@ -16,8 +16,13 @@ from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.types import Status
 
 
+def checkpoint_folder(folder: Path, *, resume: bool = True) -> CheckpointFolder:
+    return CheckpointFolder(folder, lambda path: (path / "trainer_state.json").is_file(), resume=resume)
+
+
 def prepare(folder: Path, *, resume: bool = True) -> int | None:
-    return CheckpointFolder(folder, lambda path: (path / "trainer_state.json").is_file(), resume=resume).prepare()
+    with checkpoint_folder(folder, resume=resume).opened() as start:
+        return start
 
 
 @pytest.fixture
@@ -65,6 +70,35 @@ def test_without_a_whole_checkpoint_everything_is_run_again(folder: Path):
     assert prepare(folder) is None
     assert not (folder / "metrics.jsonl").exists()
     assert not (folder / "rollouts").exists()
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_a_second_run_takes_nothing_from_one_that_is_running(folder: Path, checkpoints: int):
+    (folder / "checkpoints" / "checkpoint-2" / "trainer_state.json").unlink() if not checkpoints else None
+    with checkpoint_folder(folder).opened():
+        (folder / "checkpoints" / "checkpoint-10").mkdir()  # being written
+        (folder / "rollouts").mkdir(exist_ok=True)
+        (folder / "rollouts" / "step-000003.jsonl").write_text("")
+        with pytest.raises(ConfigError, match=r"another run is writing to .*\nhint: wait for it"):
+            prepare(folder)
+        assert (folder / "checkpoints" / "checkpoint-10").exists()
+        assert (folder / "rollouts" / "step-000003.jsonl").exists()
+    assert prepare(folder) == (2 if checkpoints else None)
+    assert not (folder / "rollouts" / "step-000003.jsonl").exists()
+
+
+def test_the_other_processes_of_a_run_find_what_the_first_has_prepared(folder: Path):
+    other = CheckpointFolder(folder, lambda path: (path / "trainer_state.json").is_file(), resume=True, first=False)
+    with checkpoint_folder(folder).opened(), other.opened() as start:
+        assert start == 2
+
+
+def test_figures_with_a_broken_line_are_resumed(folder: Path):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[1:1] = ["\0\0\0", '{"step": 2, "sec', "{}"]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    assert [line["step"] for line in keep_steps(folder / "metrics.jsonl", 2)] == [1, 2]
+    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
 
 
 def test_a_run_is_not_begun_over_another(folder: Path):
