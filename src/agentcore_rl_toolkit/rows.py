@@ -6,6 +6,7 @@ A malformed line is reported with its number; the others are used.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -31,6 +32,8 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
 
 
 _ROW = "agentcore_rl_row"
+_TOO_MANY = "\0"
+"""Where `csv` puts the values of a line that has more of them than the header."""
 _HUB_ID = re.compile(r"[\w-]+/[\w-]+")
 
 
@@ -71,7 +74,7 @@ def _read_array(source: str) -> Read:
     with _open(source) as file:
         text = file.read()
     if not text.lstrip().startswith("["):
-        return parse_rows(text.splitlines())
+        return parse_rows(io.StringIO(text))  # not splitlines(), which also splits at U+2028 within a text
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,19 +84,22 @@ def _read_array(source: str) -> Read:
 
 
 def _read_csv(source: str) -> Read:
-    """A file with a header; all values are text."""
+    """A file with a header; all values are text. A column without a name, as pandas writes for its index, is left out."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
+    longest = csv.field_size_limit(sys.maxsize)
     with _open(source, newline="") as file:
-        reader = csv.DictReader(file, restkey="")
+        reader = csv.DictReader(file, restkey=_TOO_MANY, strict=True)
         try:
             for row in reader:
-                if "" in row or None in row.values():
+                if _TOO_MANY in row or None in row.values():
                     problems.append(f"line {reader.line_num}: the header has {len(reader.fieldnames or ())} columns")
                 else:
-                    rows.append(dict(row))
+                    rows.append({name: value for name, value in row.items() if name})
         except (csv.Error, UnicodeError) as error:
-            raise ConfigError(f"{source} is not CSV: {error}") from None
+            raise ConfigError(f"{source} is not CSV after line {reader.line_num}: {error}") from None
+        finally:
+            csv.field_size_limit(longest)
     return rows, problems
 
 
@@ -101,7 +107,7 @@ def _read_parquet(source: str) -> Read:
     arrow = _arrow(source)
     try:
         return arrow.parquet.read_table(source).to_pylist(), []
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, arrow.ArrowException) as error:
         raise ConfigError(f"{source} can't be read: {error}") from None
 
 
@@ -119,7 +125,7 @@ def _read_folder(source: str) -> Read:
         try:
             with arrow.memory_map(os.path.join(source, name)) as file, arrow.ipc.open_stream(file) as stream:
                 rows += stream.read_all().to_pylist()
-        except (OSError, arrow.ArrowException) as error:
+        except (OSError, ValueError, OverflowError, arrow.ArrowException) as error:
             raise ConfigError(f"{os.path.join(source, name)} can't be read: {error}") from None
     return rows, []
 
@@ -192,7 +198,7 @@ def _open(source: str, newline: str | None = None) -> Iterator[TextIO]:
         yield sys.stdin
         return
     try:
-        file = open(source, encoding="utf-8", errors="surrogateescape", newline=newline)  # noqa: SIM115
+        file = open(source, encoding="utf-8-sig", errors="surrogateescape", newline=newline)  # noqa: SIM115
     except OSError as error:
         hub = f'from the Hub: datasets.load_dataset("{source}", split=…).save_to_disk(FOLDER), then --data FOLDER'
         hint = hub if isinstance(error, FileNotFoundError) and _HUB_ID.fullmatch(source) else None

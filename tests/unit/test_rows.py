@@ -63,6 +63,36 @@ def test_a_bad_row_is_reported_and_the_others_are_used(tmp_path: Path) -> None:
     assert read_rows(str(tmp_path / "lines.json"))[0] == [{"a": 1}, {"a": 2}]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("excel.csv", "\ufeffprompt\nhi\n", [{"prompt": "hi"}]),
+        ("bom.jsonl", '\ufeff{"prompt": "hi"}\n', [{"prompt": "hi"}]),
+        ("bom.json", '\ufeff[{"prompt": "hi"}]', [{"prompt": "hi"}]),
+        ("lines.json", '{"prompt": "a\u2028b"}\n{"prompt": "c"}\n', [{"prompt": "a\u2028b"}, {"prompt": "c"}]),
+        ("pandas.csv", ",prompt\n0,hi\n", [{"prompt": "hi"}]),
+        ("long.csv", f"prompt\n{'x' * 200_000}\n", [{"prompt": "x" * 200_000}]),
+    ],
+)
+def test_what_other_programs_write_is_read(tmp_path: Path, name: str, text: str, rows: list[dict[str, str]]) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_rows(str(tmp_path / name)) == (rows, [])
+
+
+def test_an_unclosed_quote_takes_no_lines_for_a_value(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('prompt\nhi\n"ho\nhu\n')
+    with pytest.raises(ConfigError, match="after line 2: unexpected end of data"):
+        read_rows(str(tmp_path / "a.csv"))
+
+
+def test_a_value_that_python_has_not_is_an_error(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"at": pa.array([2**62], pa.timestamp("us"))})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="out of range"):
+        read_rows(str(tmp_path / "a.parquet"))
+
+
 def test_a_folder_names_its_splits(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a Hugging Face data set\nhint: name a file"):
         read_rows(str(tmp_path))
