@@ -217,6 +217,15 @@ def test_a_name_with_slashes_gets_to_another_worker(workers: tuple[int, FakeVllm
         assert ask(at, "GET", f"/sessions/{session['session_id']}/trajectories")["fidelity"]["turns"] == 2
 
 
+def test_a_client_that_asks_whether_to_send_its_body_gets_to_another_worker(workers: tuple[int, FakeVllm]) -> None:
+    port, _ = workers
+    session = ask(port, "POST", "/sessions", json={"model": MODEL})
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    for at in (port, port + 1):
+        url = f"http://127.0.0.1:{at}/{session['base_url'].split('/', 3)[3]}/chat/completions"
+        assert httpx.post(url, json=asked, headers={"Expect": "100-continue"}, timeout=30).status_code == 200
+
+
 def test_a_wrong_key_opens_nothing_anywhere(workers: tuple[int, FakeVllm]) -> None:
     port, server = workers
     session = ask(port, "POST", "/sessions", json={})

@@ -19,7 +19,7 @@ from .membership import Membership
 _FORWARDED = "X-Gateway-Worker"
 _FOR, _ALL = "X-Gateway-For", "all"
 """Tells the first worker to forward the operation to all others."""
-_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade", "expect"}
 _CHECKED = {"origin", "sec-fetch-site"}
 """Headers that the receiving worker has checked already; the next one sees another Host."""
 _UNPACKED = {"content-encoding"}  # the request's body is decompressed by now
