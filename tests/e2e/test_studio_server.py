@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.studio.server import studio_app
 from agentcore_rl_toolkit.studio.server.page_access import PageAccess
 from agentcore_rl_toolkit.studio.server.run_catalog import RunCatalog
-from support.rollouts import failed, make_rollout
+from support.rollouts import failed, make_rollout, make_row
 
 Ask = Callable[..., Any]
 
@@ -113,6 +113,15 @@ def test_every_question_about_a_rollout(tmp_path: Path) -> None:
         [None, None, None, -0.5, -0.5],
     )
     assert (pair["before"]["step"], pair["after"]["step"]) == (0, 1)
+
+
+def test_a_row_that_no_gateway_wrote_is_shown(tmp_path: Path) -> None:
+    row = make_row(weight=float("nan"), versions=(("v" * 10_000, 0, 5),))
+    with RunWriter(tmp_path / "first") as run, run.part("train", 0) as part:
+        part.write(make_rollout(1.0, row))
+    whole, tokens = answers(tmp_path, "rollout?run=first&key=0.0", "tokens?run=first&key=0.0")
+    assert whole["rows"][0]["weight"] == tokens["weight"] == "nan"
+    assert len(json.dumps(tokens)) < 2_000
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -183,15 +183,18 @@ def _texts(rollout: Rollout) -> Answer:
 
 def _row_fields(rollout: Rollout, number: int) -> Answer:
     row: Row = rollout.rows[number]
-    return {
-        "row": number,
-        "tokens": len(row.token_ids),
-        "trained": row.trained,
-        "weight": row.weight,
-        "prompt_length": row.prompt_length,
-        "spans": [asdict(span) for span in row.spans[:2_000]],
-        "versions": [list(one) for one in row.versions[:2_000]],
-    }
+    fields: Answer = Clipper(longest=200).clip(
+        {
+            "row": number,
+            "tokens": len(row.token_ids),
+            "trained": row.trained,
+            "weight": row.weight,
+            "prompt_length": row.prompt_length,
+            "spans": [asdict(span) for span in row.spans[:2_000]],
+            "versions": [list(one) for one in row.versions[:2_000]],
+        }
+    )
+    return fields
 
 
 def _siblings(run: Run, position: int) -> Answer:
