@@ -84,7 +84,7 @@ def _read_array(source: str) -> Read:
 
 
 def _read_csv(source: str) -> Read:
-    """A file with a header; all values are text. A column without a name, as pandas writes for its index, is left out."""
+    """A file with a header; all values are text. A column without a name, as of pandas' index, is left out."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     longest = csv.field_size_limit(sys.maxsize)

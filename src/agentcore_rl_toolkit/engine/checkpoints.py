@@ -31,8 +31,8 @@ def resolve_model(model: str) -> str:
         return model
     checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
     checkpoints = checkpoints or list(_verl_checkpoints(folder / "checkpoints"))
-    if checkpoints:
-        return str(max(checkpoints, key=_step))
+    if checkpoints:  # a running or killed run may have written a part of the newest one
+        return str(max([path for path in checkpoints if is_written(path)] or checkpoints, key=_step))
     found = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
     raise ConfigError(
         f"{model} does not contain a model: found {found}",
@@ -79,6 +79,14 @@ def context_warning(limit: int | None, model: str) -> str | None:
     if limit is None or own is None or limit <= own:
         return None
     return f"warning: context_limit={limit} has no effect: {model} has a context of {own} tokens"
+
+
+def is_written(checkpoint: Path) -> bool:
+    """Whether TRL wrote a checkpoint to its end: this file comes last, and a kill or a full disk may cut it off."""
+    try:
+        return isinstance(json.loads((checkpoint / "trainer_state.json").read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def verl_step(folder: Path) -> int | None:

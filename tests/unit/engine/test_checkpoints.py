@@ -25,6 +25,18 @@ def test_a_runs_folder_stands_for_its_newest_whole_checkpoint(tmp_path: Path) ->
     assert resolve_model(str(tmp_path)) == str(tmp_path / "checkpoints" / "checkpoint-10")
 
 
+@pytest.mark.parametrize("state", [None, "", '{"global_'])
+def test_a_checkpoint_that_is_being_written_is_left_out(tmp_path: Path, state: str | None) -> None:
+    for step in (2, 10):
+        made(tmp_path / "checkpoints" / f"checkpoint-{step}", "config.json", "trainer_state.json")
+    newest = made(tmp_path / "checkpoints" / "checkpoint-12", "config.json")
+    if state is not None:
+        (newest / "trainer_state.json").write_text(state)
+    assert resolve_model(str(tmp_path)) == str(tmp_path / "checkpoints" / "checkpoint-10")
+    (newest / "trainer_state.json").write_text('{"global_step": 12}')
+    assert resolve_model(str(tmp_path)) == str(newest)
+
+
 def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) -> None:
     def weights(step: int) -> Path:
         return tmp_path / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"

@@ -22,13 +22,14 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
+from ...engine.checkpoints import is_written
 from ...errors import ConfigError
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import keep_steps
 from .backend import SftSettings
 from .demonstrations import ChosenRollouts, Demonstration, check_tokens, choose_demonstrations
 from .grpo_config import adapter_config, load_policy
-from .training import is_written, name_settings_to_change
+from .training import name_settings_to_change
 
 IGNORED = -100
 """The label of a token that is not trained on."""

@@ -21,11 +21,11 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from ...common.http_guard import is_loopback
 from ...engine import Engine
+from ...engine.checkpoints import is_written
 from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout import Group
-from ...rollout.run_folder.run_text import read_object
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
 from ..loop.training_loop import TrainingLoop, delay_interrupt
@@ -284,8 +284,3 @@ def open_distillation(settings: TrlSettings, vocabulary: int) -> Distillation | 
         vocabulary=vocabulary,
     )
     return Distillation(teacher, settings.teacher_weight, settings.reward_weight)
-
-
-def is_written(checkpoint: Path) -> bool:
-    """TRL writes this file last; a kill or a full disk may cut it off."""
-    return read_object(checkpoint / "trainer_state.json") is not None
