@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import ConfigError
+from ...rollout.run_folder.run_text import read_object
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ class CheckpointFolder:
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
         if latest is None:
+            if (read_object(self.path / "run.json") or {}).get("kind") == "rollout":
+                hint = "choose another output; training would remove them"
+                raise ConfigError(f"{self.path} has rollouts that were made without training", hint=hint)
             for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl", "summary.json"):
                 _remove(self.path / name)
         else:

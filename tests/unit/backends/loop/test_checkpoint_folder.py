@@ -101,6 +101,16 @@ def test_figures_with_a_broken_line_are_resumed(folder: Path):
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2]
 
 
+def test_rollouts_that_were_made_without_training_stay(tmp_path: Path):
+    with RunWriter(tmp_path) as run:
+        run.describe(kind="rollout")
+        with run.part("rollout", 0) as part:
+            pass
+    with pytest.raises(ConfigError, match="has rollouts that were made without training"):
+        prepare(tmp_path)
+    assert part.path.exists()
+
+
 def test_a_run_is_not_begun_over_another(folder: Path):
     with pytest.raises(ConfigError, match="has a run already"):
         prepare(folder, resume=False)
