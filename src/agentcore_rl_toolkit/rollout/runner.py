@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
 from ..client.session_limit import SessionLimit, follow_load
 from ..common.private_loop import PrivateLoop
 from ..common.seeds import mix_seed
-from ..errors import RolloutCancelled, RolloutsStopped
+from ..errors import RolloutsStopped
 from ..gateway.base import RolloutGateway
 from ..types import Status
 from .failure_causes import Causes
@@ -125,10 +124,6 @@ class RolloutRunner:
                 yield group
         finally:
             await running.close()
-
-    def shared_slots(self) -> SharedSlots:
-        """Slots for groups that begin at any time, each for its own caller."""
-        return SharedSlots(self)
 
     def close(self) -> None:
         """End the thread that rollouts run on."""
@@ -260,79 +255,10 @@ class Step:
         return self._following is not None
 
 
-class SharedSlots:
-    """One loop for groups that begin at any time: a free slot takes the next rollout of the first of them.
-
-    Use it in `async with`. What ends the run is raised by every call of `run_group`.
-    """
-
-    def __init__(self, runner: RolloutRunner) -> None:
-        self._runner = runner
-        self._waiting: deque[_OpenGroup] = deque()
-        self._calls: set[asyncio.Future[Group]] = set()
-        self._ended: Exception | None = None
-        options = runner.options
-        self._loop = runner.make_loop(
-            lambda: self._waiting.popleft() if self._waiting else None,
-            patience=options.outage_seconds * _PATIENCE,
-            stays_open=True,
-        )
-
-    async def __aenter__(self) -> SharedSlots:
-        self._watcher = asyncio.ensure_future(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.close()
-        await self._watcher
-
-    async def run_group(self, row: dict[str, Any], *, on_rollout: OnRollout | None = None, **changes: Any) -> Group:
-        """The group of one row; `changes` to the options hold for this group."""
-        if self._ended is not None:
-            raise self._ended
-        call: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
-        single = _Single(self._runner, on_rollout, replace(self._runner.options, **changes), call)
-        self._waiting.append(_OpenGroup(single, 0, row))
-        self._calls.add(call)
-        self._loop.wake()
-        try:
-            return await call
-        finally:
-            self._calls.discard(call)
-
-    async def _watch(self) -> None:
-        """Wait for the loop's end, and pass it on to every caller."""
-        try:
-            await self._loop.next()
-            self._ended = RolloutCancelled("the slots were closed before the group had ended")
-        except Exception as error:
-            self._ended = error
-        for call in self._calls:
-            if not call.done():
-                call.set_exception(self._ended)
-
-
-class _Single:
-    """Its own group, for one caller of `SharedSlots`."""
-
-    def __init__(
-        self,
-        runner: RolloutRunner,
-        on_rollout: OnRollout | None,
-        options: RolloutOptions,
-        call: asyncio.Future[Group],
-    ) -> None:
-        self.runner, self.on_rollout, self.options, self._call = runner, on_rollout, options, call
-
-    def finished(self, group: Group) -> None:
-        if not self._call.done():
-            self._call.set_result(self.options.judge.group(group, self.options.n))
-
-
 class _OpenGroup(JobGroup[Sample, Rollout]):
     """The samples of one row, until enough can be trained on or no refills are left."""
 
-    def __init__(self, step: Step | _Single, index: int, payload: dict[str, Any]) -> None:
+    def __init__(self, step: Step, index: int, payload: dict[str, Any]) -> None:
         super().__init__(input_id_of(payload, index))
         self._step, self._options = step, step.options
         self._index, self._payload = index, payload

@@ -17,7 +17,7 @@ from agentcore_rl_toolkit.engine.base import EngineLoad
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import RolloutsStopped
 from agentcore_rl_toolkit.rollout import RolloutOptions, RolloutRunner
-from agentcore_rl_toolkit.rollout.runner import SharedSlots
+from agentcore_rl_toolkit.rollout.stream import SharedSlots
 from support.gateway import gateway
 from support.own_runtime import OwnRuntime, completed
 
@@ -30,7 +30,7 @@ async def shared(
     with RolloutClient(runtime, folder, "exp", tps_limit=1000) as client, gateway(engine) as running:
         runner = RolloutRunner(client, running, RolloutOptions(**{"n": 2, "max_failures": 100} | options))
         with contextlib.closing(runner):
-            async with runner.shared_slots() as slots:
+            async with SharedSlots(runner) as slots:
                 yield slots
 
 

@@ -7,16 +7,16 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...client.evaluation import Summary
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
+from ...rollout import Action, Rollout
 from ...rollout.run_folder.run_text import read_metrics
 from ...rollout.run_folder.run_writer import write_anew
 from ..settings import TrainSettings
-from .part_progress import PartProgress
 
 _COLUMNS = (
     *("step", "reward", "held-out", "entropy", "kl", "tokens/s", "failed", "fidelity", "unbridged"),
@@ -172,6 +172,27 @@ class Report:
         for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)
+
+
+class PartProgress:
+    """Counts the rollouts of a part as they end, and passes a line to `show`, at most one every `seconds`."""
+
+    def __init__(self, title: str, total: int, show: Callable[[str], None], seconds: float) -> None:
+        self._title, self._total, self._show, self._seconds = title, total, show, seconds
+        self._began = self._shown = time.monotonic()
+        self._done = self._failed = self._tokens = 0
+
+    def add(self, rollout: Rollout, *, show: bool = True) -> None:
+        """Count a rollout, and show the line unless `show` is off. One that runs again has failed, but is not done."""
+        self._done += rollout.action is not Action.REFILL
+        self._failed += rollout.failed
+        self._tokens += rollout.fidelity.sampled
+        now = time.monotonic()
+        if show and now - self._shown >= self._seconds and self._done < self._total:
+            self._shown = now
+            speed = self._tokens / max(1e-9, now - self._began)
+            counted = f"{self._done} of {self._total} rollouts, {self._failed} failed"
+            self._show(f"{self._title}: {counted}, {speed:.0f} tokens/s, {now - self._began:.0f} s")
 
 
 def keep_steps(path: Path, step: int) -> list[Metrics]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...common.checked_settings import option
 from ...errors import ConfigError
-from ..settings import MOST_RATIO, LoopSettings, option
+from ..settings import MOST_RATIO, LoopSettings
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
 """Those of the services' losses that take tokens, the sampler's logprobs, and advantages."""

@@ -12,7 +12,8 @@ are trained on in the order in which they started.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...rollout import Group, RolloutStream
 from ...rollout.run_folder import RunPart
@@ -26,7 +27,7 @@ class StepsAhead:
     """The steps that run before they are trained on."""
 
     def __init__(self, stream: RolloutStream, open_step: OpenStep, *, ahead: int, start: int, steps: int) -> None:
-        self.stream, self._open_step = stream, open_step
+        self._stream, self._open_step = stream, open_step
         self._ahead, self._next, self._end = ahead, start, steps
         self._open: dict[int, tuple[RunPart, Groups]] = {}
         self._measured_at, self._used = stream.usage()
@@ -34,7 +35,7 @@ class StepsAhead:
     def advance(self, version: int) -> None:
         """Start the steps that may be sampled with these weights."""
         while self._next < self._end and self._next - self._ahead <= version:
-            self._open[self._next] = self._open_step(self.stream, self._next)
+            self._open[self._next] = self._open_step(self._stream, self._next)
             self._next += 1
 
     def take(self, step: int) -> tuple[RunPart, list[Group]]:
@@ -47,15 +48,19 @@ class StepsAhead:
         part.close()
         return part, groups
 
+    def run_first(self, rows: Sequence[dict[str, Any]], **options: Any) -> None:
+        """Run rows before those of later steps, and wait for them; `options` are those of `RolloutStream.add`."""
+        self._stream.add(rows, first=True, **options).result()
+
     def measure(self) -> tuple[float, float]:
         """Seconds since the last call, and the share of slots that were in use."""
-        now, used = self.stream.usage()
+        now, used = self._stream.usage()
         seconds, in_use = now - self._measured_at, used - self._used
         self._measured_at, self._used = now, used
-        return seconds, min(1.0, in_use / max(1e-9, self.stream.slots * seconds))
+        return seconds, min(1.0, in_use / max(1e-9, self._stream.slots * seconds))
 
     def close(self) -> None:
         """Cancel what still runs."""
-        self.stream.close()
+        self._stream.close()
         for part, _ in self._open.values():
             part.close()

@@ -16,9 +16,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ...client.evaluation import Outcome, Summary, summarize
 from ...client.runtimes.usage import total
 from ...engine import Engine
 from ...engine.checkpoints import context_warning
@@ -34,21 +34,17 @@ from ...rollout.step_metrics import staleness_metrics
 from ...rollout.stream import Groups
 from ...rows import read_rows
 from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
-from ...studio.guards.facts import row_identity
 from ...studio.guards.guards import report, stop_run
-from ...types import INFRASTRUCTURE, Status
 from ..base import describe_settings
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
+from .held_out import Gather, HeldOut, RunRows
 from .report import Report, changed_settings, run_totals
 from .rows.training_rows import TrainingRows
 from .steps_ahead import StepsAhead
 
 _MOST_EMPTY_STEPS = 3
 """This many steps in a row without anything to train on end the run."""
-
-Gather = Callable[[Any], list[Any]]
-"""Collects one value from every process, in the order of processes; all of them have to call it."""
 
 
 class TrainingLoop:
@@ -77,18 +73,14 @@ class TrainingLoop:
         self._rows_per_step = settings.rows_per_step // processes
         self.training_rows = TrainingRows(settings, self._read, process, processes, gather)
         self.rows = self.training_rows.all
-        self.held_out = self._read(settings.eval_data) if settings.eval_data else []
         self.guards = Guards(settings.guard, settings.guards_from)
+        held_out = self._read(settings.eval_data) if settings.eval_data else []
+        self.held_out = HeldOut(settings, held_out, self.rows, report, self.guards.facts, process, processes, gather)
         self._facts: list[RolloutFacts] = []
         self._warned: list[Warned] = []
         """What the guards found at the latest step."""
-        self._shared = {row_identity(row) for row in self.rows} & {row_identity(row) for row in self.held_out}
-        shared = sum(row_identity(row) in self._shared for row in self.held_out)
-        self.guards.facts.shared_rows = shared, len(self.held_out)
-        self.evaluations: dict[int, Summary] = {}
         self.metrics: dict[str, float] = {}
         """The metrics of the latest step."""
-        self._held_out_rollouts: dict[int, dict[str, Rollout]] = {}
         self._began = time.monotonic()
         self._causes, self._empty_steps = Causes(), 0
         self._part: RunPart | None = None
@@ -180,9 +172,9 @@ class TrainingLoop:
         Every process calls it, with the same metrics.
         """
         figures: dict[str, float] = {}
-        if self.evaluations and metrics.get("reward") is not None:
-            held_out = self.evaluations[max(self.evaluations)].reward
-            figures |= {} if held_out is None else {"reward/held_out_gap": metrics["reward"] - held_out}
+        held_out = self.held_out.latest
+        if held_out is not None and metrics.get("reward") is not None:
+            figures["reward/held_out_gap"] = metrics["reward"] - held_out
         self._warned = self.guards.judge(StepFacts(step, {**metrics, **figures}, self._facts))
         return figures | {f"guard/{one.guard}": 1.0 for one in self._warned}
 
@@ -202,31 +194,13 @@ class TrainingLoop:
 
     def evaluate(self, step: int, phase: str = "at_step") -> None:
         """Run the held-out rows, unless they have been run with these weights."""
-        if not self.held_out or step in self.evaluations:
+        if not self.held_out.is_due(step):
             return
         self._update_engine(step)
         self.runner.failures_reset()
-        rollouts: list[Rollout] = []
-        mine = self.held_out[self._process :: self._processes]
-        progress = self.report.part(f"held-out rows at step {step}", len(mine) * self.settings.eval_samples)
+        run: RunRows = self._run_rows if self._ahead is None else self._ahead.run_first
         with self.writer.part(phase, step) as part:
-
-            def keep(rollout: Rollout) -> None:
-                part.write(rollout)
-                progress.add(rollout)
-                rollouts.append(rollout)
-                if row_identity(rollout.payload) in self._shared:
-                    self.guards.facts.shared_example = part.key(rollout)
-
-            options: dict[str, Any] = {"n": self.settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
-            options |= {"evaluation": True}
-            options["seed"] = self._seed("held-out", step)
-            if self._ahead is not None:
-                self._ahead.stream.add(mine, on_rollout=keep, first=True, **options).result()
-            else:
-                for _ in self.runner.run(mine, on_rollout=keep, **options):
-                    pass
-        self._add_evaluation(step, rollouts)
+            self.held_out.evaluate(step, part, partial(run, seed=self._seed("held-out", step)))
 
     def describe(self) -> dict[str, Any]:
         """What the run is: enough to know it by, and nothing secret."""
@@ -238,7 +212,7 @@ class TrainingLoop:
         self.report.resume(step)
         self.guards.resume(self.settings.folder, step)
         for at, rollouts in self.writer.evaluations():
-            self._add_evaluation(at, rollouts)
+            self.held_out.add(at, rollouts)
 
     def _train(self, train: Callable[[], None], save: Callable[[], None]) -> bool:
         """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""
@@ -281,11 +255,11 @@ class TrainingLoop:
             "steps": step,
             "interrupted": interrupted,
             "seconds": round(time.monotonic() - self._began, 1),
-            **run_totals(self.report.steps, self.evaluations, step),
+            **run_totals(self.report.steps, self.held_out.evaluations, step),
             "sources": self.training_rows.totals(self.report.steps),
             "not_trained_on": causes.figures(),
             "used": total(self._gather(self.runner.client.usage)).to_dict(),
-            "examples": {str(at): describe_rollout(one, decode) for at, one in self._example().items()},
+            "examples": self.held_out.example(decode),
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),
         }
@@ -310,6 +284,10 @@ class TrainingLoop:
                 part.add_group(group)
                 groups.append(group)
         return groups
+
+    def _run_rows(self, rows: Sequence[dict[str, Any]], **options: Any) -> None:
+        for _ in self.runner.run(rows, **options):
+            pass
 
     def _open_step(self, stream: RolloutStream, step: int) -> tuple[RunPart, Groups]:
         """Start them now, to be taken later."""
@@ -381,25 +359,6 @@ class TrainingLoop:
         by_source = self.training_rows.measure(step, groups, self.runner.options.judge)
         self.metrics = merge_metrics(self._gather(mine)) | by_source
 
-    def _add_evaluation(self, step: int, rollouts: list[Rollout]) -> None:
-        mine = [held_out_outcome(rollout, self.settings.failed_reward) for rollout in rollouts]
-        self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
-        summary = self.evaluations[step]
-        if summary.reward is not None and summary.error is not None:
-            self.guards.facts.held_out[step] = summary.reward, summary.error
-        self._held_out_rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
-        self.report.show_evaluation(step, self.evaluations[step])
-
-    def _example(self) -> dict[int, Rollout]:
-        """One held-out row at the first and the last evaluation; one that improved, if there is one."""
-        if not self._held_out_rollouts:
-            return {}
-        steps = min(self._held_out_rollouts), max(self._held_out_rollouts)
-        before, after = (self._held_out_rollouts[step] for step in steps)
-        both = [input_id for input_id in before if input_id in after]
-        better = [i for i in both if (after[i].reward or 0.0) > (before[i].reward or 0.0)]
-        return {step: self._held_out_rollouts[step][(better or both)[0]] for step in steps} if both else {}
-
 
 @contextlib.contextmanager
 def delay_interrupt() -> Iterator[None]:
@@ -415,20 +374,3 @@ def delay_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
     if received:
         raise KeyboardInterrupt
-
-
-def describe_rollout(rollout: Rollout, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    """A rollout for people to read: its text includes the special tokens that mark who speaks."""
-    return {
-        "reward": rollout.reward,
-        "payload": rollout.payload,
-        "text": [decode(row.token_ids.tolist()) for row in rollout.rows],
-    }
-
-
-def held_out_outcome(rollout: Rollout, failed_reward: float) -> Outcome:
-    """A rollout of an evaluation. The agent's own failures count with `failed_reward`, or the mean would flatter."""
-    status, reward = rollout.status, rollout.reward
-    if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
-        status, reward = Status.COMPLETED, failed_reward
-    return Outcome(rollout.input_id, rollout.session_id or "", status, reward, sum(rollout.seconds.values()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...common.checked_settings import option
 from ...engine.tiny import NAME as TINY
 from ...errors import AgentCoreRLError, ConfigError
 from ...rows import read_rows
@@ -20,7 +21,7 @@ from ...store import open_store
 from ...types import RolloutId
 from ..base import TrainingPlan, check_settings, refuse_env, runs_on_aws
 from ..launch import run_trainer
-from ..settings import TrainSettings, option
+from ..settings import TrainSettings
 from .check_overrides import INSTALL, check_overrides, is_installed
 from .data import check_ids, dataset_name
 from .overrides import run_overrides

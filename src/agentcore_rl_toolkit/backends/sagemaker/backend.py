@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.checked_settings import option
 from ...deploy.aws.calls import Aws
 from ...errors import AwsRefused, ConfigError
 from ...rows import read_rows
 from ..base import TrainingPlan, require
-from ..settings import TrainSettings, option
+from ..settings import TrainSettings
 from .sagemaker_place import HUB, check_model_name, check_role, find_model, output_uri
 
 SCHEMA_VERSION = "1.0.0"

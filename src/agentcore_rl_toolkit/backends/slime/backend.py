@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...common.checked_settings import option
 from ...errors import ConfigError
 from ...rollout.signal.rescore import load_reward
 from ...rollout.signal.scorer import Scorer
 from ...rows import read_rows
 from ..base import TrainingPlan, check_settings, refuse_env, require
 from ..launch import run_trainer
-from ..settings import RolloutSettings, option
+from ..settings import RolloutSettings
 from .checkout import Checkout, check_model
 from .flags import ALIASES, HOOKS, custom_config, flag_name, flags, move_flags_to_options, write_flags
 

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ...common.checked_settings import option
 from ...errors import ConfigError
 from ..base import TrainingPlan, check_settings, require
 from ..loop.service_settings import ServiceSettings
-from ..settings import option
 
 ADAM = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
 

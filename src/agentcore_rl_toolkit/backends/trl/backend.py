@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...common.checked_settings import CheckedSettings, option
 from ...errors import ConfigError
 from ..base import TrainingPlan, check_settings, require
-from ..settings import CheckedSettings, LoopSettings, option
+from ..settings import LoopSettings
 
 _DTYPES = ("float32", "bfloat16", "float16")
 

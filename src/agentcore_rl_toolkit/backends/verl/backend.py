@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...common.checked_settings import option
 from ...engine.checkpoints import verl_step
 from ...errors import ConfigError
 from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
 from ..base import TrainingPlan, check_settings, describe_settings, refuse_env, require
 from ..launch import override_key, run_trainer
-from ..settings import SavingSettings, option
+from ..settings import SavingSettings
 from .figures import StepWatch, remove_stale_files, run_figures
 from .overrides import ADAPTER_KEYS, DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides, trains_adapter
 

@@ -34,8 +34,8 @@ from ...studio.guards.facts import row_identity
 from ...studio.guards.guards import report, stop_run
 from ...studio.guards.recorded_facts import RecordedFacts
 from ...types import Status
+from ..loop.held_out import held_out_outcome
 from ..loop.report import run_totals
-from ..loop.training_loop import held_out_outcome
 from ..settings import SavingSettings
 
 logger = logging.getLogger(__name__)

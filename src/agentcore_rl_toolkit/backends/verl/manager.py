@@ -27,6 +27,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from ...client import RolloutClient
 from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
 from ...rollout.run_folder import RunWriter
+from ...rollout.stream import SharedSlots
 from ...types import Status
 from .compose import RolloutConfig
 from .convert import (
@@ -138,7 +139,7 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._figures = stack.enter_context(closing(figures))
         options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
         self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
-        self._slots = await stack.enter_async_context(self._runner.shared_slots())
+        self._slots = await stack.enter_async_context(SharedSlots(self._runner))
 
     async def close(self) -> None:
         """Cancel running groups, and close the gateway and the sessions."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ...backends.base import Backend, find, names
-from ...backends.settings import CheckedSettings, TrainSettings
+from ...backends.settings import TrainSettings
+from ...common.checked_settings import CheckedSettings
 from ...common.env_file import read_env
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ....common.checked_settings import option
 from ....errors import ConfigError
 from ...base import TrainingPlan, check_settings, require
 from ...loop.service_settings import ServiceSettings
-from ...settings import option
 from ..sagemaker_place import check_model_name, check_role, output_uri
 
 ADAM = {
