@@ -189,6 +189,14 @@ def test_the_command_line_uses_a_gateway_elsewhere(
         assert "--gateway has no effect without --model" in capsys.readouterr().err
 
 
+def test_a_paused_gateway_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with gateway(ScriptedEngine([])) as served:
+        for paused in (False, True):
+            served.pause() if paused else None
+            with caplog.at_level(logging.WARNING), GatewayClient(served.url, admin_key=served.admin_key):
+                assert any("is paused" in record.message for record in caplog.records) is paused
+
+
 def test_an_engine_of_this_process_needs_a_gateway_that_waits_for_one() -> None:
     with gateway(ScriptedEngine([])) as served:
         reached = GatewayClient(served.url, admin_key=served.admin_key, engine=ScriptedEngine([]))

@@ -56,6 +56,12 @@ class ToldEngines(msgspec.Struct, frozen=True):
         return {name: load for name, load in told.items() if load is not None}
 
 
+class ToldHealth(msgspec.Struct, frozen=True):
+    """The answer to `GET /health`."""
+
+    status: str
+
+
 class OpenedSession(msgspec.Struct, frozen=True):
     """What a session that was opened has at least."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -34,10 +35,12 @@ from ..render.capabilities import Abilities
 from .call_batches import BatchedCall, CallBatches, Patience, unreachable
 from .engine_link import keep_connected
 from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
-from .gateway_answers import OpenedSession, ToldAbilities, ToldEngines, read_answer
+from .gateway_answers import OpenedSession, ToldAbilities, ToldEngines, ToldHealth, read_answer
 
 if TYPE_CHECKING:
     from typing import Self
+
+logger = logging.getLogger(__name__)
 
 _LARGEST_ANSWER = 64 << 20
 """Bytes of an answer that has no frames."""
@@ -206,6 +209,8 @@ class GatewayClient:
         self._abilities = told.abilities()
         if self._engine is not None:
             told = await self._offer(self._engine, told)
+        elif read_answer(await self.ask("GET", "/health"), ToldHealth, self._url).status == "paused":
+            logger.warning("the gateway at %s is paused: it holds model calls until POST /resume", self._url)
         self._model = next(iter(told.models), None)
 
     async def _ask_abilities(self) -> ToldAbilities:
