@@ -32,7 +32,7 @@ _TEMPORARY = frozenset(
 _LONGEST_KEY = 4096
 _POLL_SECONDS = 0.01
 _POLL_SHARE = 0.05
-"""The part of its time that a reader polls: where many announcements wait for others, it polls less often."""
+"""The part of a core that a reader's polls take: where many announcements wait for others, it polls less often."""
 KEPT_SECONDS = 60.0
 """An announcement that nobody wanted for so long is removed: whoever waits for the result looks for it."""
 
@@ -112,12 +112,12 @@ class LocalStore:
         deadline = time.monotonic() + wait_seconds
         try:
             while True:
-                began = time.monotonic()
+                began = time.thread_time()  # a clock would count the time that a busy machine lets this thread wait
                 keys = list(self._read_announcements(folder, wanted))
-                now = time.monotonic()
+                spent, now = time.thread_time() - began, time.monotonic()
                 if keys or now >= deadline:
                     return keys
-                time.sleep(min(deadline - now, max(_POLL_SECONDS, (now - began) / _POLL_SHARE)))
+                time.sleep(min(deadline - now, max(_POLL_SECONDS, spent / _POLL_SHARE)))
         except OSError as error:
             self._fail(error, f"could not read announcements of {exp_id!r}")
 

@@ -47,3 +47,19 @@ def test_a_queue_drops_what_nobody_wanted_for_long(factor: float, did: str) -> N
     sqs = Sqs(message_queue.OLD_SECONDS * factor)
     assert MessageQueue("https://queue/1", lambda: sqs).receive(0, lambda body: None) == []
     assert sqs.did == [did]
+
+
+def test_a_reader_that_had_to_wait_for_its_turn_polls_as_often_as_before(tmp_path: Path) -> None:
+    """On a busy machine a poll takes long without costing much; by a clock, this one would rest for 40 s."""
+    store = open_store(str(tmp_path))
+    store.announce("exp/theirs/s.json")
+
+    def is_ours(key: str) -> bool:
+        if key == "exp/theirs/s.json":
+            time.sleep(2)
+            store.announce("exp/ours/s.json")
+        return key == "exp/ours/s.json"
+
+    began = time.monotonic()
+    assert store.announcements("exp", 60, is_ours) == ["exp/ours/s.json"]
+    assert time.monotonic() - began < 30
