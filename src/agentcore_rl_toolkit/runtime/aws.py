@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from .. import __version__
 from ..errors import ConfigError, RuntimeFault
 from .base import REASON_HEADER, TOKEN_VARIABLE, CommandEvent, Invocation
 
@@ -77,6 +78,7 @@ class AgentCoreRuntime:
             "max_pool_connections": max_concurrency,
             "connect_timeout": 10,
             "read_timeout": read_timeout,
+            "user_agent": f"agentcore-rl-toolkit/{__version__}",  # boto3's is made anew, twice, for each request
         }
         self._threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="agentcore")
         # A stop must not wait for a thread that reads from the session it stops.
@@ -159,6 +161,8 @@ class AgentCoreRuntime:
         return await _result(threads.submit(call))
 
     def _connect(self) -> Any:
+        if self._client is not None:
+            return self._client
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError

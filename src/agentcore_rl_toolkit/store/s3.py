@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
+from .. import __version__
 from ..common.object_repr import object_repr
 from ..errors import ConfigError, KeyNotFound, ResultUnreadable
 from ..types import RolloutId, check_key, check_prefix
@@ -239,6 +240,7 @@ class S3Store:
             "read_timeout": 30,
             "max_pool_connections": 50,
             "retries": {"total_max_attempts": 1},
+            "user_agent": f"agentcore-rl-toolkit/{__version__}",  # boto3's is made anew for each request
         }
         try:
             with self._lock:  # making clients is not thread-safe

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agentcore_rl_toolkit import __version__
 from agentcore_rl_toolkit.common.eventstream import CONTENT_TYPE, encode_event, encode_exception
 from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
 from agentcore_rl_toolkit.runtime.aws import AgentCoreRuntime
@@ -164,6 +165,7 @@ def test_an_invoke_carries_the_session_the_payload_and_its_type(service: Service
     assert seen.path == f"/runtimes/{QUOTED}/invocations"
     assert seen.headers[SESSION_HEADER] == SESSION
     assert seen.headers["Content-Type"] == "application/json"
+    assert seen.headers["User-Agent"].startswith(f"agentcore-rl-toolkit/{__version__}")
     assert seen.body == b'{"q":1}'
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError, HTTPClientError, ParamValidationError, ResponseStreamingError
 
+from agentcore_rl_toolkit import __version__
 from agentcore_rl_toolkit.errors import KeyNotFound, StoreError, StoreForbidden, StoreMisconfigured, StoreUnavailable
 from agentcore_rl_toolkit.store import Store, open_store
 from agentcore_rl_toolkit.store.s3_errors import store_error
@@ -23,6 +24,7 @@ class AnsweringServer:
         self.status, self.code, self.requests = 200, "", []  # type: int, str, list[tuple[str, str, str]]
         self.cut: str | None = None
         self.body: str | None = None
+        self.agent = ""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,6 +33,7 @@ class AnsweringServer:
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 server.requests.append((self.command, self.headers["Host"], self.path))
+                server.agent = self.headers["User-Agent"]
                 if server.cut == "before":
                     self.close_connection = True
                     return
@@ -101,6 +104,12 @@ FOR_GOOD = [
     (405, "MethodNotAllowed"),
     (501, "NotImplemented"),
 ]
+
+
+def test_requests_name_this_package(answers: AnsweringServer) -> None:
+    answers.body = "<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+    next(iter(open_store("bucket").keys("exp/")), None)
+    assert answers.agent.startswith(f"agentcore-rl-toolkit/{__version__}")
 
 
 def test_temporary_and_final_answers_are_distinguished(answers: AnsweringServer) -> None:
