@@ -4,7 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 
-.PHONY: help demo wheel check check-source check-tests test chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-sagemaker test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+# Where an environment turns it off, as many images do, every process would compile all that it imports again.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo wheel check check-source check-tests test test-all chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-sagemaker test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -29,12 +32,15 @@ check-source: $(VENV)/.check
 
 # The tests wait for servers and processes now and then; the checks of the source use those moments.
 check-tests: $(VENV)/.check
-	$(BIN)/python -m pytest -n 4 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
+	$(BIN)/python -m pytest -n 3 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
 
-# In the order of the folders the long files come first, so that both workers end together.
-test: lint chromium .venv-verl/.verl  ## lint, type-check and test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-	$(TEST_VERL)
+test: chromium $(VENV)/.dev .venv-verl/.verl  ## lint, type-check and test
+	@$(MAKE) -j 3 lint test-verl test-all
+
+# In the order of the folders the long files come first, so that the workers end together. They wait for servers and
+# processes now and then: a third one uses those moments of two cores.
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The tests of pages need it. Where it can't be installed, they are skipped and say so.
 chromium: $(VENV)/.dev  ## install Chromium for the tests of the page, where apt-get and root are there
