@@ -135,7 +135,7 @@ def cut_off(parts: Path, tmp_path: Path, fake: FakeTinker) -> Path:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env())
     try:
         there = output / "rollouts" / "step-000001.jsonl"  # in the middle of the step after a checkpoint
-        eventually(lambda: process.poll() is not None or there.exists(), 100)
+        eventually(lambda: process.poll() is not None or there.exists(), 200)
         assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
     finally:
         process.send_signal(signal.SIGKILL)

@@ -135,7 +135,7 @@ def cut_off(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (output.parent / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env(OMP_NUM_THREADS="1"))
     try:
-        eventually(lambda: process.poll() is not None or (output / "checkpoints/checkpoint-2").exists(), 100)
+        eventually(lambda: process.poll() is not None or (output / "checkpoints/checkpoint-2").exists(), 200)
         assert process.poll() is None, (output.parent / "log").read_text()[-3000:]
         eventually(lambda: (output / "rollouts/step-000002.jsonl").exists(), 60)  # in the middle of the step after it
     finally:
@@ -518,8 +518,7 @@ def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
 def test_runs_with_one_seed_sample_the_same_tokens_wherever_the_gateway_is(parts: Path, tmp_path: Path) -> None:
     changes: dict[str, dict[str, Any]] = {
         "one": {},
-        "slower": {"concurrency": 1},
-        "beside": {"gateway": {"workers": 2}},
+        "beside": {"gateway": {"workers": 2}, "concurrency": 1},  # and slower
         "other": {"seed": 1},
     }
     sampled = {}
@@ -527,7 +526,7 @@ def test_runs_with_one_seed_sample_the_same_tokens_wherever_the_gateway_is(parts
         more |= {"eval_data": str(parts / "vary.jsonl"), "max_tokens": 12}
         train(settings(parts, tmp_path / name, "count", **more), report=None)
         sampled[name] = sampled_by(tmp_path / name)
-    assert sampled["one"] == sampled["slower"] == sampled["beside"] != sampled["other"]
+    assert sampled["one"] == sampled["beside"] != sampled["other"]
     assert {version for _, versions, _ in sampled["beside"] for version, _, _ in versions} == {"0", "1", "2"}
     assert len({tuple(row) for row, _, _ in sampled["one"]}) == len(sampled["one"])  # asked again is sampled again
 

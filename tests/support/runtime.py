@@ -80,7 +80,7 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until `condition` is true; gives its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
