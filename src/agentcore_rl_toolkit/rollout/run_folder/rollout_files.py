@@ -16,7 +16,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,50 +38,27 @@ _BATCH = 64  # rollouts in a row group of a Parquet file
 
 def rollout_fields(rollout: Rollout) -> dict[str, Any]:
     """A rollout as JSON values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "input_id": rollout.input_id,
-        "session_id": rollout.session_id,
-        "group": rollout.group,
-        "sample": rollout.sample,
-        "status": rollout.status.value,
-        "action": rollout.action.value,
-        "why": rollout.why,
-        "error": rollout.error,
-        "rewards": rollout.rewards,
-        "payload": rollout.payload,
-        "result": rollout.result,
-        "rows": [_row_fields(row) for row in rollout.rows],
-        "fidelity": asdict(rollout.fidelity),
-        "seconds": {station: round(taken, 6) for station, taken in rollout.seconds.items()},
-        "transcript": rollout.transcript.to_fields(),
-        "printed": rollout.printed,
-    }
+    return described_fields(rollout) | {"rows": [_row_fields(row) for row in rollout.rows]}
 
 
-def read_fields(fields: dict[str, Any]) -> Rollout:
-    """The inverse of `rollout_fields`."""
-    version = fields.get("schema_version")
+def described_fields(rollout: Rollout) -> dict[str, Any]:
+    """A rollout without its rows, as JSON values."""
+    known = {spec.name: getattr(rollout, spec.name) for spec in fields(Rollout) if spec.name != "rows"}
+    known |= {"status": rollout.status.value, "action": rollout.action.value, "fidelity": asdict(rollout.fidelity)}
+    known["seconds"] = {station: round(taken, 6) for station, taken in rollout.seconds.items()}
+    return {"schema_version": SCHEMA_VERSION, **known, "transcript": rollout.transcript.to_fields()}
+
+
+def read_fields(values: dict[str, Any]) -> Rollout:
+    """The inverse of `rollout_fields`. Version 1 lacks the last fields."""
+    version = values.get("schema_version")
     if version not in _READ:
         raise ConfigError(f"a rollout has schema version {version}; this package reads {' and '.join(map(str, _READ))}")
-    return Rollout(
-        input_id=fields["input_id"],
-        session_id=fields["session_id"],
-        sample=fields["sample"],
-        status=Status(fields["status"]),
-        action=Action(fields["action"]),
-        why=fields["why"],
-        payload=fields["payload"],
-        result=fields["result"],
-        error=fields["error"],
-        rewards=fields["rewards"],
-        rows=tuple(_read_row(row) for row in fields["rows"]),
-        fidelity=Fidelity(**fields["fidelity"]),
-        seconds=fields["seconds"],
-        group=fields.get("group"),
-        transcript=Transcript.from_fields(fields["transcript"]) if fields.get("transcript") else NOTHING_SAID,
-        printed=fields.get("printed"),
-    )
+    known = {spec.name: values[spec.name] for spec in fields(Rollout) if spec.name in values}
+    known |= {"status": Status(values["status"]), "action": Action(values["action"])}
+    known |= {"rows": tuple(map(_read_row, values["rows"])), "fidelity": Fidelity(**values["fidelity"])}
+    said = values.get("transcript")
+    return Rollout(**known | {"transcript": Transcript.from_fields(said) if said else NOTHING_SAID})
 
 
 def _row_fields(row: Row) -> dict[str, Any]:
@@ -165,20 +142,24 @@ class RolloutWriter:
             self._file = self.path.open("ab", buffering=0)
             self._end = end_with_a_line(self.path)
         else:
-            self._parquet, self._schema, self._table = _open_parquet(self.path)
+            pyarrow, parquet = _pyarrow()
+            if self.path.exists():
+                raise ConfigError(f"{path} exists, and a Parquet file can't be appended to", hint="choose another name")
+            self._schema, self._table = _schema(pyarrow), pyarrow.Table
+            self._parquet = parquet.ParquetWriter(path, self._schema)
 
     def write(self, rollout: Rollout) -> tuple[int, int]:
         """Append a rollout; gives where its line begins and how long it is. A line is flushed before this returns."""
-        fields = rollout_fields(rollout)
-        fields["payload"] = _writable(fields["payload"])
+        values = rollout_fields(rollout)
+        values["payload"] = _writable(values["payload"])
         with self._lock:
             if self._file is not None:
-                line = _line(fields)
+                line = _line(values)
                 place = self._end
                 write_all(self._file, line, place)
                 self._end += len(line)
                 return place, len(line)
-            self._lines.append(_flat(fields))
+            self._lines.append(_flat(values))
             if len(self._lines) >= _BATCH:
                 self._flush()
             return 0, 0
@@ -233,11 +214,11 @@ def _writable(payload: Any) -> Any:
     return payload
 
 
-def _line(fields: dict[str, Any]) -> bytes:
+def _line(values: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # half a character
-        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 def write_all(file: io.FileIO, data: bytes, end: int) -> None:
@@ -268,15 +249,6 @@ def end_with_a_line(path: Path) -> int:
         return whole
 
 
-def _open_parquet(path: Path) -> tuple[Any, Any, Any]:
-    """A file to write, its schema, and what makes tables."""
-    pyarrow, parquet = _pyarrow()
-    if path.exists():
-        raise ConfigError(f"{path} exists, and a Parquet file can't be appended to", hint="choose another name")
-    schema = _schema(pyarrow)
-    return parquet.ParquetWriter(path, schema), schema, pyarrow.Table
-
-
 def _read_parquet(path: Path) -> Iterator[Rollout]:
     pyarrow, parquet = _pyarrow()
     try:
@@ -285,28 +257,26 @@ def _read_parquet(path: Path) -> Iterator[Rollout]:
         raise ConfigError(f"{path} is not a complete Parquet file: {error}") from None
     with file:
         for batch in file.iter_batches(_BATCH):
-            for fields in batch.to_pylist():
-                known = {name: json.loads(value) if name in _JSON else value for name, value in fields.items()}
-                yield read_fields(known)
+            for values in batch.to_pylist():
+                yield read_fields({name: json.loads(one) if name in _JSON else one for name, one in values.items()})
 
 
 _JSON = ("rewards", "payload", "result", "rows", "fidelity", "seconds", "transcript")
+_PLAIN = ("schema_version", "input_id", "session_id", "group", "sample", "status", "action", "why", "error", "printed")
 
 
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
     """Fields without a fixed shape become JSON columns; Parquet takes no half characters, so they are replaced."""
-    flat = {name: json.dumps(value) if name in _JSON else value for name, value in fields.items()}
+    flat = {name: json.dumps(value) if name in _JSON else value for name, value in values.items()}
     for name in ("error", "input_id", "printed"):
-        if fields[name] is not None:
-            flat[name] = fields[name].encode(errors="replace").decode()
+        if flat[name] is not None:
+            flat[name] = flat[name].encode(errors="replace").decode()
     return flat
 
 
 def _schema(pyarrow: Any) -> Any:
     kinds = dict.fromkeys(("schema_version", "sample", "group"), pyarrow.int32())
-    plain = ("schema_version", "input_id", "session_id", "group", "sample", "status", "action", "why", "error")
-    names = (*plain, "printed", *_JSON)
-    return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+    return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in (*_PLAIN, *_JSON)])
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -314,7 +284,6 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError(
-            "Parquet needs pyarrow", hint="pip install 'agentcore-rl-toolkit[cli]', or use .jsonl"
-        ) from None
+        hint = "pip install 'agentcore-rl-toolkit[cli]', or use .jsonl"
+        raise ConfigError("Parquet needs pyarrow", hint=hint) from None
     return pyarrow, pyarrow.parquet

@@ -17,7 +17,8 @@ from typing import Any
 
 from ...errors import ConfigError
 from .. import run_queries
-from .studio_app import Query, StudioApp, page_files
+from .run_answers import Query, thin
+from .studio_app import StudioApp, page_files
 
 LARGEST = 30_000_000
 """Characters of the answers in a report."""
@@ -83,11 +84,11 @@ def _questions(app: StudioApp, run: str) -> Iterator[Question]:
             yield "rows", about | {"phases": phases, "limit": "50"} | ({"change": change} if change else {})
     yield "rollouts", about | {"limit": "50"}
     yield "rollouts", about | {"limit": "50", "failed": "true"}
-    for one in _spread(every):
+    for one in thin(every, _MOST_STEPS):
         yield "groups", about | {"phase": one["phase"], "step": str(one["step"]), "limit": "40"}
-    keys = [str(one["example"]) for one in (*figures["findings"], *figures["causes"][:20]) if one.get("example")]
-    for key in keys:
-        yield from _rollout(app, run, key)
+    for one in (*figures["findings"], *figures["causes"][:20]):
+        if one.get("example"):
+            yield from _rollout(app, run, str(one["example"]))
     yield from _pairs(app, run)
     for one in [*figures["steps"][-1:], *figures["steps"][:1]]:
         yield from _groups(app, run, one["phase"], str(one["step"]))
@@ -116,12 +117,6 @@ def _groups(app: StudioApp, run: str, phase: str, step: str) -> Iterator[Questio
 def _rollout(app: StudioApp, run: str, key: str) -> Iterator[Question]:
     yield "rollout", {"run": run, "key": key}
     yield "tokens", {"run": run, "key": key, "row": "0", "start": "0"}
-
-
-def _spread(items: list[Any]) -> list[Any]:
-    """Some of the steps: the first, the last, and others evenly between them."""
-    every = -(-len(items) // _MOST_STEPS)
-    return items if every <= 1 else [*items[:-1:every], items[-1]]
 
 
 def _name(question: Question) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from ...errors import ConfigError
 from ...gateway.record.trajectory import Row
 from ...rollout import Rollout
 from ...rollout.run_folder import Run
+from ...rollout.run_folder.rollout_files import described_fields
 from ..rollout_diff import diff_rollouts
 from .clipped_values import Clipper, find_text
+from .run_answers import Answer, Query
 from .run_catalog import OpenRun
 
 _MOST_TOKENS = 4_000
@@ -25,15 +28,17 @@ _PIECE = 200_000
 _LONGEST_CHARACTER = 6
 """Tokens that may make up one character."""
 
-Answer = dict[str, Any]
+_HIDDEN = ("schema_version", "input_id", "session_id", "group", "sample", "action")
+"""What the page takes from a rollout's entry instead."""
+
 Decode = Callable[[list[int]], str]
 
 
-def show_rollout(opened: OpenRun, key: str) -> Answer:
-    """A rollout but for its tokens."""
+def show_rollout(opened: OpenRun, query: Query) -> Answer:
+    """A rollout without its tokens."""
 
     def read(run: Run) -> Answer:
-        position = run.find(key)
+        position = run.find(query["key"])
         rollout = run.rollout(position)
         siblings = _siblings(run, position)
         rows = [_row_fields(rollout, number) for number in range(len(rollout.rows))]
@@ -43,8 +48,9 @@ def show_rollout(opened: OpenRun, key: str) -> Answer:
     return opened.use(read)
 
 
-def show_timeline(opened: OpenRun, phase: str, step: int) -> Answer:
+def show_timeline(opened: OpenRun, query: Query) -> Answer:
     """When each rollout of a step ran, and which weights sampled its turns."""
+    phase, step = query.step
 
     def read(run: Run) -> Answer:
         places = run.select(phase=phase, step=step)
@@ -65,14 +71,22 @@ def _lane(run: Run, position: int) -> Answer:
     return {name: getattr(entry, name) for name in kept} | {"began": entry.at - entry.seconds, "turns": shown}
 
 
-def show_text(opened: OpenRun, key: str, at: list[Any], start: int) -> Answer:
-    """A piece of a long text of a rollout."""
-    text = opened.use(lambda run: find_text(_texts(run.rollout(run.find(key))), at))
+def show_text(opened: OpenRun, query: Query) -> Answer:
+    """A piece of a long text of a rollout; `at` is where it is."""
+    try:
+        at = json.loads(query["at"])
+    except (ValueError, RecursionError):
+        at = None
+    if not isinstance(at, list):
+        raise ConfigError("at must be a list")
+    start = query.whole("start")
+    text = opened.use(lambda run: find_text(_texts(run.rollout(run.find(query["key"]))), at))
     return {"text": text[start : start + _PIECE], "length": len(text)}
 
 
-def show_tokens(opened: OpenRun, key: str, number: int, start: int, decode: Decode | None) -> Answer:
+def show_tokens(opened: OpenRun, query: Query, decode: Decode | None) -> Answer:
     """Some tokens of a row: ids, which are trained on, logprobs, ratios, weight versions, and their text if known."""
+    key, number, start = query["key"], query.whole("row"), query.whole("start")
 
     def read(run: Run) -> tuple[Rollout, Any]:
         position = run.find(key)
@@ -107,11 +121,11 @@ def _ratios(row: Row, known: Any, start: int, end: int) -> list[float | None] | 
     return found
 
 
-def show_comparison(opened: OpenRun, before: str, after: str) -> Answer:
+def show_comparison(opened: OpenRun, query: Query) -> Answer:
     """Two rollouts, message beside message."""
 
     def read(run: Run) -> Answer:
-        places = [run.find(key) for key in (before, after)]
+        places = [run.find(query[name]) for name in ("before", "after")]
         left, right = (run.rollout(at) for at in places)
         clipper = Clipper(budget=1_000_000)
         return {
@@ -167,18 +181,7 @@ class TokenReader:
 
 def _texts(rollout: Rollout) -> Answer:
     """What a rollout holds beside its tokens, as JSON values."""
-    return {
-        "status": rollout.status.value,
-        "why": rollout.why,
-        "error": rollout.error,
-        "rewards": rollout.rewards,
-        "payload": rollout.payload,
-        "result": rollout.result,
-        "fidelity": asdict(rollout.fidelity),
-        "seconds": rollout.seconds,
-        "transcript": rollout.transcript.to_fields(),
-        "printed": rollout.printed,
-    }
+    return {name: value for name, value in described_fields(rollout).items() if name not in _HIDDEN}
 
 
 def _row_fields(rollout: Rollout, number: int) -> Answer:

@@ -26,26 +26,56 @@ _LIVE_SECONDS = 120
 Answer = dict[str, Any]
 
 
+class Query(dict[str, str]):
+    """A question of the page: its parameters as texts."""
+
+    def __missing__(self, name: str) -> str:
+        raise ConfigError(f"the question lacks {name!r}")
+
+    def whole(self, name: str, default: int = 0) -> int:
+        given = self.get(name) or str(default)
+        if not given.isdecimal() or len(given) > 12:
+            raise ConfigError(f"{name}={given[:40]!r} is not a number")
+        return int(given)
+
+    def real(self, name: str) -> float:
+        try:
+            return float(self[name])
+        except ValueError:
+            raise ConfigError(f"{name}={self[name][:40]!r} is not a number") from None
+
+    @property
+    def step(self) -> tuple[str, int]:
+        """The phase and the step."""
+        return self.get("phase", "train"), self.whole("step")
+
+    @property
+    def page(self) -> slice:
+        """The part of a list that the page shows."""
+        offset = self.whole("offset")
+        return slice(offset, offset + max(1, min(self.whole("limit", 50), _LONGEST_PAGE)))
+
+
 def list_runs(catalog: RunCatalog) -> Answer:
     """The runs with what their small files say: cheap, however many rollouts there are."""
     found = []
     for name, path in catalog.runs().items():
         problem = catalog.check(name)
-        known = _describe(name, path, catalog.files) if problem is None else {"run": name, "problem": problem}
-        found.append(known)
+        found.append(_describe(name, path, catalog.files) if problem is None else {"run": name, "problem": problem})
     return {"runs": found}
 
 
-def show_run(opened: OpenRun, name: str) -> Answer:
+def show_run(opened: OpenRun, query: Query) -> Answer:
     """A run at a glance."""
-    sizes = opened.use(lambda run: tuple(_size(run.path / part) for part in ("metrics.jsonl", FINDINGS)))
+    sizes = opened.use(lambda run: tuple(_stat(run.path / part)[1] for part in ("metrics.jsonl", FINDINGS)))
     figures: Answer = opened.known(("figures", sizes), _figures)
-    about = opened.use(lambda run: _describe(name, run.path, opened.files))
+    about = opened.use(lambda run: _describe(query["run"], run.path, opened.files))
     return about | figures | {"changes": opened.changes}
 
 
-def show_groups(opened: OpenRun, phase: str, step: int, offset: int, limit: int, sort: str) -> Answer:
-    groups = opened.known(("groups", phase, step), lambda run: run_queries.read_groups(run, phase, step))
+def show_groups(opened: OpenRun, query: Query) -> Answer:
+    """The groups of a step."""
+    groups, sort = _read_groups(opened, query), query.get("sort", "group")
     orders: dict[str, Any] = {
         "group": lambda one: (one["group"] is None, one["group"] or 0),
         "reward": lambda one: (one["mean"] is None, one["mean"] or 0.0),
@@ -55,7 +85,7 @@ def show_groups(opened: OpenRun, phase: str, step: int, offset: int, limit: int,
     }
     if sort not in orders:
         raise ConfigError(f"groups can't be sorted by {sort!r}", hint=f"use one of: {', '.join(orders)}")
-    chosen = sorted(groups, key=orders[sort])[offset : offset + _page(limit)]
+    chosen = sorted(groups, key=orders[sort])[query.page]
     clipper = Clipper(longest=400)
 
     def with_prompts(run: Run) -> list[Answer]:
@@ -64,12 +94,12 @@ def show_groups(opened: OpenRun, phase: str, step: int, offset: int, limit: int,
     return {"groups": opened.use(with_prompts), "total": len(groups)}
 
 
-def show_group(opened: OpenRun, phase: str, step: int, group: str) -> Answer:
+def show_group(opened: OpenRun, query: Query) -> Answer:
     """The samples of one group, each with the end of what it said."""
-    groups = opened.known(("groups", phase, step), lambda run: run_queries.read_groups(run, phase, step))
+    groups, group = _read_groups(opened, query), query["group"]
     order = [str(one["group"] if one["group"] is not None else one["input_id"]) for one in groups]
     if group not in order:
-        raise ConfigError(f"step {step} has no group {group}")
+        raise ConfigError(f"step {query.whole('step')} has no group {group}")
     at = order.index(group)
     found, clipper = groups[at], Clipper(longest=4_000)
 
@@ -81,18 +111,21 @@ def show_group(opened: OpenRun, phase: str, step: int, group: str) -> Answer:
     return found | {"samples": opened.use(told), "prompt": prompt, "total": len(found["samples"])} | around
 
 
-def show_rollouts(opened: OpenRun, chosen: Answer, text: str | None, offset: int, limit: int) -> Answer:
-    """Entries that match. A search in texts reads rollouts until a page is full or time is up: `next` goes on."""
+def show_rollouts(opened: OpenRun, query: Query) -> Answer:
+    """Entries that match. A search in texts reads rollouts until a page is full or time is up; `next` continues it."""
+    chosen: Answer = {name: query[name] for name in ("phase", "status", "tool", "input_id") if query.get(name)}
+    chosen |= {name: query[name] == "true" for name in ("failed", "trained") if query.get(name)}
+    chosen |= {name: query.whole(name) for name in ("step", "group") if query.get(name)}
+    if sort := query.get("sort"):
+        chosen |= {"sort": sort.lstrip("-"), "descending": sort.startswith("-")}
+    bounds = (("least", np.greater_equal), ("most", np.less_equal))
+    limits = [(compare, query.real(name)) for name, compare in bounds if query.get(name)]
 
     def find(run: Run) -> Answer:
-        most = {name: chosen.pop(name, None) for name in ("least", "most")}
         places = run.select(**chosen)
-        rewards = run.table["reward"][places]
-        if most["least"] is not None:
-            places, rewards = places[rewards >= most["least"]], rewards[rewards >= most["least"]]
-        if most["most"] is not None:
-            places = places[rewards <= most["most"]]
-        page, following = _find_page(run, places, text, offset, _page(limit))
+        for compare, bound in limits:
+            places = places[compare(run.table["reward"][places], bound)]
+        page, following = _find_page(run, places, query.get("text"), query.page)
         return {
             "rollouts": [run.entry(at).to_dict() for at in page],
             "total": len(places),
@@ -102,14 +135,16 @@ def show_rollouts(opened: OpenRun, chosen: Answer, text: str | None, offset: int
     return opened.use(find)
 
 
-def show_rows(opened: OpenRun, phases: tuple[str, ...], change: str, sort: str, offset: int, limit: int) -> Answer:
+def show_rows(opened: OpenRun, query: Query) -> Answer:
     """Data rows with their rewards at each visit."""
+    phases = run_queries.HELD_OUT if query.get("phases") == "held-out" else ("train", "rollout")
+    change, sort = query.get("change", ""), query.get("sort", "reward")
     rows = opened.known(("rows", phases), lambda run: run_queries.read_rows(run, phases))
     bound = opened.known("bound", run_queries.solved_threshold)
     counts = {name: sum(one["change"] == name for one in rows) for name in run_queries.CHANGES}
     kept = [one for one in rows if change in ("", one["change"])]
     kept.sort(key=lambda one: one["mean"] if sort == "reward" else -len(one["visits"]) if sort == "visits" else 0.0)
-    page, clipper = kept[offset : offset + _page(limit)], Clipper(longest=300)
+    page, clipper = kept[query.page], Clipper(longest=300)
 
     def with_prompts(run: Run) -> list[Answer]:
         return [one | {"prompt": clipper.clip(_prompt(run, one["visits"][0]["example"]))} for one in page]
@@ -117,8 +152,9 @@ def show_rows(opened: OpenRun, phases: tuple[str, ...], change: str, sort: str, 
     return {"rows": opened.use(with_prompts), "total": len(kept), "counts": counts, "solved_at": bound}
 
 
-def show_row(opened: OpenRun, row: str) -> Answer:
+def show_row(opened: OpenRun, query: Query) -> Answer:
     """Every rollout of one data row."""
+    row = query["row"]
 
     def find(run: Run) -> Answer:
         places = run_queries.visits_of_row(run, row)
@@ -130,13 +166,17 @@ def show_row(opened: OpenRun, row: str) -> Answer:
     return opened.use(find)
 
 
+def _read_groups(opened: OpenRun, query: Query) -> list[Answer]:
+    return opened.known(("groups", *query.step), lambda run: run_queries.read_groups(run, *query.step))
+
+
 def _describe(name: str, path: Path, files: FileMemory) -> Answer:
     info, summary = files.read(path / "run.json", _read_info), files.read(path / "summary.json", _read_summary)
     metrics = files.read(path / "metrics.jsonl", _read_metrics)
-    changed = max((_modified(path / part) for part in ("metrics.jsonl", "index/0.records", "run.json")), default=0.0)
-    ended = summary is not None and _modified(path / "summary.json") >= changed - 1
+    changed = max(_stat(path / part)[0] for part in ("metrics.jsonl", "index/0.records", "run.json"))
+    ended = summary is not None and _stat(path / "summary.json")[0] >= changed - 1
     newest = files.read(path / "rollouts", _newest)
-    alive = time.time() - max(changed, _modified(newest) if newest is not None else 0.0)
+    alive = time.time() - max(changed, _stat(newest)[0] if newest is not None else 0.0)
     state = "ended" if ended else "running" if alive < _LIVE_SECONDS else "stopped"
     if ended and (summary or {}).get("interrupted"):
         state = "interrupted"
@@ -157,7 +197,7 @@ def _read_metrics(path: Path) -> Answer:
     """What the list of runs shows of the metrics."""
     metrics = read_metrics(path)
     latest = metrics[-1] if metrics else {}
-    rewards = _thin([(one.get("step"), one.get("reward")) for one in metrics], 60)
+    rewards = thin([(one.get("step"), one.get("reward")) for one in metrics], 60)
     known = {"latest": {key: latest.get(key) for key in ("step", "reward", "fidelity", "tokens_per_second")}}
     return {"steps_done": len(metrics)} | _short(known | {"rewards": rewards})
 
@@ -173,7 +213,7 @@ def _newest(folder: Path) -> Path | None:
 
 
 def _figures(run: Run) -> Answer:
-    metrics = _thin(run.metrics(), _MOST_POINTS)
+    metrics = thin(run.metrics(), _MOST_POINTS)
     names = list(dict.fromkeys(name for line in metrics for name, value in line.items() if _is_number(value)))
     columns = {name[:80]: [_number(line.get(name)) for line in metrics] for name in names[:_MOST_NAMES]}
     steps = run_queries.read_steps(run)
@@ -182,8 +222,8 @@ def _figures(run: Run) -> Answer:
     tools = np.unique(run.table["tools"])
     return {
         "rollouts": len(run.table),
-        "steps": _thin(train, _MOST_POINTS),
-        "evaluations": _thin(kept, _MOST_POINTS),
+        "steps": thin(train, _MOST_POINTS),
+        "evaluations": thin(kept, _MOST_POINTS),
         "metrics": columns,
         "findings": Clipper().clip(read_metrics(run.path / FINDINGS)[-100:]),
         "causes": Clipper().clip(run.causes()[:200]),
@@ -198,13 +238,13 @@ def _tools(run: Run) -> set[str]:
     return {name for at in firsts for name in (run.text("tools", at) or "").split()}
 
 
-def _find_page(run: Run, places: Any, text: str | None, offset: int, limit: int) -> tuple[list[int], int]:
-    """A page of the places from `offset` on, and where the next one begins."""
+def _find_page(run: Run, places: Any, text: str | None, page: slice) -> tuple[list[int], int]:
+    """A page of the places, and where the next one begins."""
     if not text:
-        return places[offset : offset + limit].tolist(), offset + limit
+        return places[page].tolist(), page.stop
     found: list[int] = []
-    began, at = time.monotonic(), offset
-    while at < len(places) and len(found) < limit and (time.monotonic() - began < _SEARCH_SECONDS or at == offset):
+    began, at, most = time.monotonic(), page.start, page.stop - page.start
+    while at < len(places) and len(found) < most and (time.monotonic() - began < _SEARCH_SECONDS or at == page.start):
         if run.contains(int(places[at]), text):
             found.append(int(places[at]))
         at += 1
@@ -231,34 +271,24 @@ def _tell(run: Run, key: str) -> Answer:
         return {"said": None, "calls": [], "problem": str(error)}
     replies = [turn.reply for turn in rollout.transcript.turns]
     said = next((reply["content"] for reply in reversed(replies) if reply.get("content")), None)
-    calls = [
-        {"name": c.get("name"), "arguments": c.get("arguments")} for r in replies for c in r.get("tool_calls") or ()
-    ]
-    return {"said": said, "calls": calls[:20], "error": rollout.error}
+    called = [call for reply in replies for call in reply.get("tool_calls") or ()]
+    calls = [{"name": call.get("name"), "arguments": call.get("arguments")} for call in called[:20]]
+    return {"said": said, "calls": calls, "error": rollout.error}
 
 
-def _thin(items: list[Any], most: int) -> list[Any]:
+def thin(items: list[Any], most: int) -> list[Any]:
     """At most so many of them, evenly chosen; the last one is always there."""
     every = -(-len(items) // most)
     return items if every <= 1 else [*items[:-1:every], items[-1]]
 
 
-def _page(limit: int) -> int:
-    return max(1, min(limit, _LONGEST_PAGE))
-
-
-def _modified(path: Path) -> float:
+def _stat(path: Path) -> tuple[float, int]:
+    """When a file last changed, and its size; zeros if there is none."""
     try:
-        return path.stat().st_mtime
+        known = path.stat()
     except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+        return 0.0, 0
+    return known.st_mtime, known.st_size
 
 
 def _is_number(value: Any) -> bool:

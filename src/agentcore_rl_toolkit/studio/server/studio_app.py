@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from ...errors import AgentCoreRLError, ConfigError
-from .. import run_queries
+from ...errors import AgentCoreRLError
 from . import rollout_answers, run_answers
 from .page_access import HEADERS, PageAccess
+from .run_answers import Query
 from .run_catalog import OpenRun, RunCatalog
 from .session_watch import SessionWatch
 
@@ -27,13 +27,6 @@ logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "page"
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 _LONGEST_QUESTION = 4_000
-
-
-class Query(dict[str, str]):
-    """What a question asks for."""
-
-    def __missing__(self, name: str) -> str:
-        raise ConfigError(f"the question lacks {name!r}")
 
 
 class StudioApp:
@@ -45,20 +38,19 @@ class StudioApp:
         self.catalog, self._access, self._live = catalog, access, live
         self._tokenizer = rollout_answers.TokenReader(tokenizer)
         self._files = page_files()
-        of_run: dict[str, Callable[[OpenRun, Query], Any]] = {
-            "run": lambda run, q: run_answers.show_run(run, q["run"]),
-            "groups": _ask_groups,
-            "group": lambda run, q: run_answers.show_group(run, q.get("phase", "train"), _whole(q, "step"), q["group"]),
-            "rollouts": _ask_rollouts,
-            "rows": _ask_rows,
-            "row": lambda run, q: run_answers.show_row(run, q["row"]),
-            "rollout": lambda run, q: rollout_answers.show_rollout(run, q["key"]),
-            "timeline": lambda run, q: rollout_answers.show_timeline(run, q.get("phase", "train"), _whole(q, "step")),
-            "text": lambda run, q: rollout_answers.show_text(run, q["key"], _path(q), _whole(q, "start")),
-            "tokens": self._ask_tokens,
-            "compare": lambda run, q: rollout_answers.show_comparison(run, q["before"], q["after"]),
+        self._of_run: dict[str, Callable[[OpenRun, Query], Any]] = {
+            "run": run_answers.show_run,
+            "groups": run_answers.show_groups,
+            "group": run_answers.show_group,
+            "rollouts": run_answers.show_rollouts,
+            "rows": run_answers.show_rows,
+            "row": run_answers.show_row,
+            "rollout": rollout_answers.show_rollout,
+            "timeline": rollout_answers.show_timeline,
+            "text": rollout_answers.show_text,
+            "tokens": self._show_tokens,
+            "compare": rollout_answers.show_comparison,
         }
-        self._of_run = of_run
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1024)
@@ -111,19 +103,17 @@ class StudioApp:
     async def _ask_live(self, method: str, name: str, query: Query) -> Any:
         if self._live is None:
             return {"runtime": None, "gateway": None}
-        actions: dict[tuple[str, str], Callable[[], Awaitable[Any]]] = {
-            ("GET", "live"): self._live.show,
-            ("GET", "live/log"): lambda: _need(self._live).read_log(query["session"], _whole(query, "start")),
-            ("POST", "live/stop"): lambda: _need(self._live).stop(query["session"]),
-        }
-        action = actions.get((method, name))
-        if action is None:
-            raise web.HTTPNotFound
-        return await action()
+        if (method, name) == ("GET", "live"):
+            return await self._live.show()
+        if (method, name) == ("GET", "live/log"):
+            return await self._live.read_log(query["session"], query.whole("start"))
+        if (method, name) == ("POST", "live/stop"):
+            return await self._live.stop(query["session"])
+        raise web.HTTPNotFound
 
-    def _ask_tokens(self, run: OpenRun, query: Query) -> Any:
+    def _show_tokens(self, run: OpenRun, query: Query) -> Any:
         decode = self._tokenizer.decoder(run.use(lambda run: run.info.get("model")))
-        return rollout_answers.show_tokens(run, query["key"], _whole(query, "row"), _whole(query, "start"), decode)
+        return rollout_answers.show_tokens(run, query, decode)
 
     def _let_in(self, request: web.Request) -> web.Response:
         """Keep the key in a cookie, and lead to the same page without it."""
@@ -139,9 +129,8 @@ class StudioApp:
             raise web.HTTPNotFound
         if request.method not in ("GET", "HEAD"):
             raise web.HTTPMethodNotAllowed(request.method, ["GET"])
-        return web.Response(
-            body=found[0], content_type=found[1], charset="utf-8", headers={"Cache-Control": "no-cache"}
-        )
+        headers = {"Cache-Control": "no-cache"}
+        return web.Response(body=found[0], content_type=found[1], charset="utf-8", headers=headers)
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
@@ -150,76 +139,11 @@ def page_files() -> dict[str, tuple[bytes, str]]:
     return {path.relative_to(PAGE).as_posix(): (path.read_bytes(), _KINDS[path.suffix]) for path in found}
 
 
-def _ask_groups(run: OpenRun, query: Query) -> Any:
-    where = query.get("phase", "train"), _whole(query, "step")
-    return run_answers.show_groups(run, *where, *_page(query), query.get("sort", "group"))
-
-
-def _ask_rows(run: OpenRun, query: Query) -> Any:
-    phases = run_queries.HELD_OUT if query.get("phases") == "held-out" else ("train", "rollout")
-    return run_answers.show_rows(run, phases, query.get("change", ""), query.get("sort", "reward"), *_page(query))
-
-
-def _ask_rollouts(run: OpenRun, query: Query) -> Any:
-    chosen: dict[str, Any] = {}
-    for name in ("phase", "status", "tool", "input_id"):
-        if query.get(name):
-            chosen[name] = query[name]
-    for name in ("failed", "trained"):
-        if query.get(name):
-            chosen[name] = query[name] == "true"
-    for name in ("step", "group"):
-        if query.get(name):
-            chosen[name] = _whole(query, name)
-    for name in ("least", "most"):
-        if query.get(name):
-            chosen[name] = _real(query, name)
-    sort = query.get("sort", "")
-    if sort:
-        chosen |= {"sort": sort.lstrip("-"), "descending": sort.startswith("-")}
-    return run_answers.show_rollouts(run, chosen, query.get("text") or None, *_page(query))
-
-
-def _page(query: Query) -> tuple[int, int]:
-    return _whole(query, "offset"), _whole(query, "limit", 50)
-
-
-def _whole(query: Query, name: str, default: int = 0) -> int:
-    given = query.get(name) or str(default)
-    if not given.isdecimal() or len(given) > 12:
-        raise ConfigError(f"{name}={given[:40]!r} is not a number")
-    return int(given)
-
-
-def _real(query: Query, name: str) -> float:
-    try:
-        return float(query[name])
-    except ValueError:
-        raise ConfigError(f"{name}={query[name][:40]!r} is not a number") from None
-
-
-def _path(query: Query) -> list[Any]:
-    try:
-        at = json.loads(query["at"])
-    except (ValueError, RecursionError):
-        at = None
-    if not isinstance(at, list):
-        raise ConfigError("at must be a list")
-    return at
-
-
-def _need(live: SessionWatch | None) -> SessionWatch:
-    assert live is not None
-    return live
-
-
-def _json(value: Any) -> web.Response:
+def _json(value: Any, status: int = 200) -> web.Response:
     body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 def _problem(status: int, message: str, hint: str = "") -> web.Response:
-    body = json.dumps({"problem": message, "hint": hint}).encode()
-    return web.Response(
-        status=status, body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
-    )
+    return _json({"problem": message, "hint": hint}, status)
