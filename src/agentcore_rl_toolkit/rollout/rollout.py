@@ -19,6 +19,18 @@ NOTHING = Fidelity(sampled=0, trained=0, masked={}, rows=0, turns=0, bridges=0, 
 """The fidelity of a rollout that never reached a model."""
 
 
+SplitRow = tuple[list[int], list[int], list[float], list[int]]
+"""A row's prompt and completion, and the completion's logprobs and mask."""
+
+
+def split_row(row: Row) -> SplitRow:
+    """Split a row as trainers take it. Untrained tokens get the logprob 0.0."""
+    cut, ids = row.prompt_length, row.token_ids.tolist()
+    mask = [int(bit) for bit in row.loss_mask[cut:]]
+    logprobs = [float(value) if bit else 0.0 for value, bit in zip(row.logprobs[cut:], mask, strict=True)]
+    return ids[:cut], ids[cut:], logprobs, mask
+
+
 class Action(str, enum.Enum):
     """What becomes of a rollout."""
 

@@ -38,8 +38,8 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     metrics |= _counted("dropped", Counter(group.dropped for group in groups if group.dropped))
     metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
     metrics |= _counted("failures", Counter(rollout.status.value for rollout in everything if rollout.failed))
-    metrics |= _fidelity(everything) | _sizes(trained) | _stations(everything)
-    return metrics | _conduct(groups, everything) | _components(trained)
+    metrics |= _fidelity(everything) | _sizes(trained) | _means("seconds", (one.seconds for one in everything))
+    return metrics | _conduct(groups, everything) | _means("reward/component", map(components_of, trained))
 
 
 def staleness_metrics(groups: Iterable[Group], step: int) -> dict[str, float]:
@@ -107,13 +107,11 @@ def _fidelity(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _sizes(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if not rollouts:
         return {}
-    turns = [rollout.fidelity.turns for rollout in rollouts]
-    sampled = [rollout.fidelity.sampled for rollout in rollouts]
-    tokens = [rollout.tokens for rollout in rollouts]
+    known, tokens = [rollout.fidelity for rollout in rollouts], [rollout.tokens for rollout in rollouts]
     return {
-        "length/turns": statistics.fmean(turns),
-        "length/tool_calls": statistics.fmean([rollout.fidelity.tool_calls for rollout in rollouts]),
-        "length/sampled_tokens": statistics.fmean(sampled),
+        "length/turns": statistics.fmean(one.turns for one in known),
+        "length/tool_calls": statistics.fmean(one.tool_calls for one in known),
+        "length/sampled_tokens": statistics.fmean(one.sampled for one in known),
         "length/tokens": statistics.fmean(tokens),
         "length/tokens_max": max(tokens),
     }
@@ -165,18 +163,10 @@ def components_of(rollout: Rollout) -> dict[str, float]:
     return {name: float(value) for name, value in [*numbers.items()][:_MOST_COMPONENTS] if math.isfinite(value)}
 
 
-def _components(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def _means(kind: str, parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over the rollouts that have it."""
     values: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        for name, value in components_of(rollout).items():
+    for part in parts:
+        for name, value in part.items():
             values.setdefault(name, []).append(value)
-    return {f"reward/component/{name}": statistics.fmean(known) for name, known in sorted(values.items())}
-
-
-def _stations(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The mean seconds at each station of the path."""
-    seconds: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        for station, taken in rollout.seconds.items():
-            seconds.setdefault(station, []).append(taken)
-    return {f"seconds/{station}": statistics.fmean(taken) for station, taken in seconds.items()}
+    return {f"{kind}/{name}": statistics.fmean(known) for name, known in sorted(values.items())}

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
+from ...rollout.rollout import split_row
 from ...rollout.signal.credit import TurnCredit
 from ...types import Status
 
@@ -59,10 +60,10 @@ def to_samples(
     rollouts = [rollout for rollout in group.trained if replay is None or has_routes(rollout, replay)]
     made = [to_rows(rollout, sample, decode, replay) for rollout, sample in zip(rollouts, source, strict=False)]
     if credit is not None:
-        credited = dict(zip(map(id, group.trained), credit.token_advantages(group), strict=True))
+        credited = credit.completion_advantages(group)
         for rollout, samples in zip(rollouts, made, strict=False):
-            for row, sample, values in zip(rollout.rows, samples, credited[id(rollout)], strict=True):
-                sample.metadata["agentcore"]["advantages"] = values[row.prompt_length :].tolist()
+            for sample, values in zip(samples, credited[id(rollout)], strict=True):
+                sample.metadata["agentcore"]["advantages"] = values.tolist()
     return made
 
 
@@ -104,12 +105,10 @@ def has_routes(rollout: Rollout, replay: Replay) -> bool:
 
 
 def _fill_sample(rollout: Rollout, row: Row, sample: Any, decode: Decode, replay: Replay | None) -> Any:
-    cut = row.prompt_length
-    ids, mask = row.token_ids.tolist(), row.loss_mask[cut:].tolist()
+    prompt, completion, logprobs, mask = split_row(row)
     made = _copy_sample(rollout, sample)
-    made.tokens, made.response, made.response_length = ids, decode(ids[cut:]), len(ids) - cut
-    made.loss_mask = mask
-    made.rollout_log_probs = [x if bit else 0.0 for x, bit in zip(row.logprobs[cut:].tolist(), mask, strict=True)]
+    made.tokens, made.response, made.response_length = prompt + completion, decode(completion), len(completion)
+    made.loss_mask, made.rollout_log_probs = mask, logprobs
     made.reward, made.remove_sample = rollout.reward, False
     made.weight_versions = [version for version, _, _ in row.versions]
     made.status = getattr(type(sample).Status, STATUSES[rollout.status])

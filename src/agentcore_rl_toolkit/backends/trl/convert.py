@@ -15,10 +15,8 @@ import numpy as np
 
 from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
+from ...rollout.rollout import SplitRow, split_row
 from ...rollout.signal.credit import Floats, TurnCredit
-
-SplitRow = tuple[list[int], list[int], list[float], list[int]]
-"""A row's prompt and completion, and the completion's logprobs and mask."""
 
 
 @dataclass
@@ -92,7 +90,7 @@ def to_batch(
     """Fill `n` slots for each group, in order, and pad the slots of missing groups up to `count`."""
     batch = TrlBatch()
     for group in groups:
-        credited = _credited(group, credit)
+        credited = credit.completion_advantages(group) if credit is not None and group.dropped is None else {}
         rollouts: list[Rollout | None] = [*group.rollouts[:n]]
         for rollout in [*rollouts, *([None] * (n - len(rollouts)))]:
             if rollout is None or group.dropped is not None or not rollout.trained:
@@ -106,25 +104,6 @@ def to_batch(
     while count is not None and len(batch.prompt_ids) < count * n:
         _fill_slot(batch, ([padding], [padding], [0.0], [0]), None, 1.0)
     return batch
-
-
-def _credited(group: Group, credit: TurnCredit | None) -> dict[int, list[Floats]]:
-    """The advantages of each trained rollout's rows, one per token after the prompt, by the rollout's identity."""
-    if credit is None or group.dropped is not None:
-        return {}
-    return {
-        id(rollout): [values[row.prompt_length :] for row, values in zip(rollout.rows, by_row, strict=True)]
-        for rollout, by_row in zip(group.trained, credit.token_advantages(group), strict=True)
-    }
-
-
-def split_row(row: Row) -> SplitRow:
-    """Split a row into prompt, completion, and the completion's logprobs and mask. Untrained tokens get 0.0."""
-    cut = row.prompt_length
-    ids = row.token_ids.tolist()
-    mask = [int(bit) for bit in row.loss_mask[cut:]]
-    logprobs = [float(value) if bit else 0.0 for value, bit in zip(row.logprobs[cut:], mask, strict=True)]
-    return ids[:cut], ids[cut:], logprobs, mask
 
 
 def _fill_slot(

@@ -24,8 +24,8 @@ from ...engine.checkpoints import resolve_model
 from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers.model_runner import load
 from ...errors import ConfigError, EngineError
+from ...rollout.rollout import SplitRow
 from ...rollout.signal.credit import Floats
-from .convert import SplitRow
 
 Teacher = Callable[[Sequence[Sequence[int]]], list[Floats]]
 """For each sequence of token ids the logprob of every token but the first, given those before it."""

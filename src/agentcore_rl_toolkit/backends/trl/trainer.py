@@ -21,10 +21,11 @@ from trl.trainer.utils import use_adapter
 
 from ...errors import ConfigError
 from ...rollout import Group
+from ...rollout.rollout import split_row
 from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.signal.credit import Floats, TurnCredit
 from ..loop.mismatch import Mismatch
-from .convert import TrlBatch, split_row, to_batch
+from .convert import TrlBatch, to_batch
 from .grpo_config import ROW_MEANS, ROW_SUMS, by_token, check_config
 from .teacher import Distillation
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...gateway.record.trajectory import RouteTable, Row
 from ...rollout import Group, Rollout
-from ...rollout.signal.credit import Floats, TurnCredit
+from ...rollout.rollout import split_row
+from ...rollout.signal.credit import TurnCredit
 from ...types import INFRASTRUCTURE, Status
 
 Fields = dict[str, Any]
@@ -38,11 +39,8 @@ def turn_advantages(
     """With turn credit: for each chosen rollout its rows' advantages, one per token after the prompt; else None."""
     if credit is None:
         return [None] * len(chosen)
-    known: dict[int, list[Floats]] = dict(zip(map(id, group.trained), credit.token_advantages(group), strict=True))
-    return [
-        [values[row.prompt_length :].tolist() for row, values in zip(rollout.rows, known[id(rollout)], strict=True)]
-        for rollout in chosen
-    ]
+    known = credit.completion_advantages(group)
+    return [[values.tolist() for values in known[id(rollout)]] for rollout in chosen]
 
 
 def measured_rollouts(group: Group) -> list[Rollout]:
@@ -63,7 +61,7 @@ def to_outputs(
 def to_validation_outputs(rollout: Rollout, failed_reward: float, padding: int) -> list[Fields]:
     """The outputs of a validation: `failed_reward` if the rollout failed, a masked placeholder if it has no tokens."""
     reward = rollout.reward if rollout.status is Status.COMPLETED else failed_reward
-    made = to_outputs(rollout) or [_placeholder(rollout, padding)]
+    made = to_outputs(rollout) or [_fields(rollout, [padding], [padding], [0.0], [0])]
     return [fields | {"reward_score": failed_reward if reward is None else reward} for fields in made]
 
 
@@ -80,34 +78,25 @@ def fit_mini_batch(rows: int, updates: int, n: int, ranks: int) -> int:
 
 
 def _output(rollout: Rollout, row: Row, routes: Shape | None) -> Fields:
-    cut = row.prompt_length
-    ids = row.token_ids.tolist()
-    mask = [int(bit) for bit in row.loss_mask[cut:]]
-    fields = _common(rollout) | {
-        "prompt_ids": ids[:cut],
-        "response_ids": ids[cut:],
-        "response_mask": mask,
-        "response_logprobs": [float(v) if bit else 0.0 for v, bit in zip(row.logprobs[cut:], mask, strict=True)],
-    }
-    fields["extra_fields"] |= _weight_steps(row)
+    fields = _fields(rollout, *split_row(row))
+    steps = [int(version) for version, _, _ in row.versions]  # verl's weight versions are the numbers of its steps
+    if steps:
+        fields["extra_fields"] |= {"min_global_steps": min(steps), "max_global_steps": max(steps)}
     if routes is not None and row.routes is not None:
         fields["routed_experts"] = row.routes.data.reshape(-1, *routes).astype(np.int16)
     return fields
 
 
-def _placeholder(rollout: Rollout, padding: int) -> Fields:
-    return _common(rollout) | {
-        "prompt_ids": [padding],
-        "response_ids": [padding],
-        "response_mask": [0],
-        "response_logprobs": [0.0],
-    }
-
-
-def _common(rollout: Rollout) -> Fields:
+def _fields(
+    rollout: Rollout, prompt: list[int], completion: list[int], logprobs: list[float], mask: list[int]
+) -> Fields:
     model = rollout.seconds.get("model", 0.0)
     rewards = rollout.rewards
     return {
+        "prompt_ids": prompt,
+        "response_ids": completion,
+        "response_mask": mask,
+        "response_logprobs": logprobs,
         "reward_score": rollout.reward,
         "num_turns": rollout.fidelity.turns,
         "metrics": {
@@ -124,12 +113,6 @@ def _common(rollout: Rollout) -> Fields:
             "status": rollout.status.value,
         },
     }
-
-
-def _weight_steps(row: Row) -> dict[str, int]:
-    """The steps of a row's weights: verl's weight versions are the numbers of its steps."""
-    steps = [int(version) for version, _, _ in row.versions]
-    return {"min_global_steps": min(steps), "max_global_steps": max(steps)} if steps else {}
 
 
 def _has_routes(row: Row) -> bool:

@@ -182,7 +182,7 @@ class IndexWriter:
         size = records.stat().st_size
         self._records_end = size - size % RECORD_BYTES  # a kill may have cut off the last one
         self._records.truncate(self._records_end)
-        self.next = 1 + max((_RECORD.unpack(part)[4] for part in _parts(records)), default=-1)
+        self.next = 1 + max((record[4] for record in _RECORD.iter_unpack(records.read_bytes())), default=-1)
         """The number of the next rollout."""
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -211,11 +211,6 @@ class IndexWriter:
             if field == "file" or (field != "session_id" and len(self._known) < _MOST_TEXTS):
                 self._known[text] = number
         return number
-
-
-def _parts(path: Path) -> list[bytes]:
-    data = path.read_bytes()
-    return [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
 
 
 def check_values(values: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class Run:
             writer, number = map(int, key.split("."))
             found = np.flatnonzero((self.table["writer"] == writer) & (self.table["n"] == number))
         else:
-            found = self._with_text("session_id", lambda text: text.startswith(key)) if key else np.zeros(0, np.intp)
+            found = np.flatnonzero(self._with_text("session_id", lambda text: bool(key) and text.startswith(key)))
         if len(found) != 1:
             many = f"{len(found)} rollouts" if len(found) else "no rollout"
             raise ConfigError(f"{self.path} has {many} {key!r}", hint="give a key such as 0.17, or a session's id")
@@ -180,9 +180,10 @@ class Run:
             chosen &= self.failed == failed
         if trained is not None:
             chosen &= (table["phase"] == PHASES.index("train")) & (are_trained_on(table) == trained)
-        for name, wanted in (("input_id", input_id), ("tools", tool)):
-            if wanted is not None:
-                chosen &= self._mask(self._with_text(name, _matcher(name, wanted)))
+        if input_id is not None:
+            chosen &= self._with_text("input_id", lambda text: text == input_id)
+        if tool is not None:
+            chosen &= self._with_text("tools", lambda text: tool in text.split())
         positions = np.flatnonzero(chosen)
         if sort is not None:
             positions = self._sorted(positions, sort, descending)
@@ -331,21 +332,15 @@ class Run:
     def _texts(self, writer: int) -> list[str | None]:
         return self._scanned_texts if writer == _SCANNED else self._indexes[writer].texts
 
-    def _with_text(self, field: str, matches: Any) -> Positions:
-        """The places of the rollouts whose text in a field matches."""
-        found = []
+    def _with_text(self, field: str, matches: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Whether the text of each rollout in a field matches."""
+        found = np.zeros(len(self.table), bool)
         for writer in np.unique(self.table["writer"]).tolist():
-            here = np.flatnonzero(self.table["writer"] == writer)
-            used = np.unique(self.table[field][here]).tolist()
-            texts = self._texts(writer)
-            wanted = [number for number in used if (text := texts[number]) is not None and matches(text)]
-            found.append(here[np.isin(self.table[field][here], wanted)])
-        return np.concatenate(found) if found else np.zeros(0, np.intp)
-
-    def _mask(self, positions: Positions) -> npt.NDArray[np.bool_]:
-        mask = np.zeros(len(self.table), bool)
-        mask[positions] = True
-        return mask
+            here, texts = np.flatnonzero(self.table["writer"] == writer), self._texts(writer)
+            numbers = self.table[field][here]
+            wanted = [one for one in np.unique(numbers).tolist() if (text := texts[one]) is not None and matches(text)]
+            found[here] = np.isin(numbers, wanted)
+        return found
 
     def _sorted(self, positions: Positions, sort: str, descending: bool) -> Positions:
         if sort not in _COLUMNS or sort in TEXTS:
@@ -368,7 +363,3 @@ def _place(names: tuple[str, ...], name: str, kind: str) -> int:
     if name not in names:
         raise ConfigError(f"{name!r} is not a {kind}", hint=f"use one of: {', '.join(names)}")
     return names.index(name)
-
-
-def _matcher(field: str, wanted: str) -> Any:
-    return (lambda text: wanted in text.split()) if field == "tools" else (lambda text: text == wanted)

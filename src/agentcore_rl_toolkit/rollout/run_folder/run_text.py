@@ -30,7 +30,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError:
         return []
-    return [found for line in lines if line.endswith(b"\n") and (found := _parse_object(line)) is not None]
+    return [found for line in lines if line.endswith(b"\n") and isinstance(found := _parse(line), dict)]
 
 
 def metrics_by_step(folder: Path) -> dict[int, dict[str, Any]]:
@@ -42,9 +42,10 @@ def metrics_by_step(folder: Path) -> dict[int, dict[str, Any]]:
 def read_object(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is none."""
     try:
-        return _parse_object(path.read_bytes())
+        found = _parse(path.read_bytes())
     except OSError:
         return None
+    return found if isinstance(found, dict) else None
 
 
 def parse_texts(lines: list[bytes]) -> list[str | None]:
@@ -52,29 +53,18 @@ def parse_texts(lines: list[bytes]) -> list[str | None]:
 
     They are parsed at once, which takes a tenth of the time, unless one of them is broken.
     """
-    try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        found = []
+    found = _parse(b"[" + b",".join(lines) + b"]") or []
     if len(found) == len(lines) and all(isinstance(one, str) for one in found):
         return list(found)
-    return [_parse_text(line) for line in lines]
+    return [one if isinstance(one := _parse(line), str) else None for line in lines]
 
 
-def _parse_text(line: bytes) -> str | None:
+def _parse(data: bytes) -> Any:
+    """The value of some JSON; None if it is broken."""
     try:
-        found = json.loads(line)
+        return json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
-
-
-def _parse_object(data: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _strings(value: Any) -> Iterator[str]:

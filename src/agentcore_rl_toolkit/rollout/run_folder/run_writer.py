@@ -62,16 +62,16 @@ class RunWriter:
         describe_run(self.folder, **known)
 
     @contextlib.contextmanager
-    def part(self, phase: str, step: int, *, append: bool = False) -> Iterator[RunPart]:
-        """The rollouts of one step or evaluation, which replace those of an earlier attempt unless `append` is set."""
-        with contextlib.closing(self.open_part(phase, step, append=append)) as part:
+    def part(self, phase: str, step: int) -> Iterator[RunPart]:
+        """The rollouts of one step or evaluation, which replace those of an earlier attempt."""
+        with contextlib.closing(self.open_part(phase, step)) as part:
             yield part
             part.finish()
 
-    def open_part(self, phase: str, step: int, *, append: bool = False) -> RunPart:
+    def open_part(self, phase: str, step: int) -> RunPart:
         """The same, to be closed by the caller."""
         kind = "rollouts" if phase in ("train", "rollout") else "evaluations"
-        return RunPart(self, phase, step, f"{kind}/{self._name(step)}", append=append)
+        return RunPart(self, phase, step, f"{kind}/{self._name(step)}")
 
     def shared_part(self, phase: str, step: int) -> RunPart:
         """The same part for every caller, for trainers that never say when a step is over."""
@@ -123,14 +123,13 @@ class RunWriter:
 class RunPart:
     """The rollouts of one step, or of one evaluation."""
 
-    def __init__(self, run: RunWriter, phase: str, step: int, name: str, *, append: bool) -> None:
+    def __init__(self, run: RunWriter, phase: str, step: int, name: str) -> None:
         self._run, self._phase, self._step, self._name = run, phase, step, name
         self.path = run.folder / name
         self._begun = self.path if phase in ("train", "rollout") else self.path.with_name(UNFINISHED + self.path.name)
-        if not append:
-            for path in (self.path, self._begun, ratio_file(run.folder, name)):
-                path.unlink(missing_ok=True)
-            run.begin_file(name)
+        for path in (self.path, self._begun, ratio_file(run.folder, name)):
+            path.unlink(missing_ok=True)
+        run.begin_file(name)
         self._writer = RolloutWriter(self._begun)
         self._lock = threading.Lock()
         self._written: dict[str, tuple[int, dict[str, Any]]] = {}

@@ -67,6 +67,13 @@ class TurnCredit:
             for rollout, own in zip(rollouts, by_turn, strict=True)
         ]
 
+    def completion_advantages(self, group: Group) -> dict[int, list[Floats]]:
+        """The same without the tokens of rows' prompts, by the identity of the rollout."""
+        return {
+            id(rollout): [values[row.prompt_length :] for row, values in zip(rollout.rows, by_row, strict=True)]
+            for rollout, by_row in zip(group.trained, self.token_advantages(group), strict=True)
+        }
+
     def teaches(self, group: Group) -> bool:
         """Whether any turn of the group has an advantage."""
         return any(own.any() for own in self.advantages([rewards_by_turn(rollout) for rollout in group.trained]))

@@ -83,9 +83,10 @@ def known_of(rollout: Rollout) -> dict[str, Any]:
     """What a reward function may ask for, by name."""
     result = (rollout.result or {}).get("returned") if rollout.status is Status.REWARD_ERROR else rollout.result
     result = result if isinstance(result, dict) else {}
+    said = rollout.transcript.turns[-1].reply.get("content") if rollout.transcript.turns else None
     return {
         "ground_truth": rollout.payload.get("answer"),
-        "response_text": result.get("response") or _last_reply(rollout),
+        "response_text": result.get("response") or (said if isinstance(said, str) else None),
         **rollout.payload,
         **result,
         "payload": rollout.payload,
@@ -94,25 +95,14 @@ def known_of(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _last_reply(rollout: Rollout) -> str | None:
-    """What the model said last, for an agent whose result has no `response`."""
-    said = rollout.transcript.turns[-1].reply.get("content") if rollout.transcript.turns else None
-    return said if isinstance(said, str) else None
-
-
 def wanted(score: Score, known: dict[str, Any]) -> dict[str, Any]:
     """Those of the known values that a reward function takes."""
     parameters = inspect.signature(score).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return known
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    if missing := [name for name in needed if name not in known]:
+        hint = f"available: {', '.join(sorted(known))}"
+        raise ConfigError(f"the reward function needs {', '.join(missing)}", hint=hint)
     names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    missing = [p.name for p in parameters if _required(p) and p.name not in known]
-    if missing:
-        raise ConfigError(
-            f"the reward function needs {', '.join(missing)}", hint=f"available: {', '.join(sorted(known))}"
-        )
     return {name: known[name] for name in names if name in known}
-
-
-def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.trl.convert import split_row, to_batch
+from agentcore_rl_toolkit.backends.trl.convert import to_batch
 from agentcore_rl_toolkit.rollout import Action
+from agentcore_rl_toolkit.rollout.rollout import split_row
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
 
 PAD = 9

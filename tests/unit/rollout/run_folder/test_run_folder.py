@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
-from agentcore_rl_toolkit.rollout import Action, Rollout
+from agentcore_rl_toolkit.rollout import Action, Rollout, read_rollouts
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter, open_run
 from agentcore_rl_toolkit.rollout.run_folder.rollout_files import rollout_fields
 from agentcore_rl_toolkit.types import Status
@@ -324,19 +325,18 @@ def test_half_characters_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_a_rollout_and_not_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
-    with RunWriter(tmp_path) as run:
-        (tmp_path / "rollouts").mkdir()
-        part = run.open_part("train", 0)
-        part.close()
-        (tmp_path / "rollouts" / "step-000000.jsonl").unlink()
-        (tmp_path / "rollouts" / "step-000000.jsonl").symlink_to("/dev/full")
-        part = run.open_part("train", 0, append=True)
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RunWriter(tmp_path) as run, run.part("train", 0) as part:
         part.write(rollout("a"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 10, hard))
+        try:
+            part.write(rollout("b"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
         assert run.failures == 1
-        part.close()
-    assert "No space left" in caplog.text
+        part.write(rollout("c"))
+    assert "File too large" in caplog.text
+    assert [one.input_id for one in read_rollouts(part.path)] == ["a", "c"]
 
 
 def test_files_beside_the_rollouts(tmp_path: Path) -> None:
