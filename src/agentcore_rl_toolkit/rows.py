@@ -49,6 +49,17 @@ def row_as_prompt(row: Mapping[str, Any]) -> str:
     return json.dumps({_ROW: dict(row)}, ensure_ascii=False)
 
 
+def row_title(row: Mapping[str, Any]) -> str:
+    """A row as a trainer shows it that knows only prompts; the agent gets the whole row.
+
+    >>> row_title({"prompt": "2+2", "answer": "4"}), row_title({"question": "2+2"})
+    ('2+2', '{"question": "2+2"}')
+    """
+    prompt = row.get("prompt")
+    title = prompt if isinstance(prompt, str) else json.dumps(dict(row), default=repr)[:1000]
+    return title.encode(errors="replace").decode()  # Arrow refuses half a surrogate pair
+
+
 def row_of_prompt(prompt: Any) -> dict[str, Any] | None:
     """The row in such a text; None if it is a prompt of another kind.
 

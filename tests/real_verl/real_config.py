@@ -19,9 +19,10 @@ from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import load_class_from_fqn
 
+from agentcore_rl_toolkit.backends.base import is_installed
 from agentcore_rl_toolkit.backends.verl.backend import BACKEND, VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import RolloutConfig, check_overrides, compose_config
-from agentcore_rl_toolkit.backends.verl.environment import ATTENTION, is_installed
+from agentcore_rl_toolkit.backends.verl.environment import ATTENTION
 from agentcore_rl_toolkit.backends.verl.overrides import MANAGER, run_overrides, translate
 from agentcore_rl_toolkit.engine.tiny import path as tiny
 from agentcore_rl_toolkit.errors import ConfigError

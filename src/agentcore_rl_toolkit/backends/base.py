@@ -114,6 +114,14 @@ def find(name: str) -> Backend:
     raise ConfigError(f"no backend named {name!r} is installed", hint=hint)
 
 
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; it is not imported."""
+    try:
+        return importlib.util.find_spec(module or "-") is not None
+    except ImportError:
+        return False
+
+
 def require(module: str, extra: str, user: str) -> Any:
     """Import a module that `user` needs; if it is missing, name the extra to install."""
     try:
@@ -229,10 +237,10 @@ def _check_output(settings: TrainSettings) -> list[str]:
 def _check_loop(settings: LoopSettings) -> None:
     if settings.chat_template is not None and not Path(settings.chat_template).is_file():
         raise ConfigError(f"no chat template found at {settings.chat_template}", hint="give the path of a Jinja file")
-    if settings.lora_rank and settings.trains_here and importlib.util.find_spec("peft") is None:
+    if settings.lora_rank and settings.trains_here and not is_installed("peft"):
         raise ConfigError(f"lora_rank={settings.lora_rank} needs peft, which is not installed", hint="pip install peft")
     for target in settings.report_to.split(",") if settings.report_to != "none" else ():
-        if importlib.util.find_spec(target.strip() or "-") is None:
+        if not is_installed(target.strip()):
             hint = f"pip install {target}" if target in OPENERS else f"choose {', '.join(OPENERS)}"
             raise ConfigError(f"report_to={target} needs a package that is not installed", hint=hint)
 
@@ -241,12 +249,10 @@ def _check_overlap(data: str, eval_data: str) -> list[str]:
     """A note if rows of one file are in the other."""
     if "-" in (data, eval_data):
         return []
-    files = (
+    trained, held_out = (
         [json.dumps(row, sort_keys=True, default=repr) for row in read_rows(file)[0]] for file in (data, eval_data)
     )
-    trained, held_out = files
-    known = set(trained)
-    shared = sum(row in known for row in held_out)
+    shared = sum(map(set(trained).__contains__, held_out))
     return [f"warning: {shared} of {len(held_out)} held-out rows are training rows too"] if shared else []
 
 

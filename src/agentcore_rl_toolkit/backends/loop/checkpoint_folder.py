@@ -62,9 +62,10 @@ class CheckpointFolder:
             for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl", "summary.json"):
                 _remove(self.path / name)
         else:
-            for path in (*self._files("rollouts"), *self._files("evaluations")):
-                if step_of(path) >= latest + (path.parent.name == "evaluations"):
-                    path.unlink()
+            for kind, first in (("rollouts", latest), ("evaluations", latest + 1)):
+                for path in (self.path / kind).glob("step-*.jsonl"):
+                    if step_of(path) >= first:
+                        path.unlink()
         return latest
 
     def latest(self) -> int | None:
@@ -81,9 +82,6 @@ class CheckpointFolder:
 
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"checkpoint-{step}"
-
-    def _files(self, kind: str) -> list[Path]:
-        return sorted((self.path / kind).glob("step-*.jsonl"))
 
 
 def step_of(path: Path) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from ...client.evaluation import Summary
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
 from ...rollout import Action, Rollout
-from ...rollout.run_folder.run_text import read_metrics
+from ...rollout.run_folder.run_text import read_metrics, read_object
 from ...rollout.run_folder.run_writer import write_anew
 from ..settings import TrainSettings
 
@@ -26,6 +26,27 @@ _SHOWN_STEPS = 15
 _LIVE_SECONDS = 0.5
 
 Metrics = dict[str, Any]
+
+
+class PartProgress:
+    """Counts the rollouts of a step or evaluation, and passes a line to `show`, at most one every `seconds`."""
+
+    def __init__(self, title: str, total: int, show: Callable[[str], None], seconds: float) -> None:
+        self._title, self._total, self._show, self._seconds = title, total, show, seconds
+        self._began = self._shown = time.monotonic()
+        self._done = self._failed = self._tokens = 0
+
+    def add(self, rollout: Rollout, *, show: bool = True) -> None:
+        """Count a rollout, and show the line unless `show` is off. One that runs again failed, and is not done."""
+        self._done += rollout.action is not Action.REFILL
+        self._failed += rollout.failed
+        self._tokens += rollout.fidelity.sampled
+        now = time.monotonic()
+        if show and now - self._shown >= self._seconds and self._done < self._total:
+            self._shown = now
+            speed = self._tokens / max(1e-9, now - self._began)
+            counted = f"{self._done} of {self._total} rollouts, {self._failed} failed"
+            self._show(f"{self._title}: {counted}, {speed:.0f} tokens/s, {now - self._began:.0f} s")
 
 
 class Report:
@@ -166,9 +187,8 @@ class Report:
         from rich.table import Table
 
         title = f"{self._settings.model} · {self._settings.agent}"
-        table = Table(
-            *_COLUMNS, caption=self._part or None, title=title, title_style="dim", box=None, padding=(0, 2, 0, 0)
-        )
+        look: dict[str, Any] = {"title_style": "dim", "box": None, "padding": (0, 2, 0, 0)}
+        table = Table(*_COLUMNS, caption=self._part or None, title=title, **look)
         for line in self.steps[-_SHOWN_STEPS:]:
             table.add_row(*self._cells(line))
         self._live.update(table, refresh=True)
@@ -204,10 +224,7 @@ def keep_steps(path: Path, step: int) -> list[Metrics]:
 
 def changed_settings(run: Path, now: Mapping[str, Any]) -> list[str]:
     """Warnings about settings that choose the rows of a resumed run, and differ from those in `run.json`."""
-    try:
-        before = json.loads((run / "run.json").read_text())
-    except (OSError, ValueError):
-        return []
+    before = read_object(run / "run.json") or {}
     now = json.loads(json.dumps(now, default=str))
     return [
         f"warning: {name} is {now[name]!r}, and was {before[name]!r} before: further steps have other rows than one run"

@@ -49,7 +49,7 @@ class ServiceWeights(Protocol):
         """The current weights, for `update` of the engine."""
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Take one optimizer step and return its metrics. Examples that move nothing are left out."""
+        """Take one optimizer step with examples that move the weights, and return its metrics."""
 
     def save(self, step: int) -> dict[str, str]:
         """Save the weights with the optimizer, and the weights to sample from; their names there."""
@@ -122,7 +122,7 @@ class ServiceRun:
         self.loop.add_advantages({one.rollout.session_id or "": one.advantage for one in examples})
         rolled = time.monotonic()
         with delay_interrupt():
-            figures = self.weights.update(examples)
+            figures = update_weights(self.weights, examples)
             self.step += 1
         self.loop.add_ratios(log_ratios_by_row(examples))
         now = time.monotonic()
@@ -159,3 +159,10 @@ class ServiceRun:
 
     def _is_complete(self, place: Path) -> bool:
         return (place / self._file).is_file()
+
+
+def update_weights(weights: ServiceWeights, examples: Sequence[Example]) -> dict[str, float]:
+    """Take a step with the examples that move the weights: those with advantage 0 change nothing, and cost tokens."""
+    moving = [example for example in examples if example.moves]
+    figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
+    return figures | (weights.update(moving) if moving else {})

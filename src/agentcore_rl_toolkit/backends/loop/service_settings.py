@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -54,6 +55,11 @@ class ServiceSettings(LoopSettings):
         given = {name: float(value) for name, value in self.options.items() if name not in self.adam_options}
         off_policy = {"clip_low_threshold": 0.0, "clip_high_threshold": MOST_RATIO}
         return (off_policy if self.async_steps and self.loss_name == "cispo" else {}) | given
+
+    @property
+    def most_ratio(self) -> float | None:
+        """With `async_steps`, the ratio to the sampler above which the loss truncates; None without."""
+        return self.loss_config.get("clip_high_threshold", math.inf) if self.async_steps else None
 
     @property
     def loss_name(self) -> str:

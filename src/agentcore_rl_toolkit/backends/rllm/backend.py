@@ -19,10 +19,10 @@ from ...errors import AgentCoreRLError, ConfigError
 from ...rows import read_rows
 from ...store import open_store
 from ...types import RolloutId
-from ..base import TrainingPlan, check_settings, refuse_env, runs_on_aws
+from ..base import TrainingPlan, check_settings, is_installed, refuse_env, runs_on_aws
 from ..launch import run_trainer
 from ..settings import TrainSettings
-from .check_overrides import INSTALL, check_overrides, is_installed
+from .check_overrides import INSTALL, check_overrides
 from .data import check_ids, dataset_name
 from .overrides import run_overrides
 

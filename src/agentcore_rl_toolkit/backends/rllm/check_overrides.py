@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ConfigError
+from ..base import is_installed
 from .overrides import REMOTE
 
 INSTALL = (
     "rLLM is not on PyPI: git clone https://github.com/rllm-org/rllm, then "
     "pip install ./rllm/rllm-model-gateway './rllm[{trainer}]' 'agentcore-rl-toolkit[rllm]'"
 )
-
-
-def is_installed(module: str) -> bool:
-    """Whether a module can be imported; it is not imported."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ImportError:
-        return False
 
 
 def check_overrides(trainer: str, overrides: Sequence[str]) -> tuple[str, ...]:

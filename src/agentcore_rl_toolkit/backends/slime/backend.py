@@ -15,7 +15,7 @@ from ...common.checked_settings import option
 from ...errors import ConfigError
 from ...rollout.signal.rescore import load_reward
 from ...rollout.signal.scorer import Scorer
-from ...rows import read_rows
+from ...rows import read_rows, row_title
 from ..base import TrainingPlan, check_settings, refuse_env, require
 from ..launch import run_trainer
 from ..settings import RolloutSettings
@@ -228,9 +228,7 @@ def slime_row(payload: Mapping[str, Any]) -> dict[str, Any]:
     >>> slime_row({"prompt": "2+2?", "answer": "4"})["metadata"]
     {'prompt': '2+2?', 'answer': '4'}
     """
-    prompt = payload.get("prompt")
-    text = prompt if isinstance(prompt, str) else json.dumps(payload, default=repr)[:1000]
-    return {"prompt": [{"role": "user", "content": text}], "metadata": dict(payload)}
+    return {"prompt": [{"role": "user", "content": row_title(payload)}], "metadata": dict(payload)}
 
 
 def write_rows(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:

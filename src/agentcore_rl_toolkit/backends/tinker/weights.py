@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,21 +65,16 @@ class TinkerWeights:
             return self._training.save_weights_and_get_sampling_client()
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Take one optimizer step and return its metrics. Examples with advantage 0 change nothing and are left out."""
-        moving = [example for example in examples if example.moves]
-        figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
-        if not moving:
-            return figures
+        """Take one optimizer step and return its metrics."""
         with service_errors("can't train the weights"):
-            data, config = [to_datum(example) for example in moving], self._settings.loss_config
+            data, config = [to_datum(example) for example in examples], self._settings.loss_config
             passed = self._training.forward_backward(data, self._settings.loss_name, config or None)
             stepped = self._training.optim_step(self._adam)  # queued behind it, to save a round trip
             output, optimizer = passed.result(), stepped.result()
-        figures |= {f"loss/{name}": float(value) for name, value in output.metrics.items()}
+        figures = {f"loss/{name}": float(value) for name, value in output.metrics.items()}
         figures |= {f"optimizer/{name}": float(value) for name, value in (optimizer.metrics or {}).items()}
         logprobs = [np.asarray(one["logprobs"].data, np.float64) for one in output.loss_fn_outputs]
-        most = config.get("clip_high_threshold", math.inf) if self._settings.async_steps else None
-        return figures | measure_example_logprobs(moving, logprobs, most)
+        return figures | measure_example_logprobs(examples, logprobs, self._settings.most_ratio)
 
     def save(self, step: int) -> dict[str, str]:
         """Save the weights with the optimizer, and the weights to sample from."""

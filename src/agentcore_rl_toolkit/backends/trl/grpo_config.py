@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from ...engine.checkpoints import resolve_model
 from ...engine.transformers.model_runner import load
 from ...errors import ConfigError
 from ...rollout.signal.credit import TurnCredit
+from ..base import is_installed
 from ..settings import MOST_RATIO
 from .backend import SftSettings, TrlSettings
 
@@ -43,39 +43,20 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
     rollouts = settings.rows_per_step * settings.n
     if rollouts % processes or (rollouts // processes) % settings.n:
         raise ConfigError(f"rows_per_step={settings.rows_per_step} can't be shared by {processes} processes")
-    local = rollouts // processes
-    batch = next(size for size in range(min(settings.batch_size, local), 0, -1) if local % size == 0)
-    ours: dict[str, Any] = {
-        "output_dir": str(settings.folder / "checkpoints"),
+    ours = shared_fields(settings, rollouts // processes)
+    ours |= {
         "max_steps": settings.steps,
         "num_generations": settings.n,
-        "per_device_train_batch_size": batch,
-        "steps_per_generation": local // batch,
-        "gradient_accumulation_steps": local // batch,
-        "learning_rate": settings.learning_rate,
+        "steps_per_generation": ours["gradient_accumulation_steps"],
         "loss_type": settings.loss_name,
         "temperature": settings.temperature,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "bf16": settings.dtype == "bfloat16",
         "fp16": False,
-        "use_cpu": settings.device == "cpu",
-        "seed": settings.seed,
-        "logging_steps": 1,
-        "save_strategy": "steps",
-        "save_steps": settings.save_every,
-        "save_total_limit": settings.keep,
         "report_to": [] if settings.report_to == "none" else settings.report_to.split(","),
         "remove_unused_columns": False,
-        "disable_tqdm": True,
     }
     if settings.vllm is not None:
         ours |= _vllm_fields(settings.vllm)
-    for name in sorted(ours.keys() & settings.options.keys()):
-        raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
-    try:
-        config = GRPOConfig(**_DEFAULTS | _truncation(settings) | dict(settings.options), **ours)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of GRPOConfig") from error
+    config = make_config(GRPOConfig, settings, ours, _DEFAULTS | _truncation(settings))
     if settings.turn_credit is not None and settings.options.get("scale_rewards") not in (None, False, "none"):
         raise ConfigError(
             "scale_rewards has no effect on turns: dividing by a spread would bias them", hint="leave it out"
@@ -88,6 +69,38 @@ def trl_config(settings: TrlSettings, processes: int = 1) -> GRPOConfig:
             hint="leave one of them out",
         )
     return config
+
+
+def shared_fields(settings: TrlSettings | SftSettings, rows: int) -> dict[str, Any]:
+    """The fields that all of TRL's configurations have, for an update with `rows` rows in each process."""
+    batch = next(size for size in range(min(settings.batch_size, rows), 0, -1) if rows % size == 0)
+    return {
+        "output_dir": str(settings.folder / "checkpoints"),
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": rows // batch,
+        "learning_rate": settings.learning_rate,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "bf16": settings.dtype == "bfloat16",
+        "use_cpu": settings.device == "cpu",
+        "seed": settings.seed,
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": settings.save_every,
+        "save_total_limit": settings.keep,
+        "disable_tqdm": True,
+    }
+
+
+def make_config(kind: Any, settings: TrlSettings | SftSettings, ours: dict[str, Any], defaults: dict[str, Any]) -> Any:
+    """TRL's configuration of a run: the user's options win over `defaults`, and may not be one of `ours`."""
+    for name in sorted(ours.keys() & settings.options.keys()):
+        raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
+    try:
+        return kind(**defaults | dict(settings.options), **ours)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"TRL refuses its settings: {error}", hint=f"options are fields of {kind.__name__}"
+        ) from error
 
 
 def _truncation(settings: TrlSettings) -> dict[str, Any]:
@@ -106,7 +119,7 @@ def most_ratio(config: GRPOConfig) -> float | None:
 
 
 def _vllm_fields(vllm: str) -> dict[str, Any]:
-    if importlib.util.find_spec("vllm") is None:
+    if not is_installed("vllm"):
         hint = "pip install vllm; TRL also needs it to send weights to a server"
         raise ConfigError("sampling with vLLM needs vllm, which is not installed here", hint=hint)
     fields = {"use_vllm": True, "vllm_enable_sleep_mode": False}  # sessions may sample at any time

@@ -28,7 +28,7 @@ from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import keep_steps
 from .backend import SftSettings
 from .demonstrations import ChosenRollouts, Demonstration, check_tokens, choose_demonstrations
-from .grpo_config import adapter_config, load_policy
+from .grpo_config import adapter_config, load_policy, make_config, shared_fields
 from .training import name_settings_to_change
 
 IGNORED = -100
@@ -62,48 +62,24 @@ def choose(settings: SftSettings) -> ChosenRollouts:
 def training_rows(demonstrations: Sequence[Demonstration]) -> list[dict[str, list[int]]]:
     """Token ids and labels of every row with a trained token."""
     rows = [row for one in demonstrations for row in one.rollout.rows if row.trained]
-    return [
-        {
-            "input_ids": row.token_ids.tolist(),
-            "labels": [t if bit else IGNORED for t, bit in zip(row.token_ids, row.loss_mask, strict=True)],
-        }
-        for row in rows
-    ]
+    labels = [[t if bit else IGNORED for t, bit in zip(row.token_ids, row.loss_mask, strict=True)] for row in rows]
+    return [{"input_ids": row.token_ids.tolist(), "labels": one} for row, one in zip(rows, labels, strict=True)]
 
 
 def sft_config(settings: SftSettings, processes: int = 1) -> SFTConfig:
     """TRL's own configuration for this run."""
     if settings.rows_per_step % processes:
         raise ConfigError(f"rows_per_step={settings.rows_per_step} can't be shared by {processes} processes")
-    local = settings.rows_per_step // processes
-    batch = next(size for size in range(min(settings.batch_size, local), 0, -1) if local % size == 0)
-    ours: dict[str, Any] = {
-        "output_dir": str(settings.folder / "checkpoints"),
+    ours = shared_fields(settings, settings.rows_per_step // processes)
+    ours |= {
         "num_train_epochs": settings.epochs,
-        "per_device_train_batch_size": batch,
-        "gradient_accumulation_steps": local // batch,
-        "learning_rate": settings.learning_rate,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "bf16": settings.dtype == "bfloat16",
-        "use_cpu": settings.device == "cpu",
-        "seed": settings.seed,
-        "logging_steps": 1,
-        "save_strategy": "steps",
-        "save_steps": settings.save_every,
-        "save_total_limit": settings.keep,
         "report_to": [],
-        "disable_tqdm": True,
         "max_length": None,
         "packing": False,
         "dataset_kwargs": {"skip_prepare_dataset": True},
     }
-    for name in sorted(ours.keys() & settings.options.keys()):
-        raise ConfigError(f"options.{name} can't be given: a setting of the run decides it")
     defaults = {"lr_scheduler_type": "linear", "dataloader_pin_memory": torch.cuda.is_available()}
-    try:
-        return SFTConfig(**defaults | dict(settings.options), **ours)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"TRL refuses its settings: {error}", hint="options are fields of SFTConfig") from error
+    return make_config(SFTConfig, settings, ours, defaults)
 
 
 class _SftRun:
@@ -177,6 +153,7 @@ class _SftRun:
 
     def _finish(self, interrupted: bool) -> dict[str, Any]:
         latest, steps = self.folder.latest(), self.log.steps
+        ends = {"before": steps[0], "after": steps[-1]} if steps else {}
         summary: dict[str, Any] = {
             "model": self.settings.model,
             "sources": list(self.settings.sources),
@@ -188,16 +165,12 @@ class _SftRun:
             "demonstrations": len(self.choice.demonstrations),
             "min_reward": self.choice.min_reward,
             "trained_tokens": self._trained,
-            **{f"{name}_{when}": at.get(name) for when, at in _ends(steps) for name in ("loss", "token_accuracy")},
+            **{f"{name}_{when}": at.get(name) for when, at in ends.items() for name in ("loss", "token_accuracy")},
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
         }
         if self.state.is_main_process:
             (self.settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         return summary
-
-
-def _ends(steps: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [("before", steps[0]), ("after", steps[-1])] if steps else []
 
 
 class _SftLog(transformers.TrainerCallback):  # type: ignore[misc]

@@ -7,7 +7,6 @@ logprobs the denominator of the policy's ratio.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -24,6 +23,7 @@ from ...rollout import Group
 from ...rollout.rollout import split_row
 from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.signal.credit import Floats, TurnCredit
+from ...rows import row_title
 from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, to_batch
 from .grpo_config import ROW_MEANS, ROW_SUMS, by_token, check_config
@@ -92,7 +92,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             model=model,
             reward_funcs=[agent_reward],
             args=args,
-            train_dataset=Dataset.from_list([{"prompt": _title(row), "row": i} for i, row in enumerate(rows)]),
+            train_dataset=Dataset.from_list([{"prompt": row_title(row), "row": i} for i, row in enumerate(rows)]),
             rollout_func=self._roll_out,
             **others,
         )
@@ -286,10 +286,3 @@ def _stack(
         start = width - len(row) if left else 0
         stack[place, start : start + len(row)] = row
     return stack
-
-
-def _title(row: dict[str, Any]) -> str:
-    """The prompt that TRL shows for a data row; the agent gets the whole row."""
-    prompt = row.get("prompt")
-    title = prompt if isinstance(prompt, str) else json.dumps(row, default=repr)[:1000]
-    return title.encode(errors="replace").decode()  # Arrow refuses half a surrogate pair

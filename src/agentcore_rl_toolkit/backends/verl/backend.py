@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from ...engine.checkpoints import verl_step
 from ...errors import ConfigError
 from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
-from ..base import TrainingPlan, check_settings, describe_settings, refuse_env, require
+from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings
 from .figures import StepWatch, remove_stale_files, run_figures
@@ -172,7 +171,7 @@ def _check(settings: VerlSettings) -> tuple[str, ...]:
 
 
 def _check_overrides(overrides: Sequence[str]) -> list[str]:
-    if importlib.util.find_spec("verl") is None:
+    if not is_installed("verl"):
         return ["verl is not installed here, so its configuration was not composed"]
     module = require("agentcore_rl_toolkit.backends.verl.compose", "verl", "checking verl's configuration")
     notes: list[str] = module.check_overrides(overrides)

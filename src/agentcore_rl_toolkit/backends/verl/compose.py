@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import ConfigError
-from ..base import runs_on_aws
+from ..base import is_installed, runs_on_aws
 from .backend import VerlSettings
-from .environment import ATTENTION, is_installed, trl_conflict
+from .environment import ATTENTION, trl_conflict
 from .overrides import CUSTOM, NEEDED, ROLLOUT, SETTINGS, TURN_CREDIT
 
 ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ...rows import read_rows
+from ...rows import read_rows, row_title
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,4 @@ class JsonlRows(Dataset):  # type: ignore[misc]
 def messages(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The prompt that verl shows for a row; the agent gets the whole row."""
     prompt = row.get("prompt")
-    if isinstance(prompt, list):
-        return prompt
-    text = prompt if isinstance(prompt, str) else json.dumps(row, default=repr)
-    return [{"role": "user", "content": text.encode(errors="replace").decode()}]
+    return prompt if isinstance(prompt, list) else [{"role": "user", "content": row_title(row)}]

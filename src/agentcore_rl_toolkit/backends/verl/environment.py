@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..base import is_installed
+
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 CPUS = "ray_kwargs.ray_init.num_cpus"
@@ -22,11 +24,6 @@ _FEWEST_UNITS = 2
 """The least that TransferQueue accepts on one node."""
 _PER_GPU, _CONTROLLER, _FREE = 3, 1, 1
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
-
-
-def is_installed(name: str) -> bool:
-    """Whether a package can be imported here."""
-    return importlib.util.find_spec(name) is not None
 
 
 def attention_overrides() -> dict[str, Any]:

@@ -112,7 +112,7 @@ class StepWatch:
         self.finish()
 
     def finish(self) -> None:
-        """verl has ended: judge what is left."""
+        """Judge what is left, once verl has ended."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -140,8 +140,7 @@ class StepWatch:
         line = _merged(step, self._steps.groups[step])
         evaluations = {at: summarize(known) for at, known in self._steps.outcomes.items() if at < step}
         for at, summary in evaluations.items():
-            if summary.reward is not None and summary.error is not None:
-                self._guards.facts.held_out[at] = summary.reward, summary.error
+            self._guards.facts.add_evaluation(at, summary)
         held_out = evaluations[max(evaluations)].reward if evaluations else None
         if held_out is not None and "reward" in line:
             line["reward/held_out_gap"] = line["reward"] - held_out
@@ -179,7 +178,8 @@ class _StepLines:
             if "metrics" in line:
                 self.groups[line["step"]].append(line)
             else:
-                self.outcomes[line["step"]] += [_outcome(*fields) for fields in line["outcomes"]]
+                for input_id, session_id, status, reward, seconds in line["outcomes"]:
+                    self.outcomes[line["step"]].append(Outcome(input_id, session_id, Status(status), reward, seconds))
         return start
 
 
@@ -221,10 +221,6 @@ def _checkpoint(checkpoints: Path) -> str | None:
         return resolve_model(str(checkpoints.parent))
     except ConfigError:
         return str(checkpoints / f"global_step_{step}")
-
-
-def _outcome(input_id: str, session_id: str, status: str, reward: float | None, seconds: float | None) -> Outcome:
-    return Outcome(input_id, session_id, Status(status), reward, seconds)
 
 
 def _files(folder: Path) -> list[Path]:

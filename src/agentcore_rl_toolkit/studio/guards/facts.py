@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...client.evaluation import Summary
 from ...rollout import Group, Rollout
 from ...rollout.step_metrics import components_of
 from ...types import Status
@@ -119,6 +120,11 @@ class RunFacts:
         self.seen += 1
         self.steps.append(step)
         self.top_reward = max([self.top_reward, *(one.reward for one in step.rollouts if one.reward is not None)])
+
+    def add_evaluation(self, step: int, summary: Summary) -> None:
+        """Add what held-out rows came to after so many updates."""
+        if summary.reward is not None and summary.error is not None:
+            self.held_out[step] = summary.reward, summary.error
 
     @property
     def rollouts(self) -> list[RolloutFacts]:

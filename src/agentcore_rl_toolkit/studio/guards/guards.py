@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, RolloutsStopped
+from ...rollout.run_folder.run_text import read_metrics
 from .facts import RunFacts, StepFacts
 from .rules import RULES, Finding, Rule, fidelity
 
@@ -102,18 +103,8 @@ def write_findings(folder: Path, found: Sequence[Warned]) -> None:
 
 def read_findings(path: Path) -> list[dict[str, Any]]:
     """The findings in a file; none if there is none. A last line that a kill cut off is left out."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            one = json.loads(line)
-            found += [one] if isinstance(one["step"], int) and isinstance(one["guard"], str) else []
-        except (ValueError, TypeError, KeyError):
-            continue
-    return found
+    found = read_metrics(path)
+    return [one for one in found if isinstance(one.get("step"), int) and isinstance(one.get("guard"), str)]
 
 
 def report(found: Sequence[Warned], folder: Path, say: Callable[[str], None]) -> None:
@@ -128,7 +119,7 @@ def stop_run(found: Sequence[Warned], folder: Path) -> None:
     ending = [one for one in found if one.action == "stop"]
     if ending:
         off = " ".join(f"--guard {one.guard}=warn" for one in ending)
-        raise RolloutsStopped("\n".join(one.text(folder) for one in ending), hint=f"{off} goes on all the same")
+        raise RolloutsStopped("\n".join(one.text(folder) for one in ending), hint=f"{off} continues the run")
 
 
 def load_rules(path: str) -> list[Rule]:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("tinker")
 
+from agentcore_rl_toolkit.backends.loop.service_run import update_weights
 from agentcore_rl_toolkit.backends.tinker.backend import TinkerSettings
 from agentcore_rl_toolkit.backends.tinker.convert import to_examples
 from agentcore_rl_toolkit.backends.tinker.weights import TinkerWeights, adam_params
@@ -45,7 +46,7 @@ def examples(*rewards: float) -> Any:
 def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
     given = settings(fake, learning_rate=0.5, loss="ppo", options={"clip_low_threshold": 0.8, "beta2": 0.99})
     with TinkerWeights(given) as weights:
-        figures = weights.update(sent := examples(1.0, 0.0, 1.0))
+        figures = update_weights(weights, sent := examples(1.0, 0.0, 1.0))
     assert len(fake.data) == 1
     assert len(fake.data[0]) == 3
     assert (fake.losses, fake.loss_configs) == (["ppo"], [{"clip_low_threshold": 0.8}])
@@ -60,9 +61,11 @@ def test_an_update_is_one_pass_and_one_step(fake: FakeTinker) -> None:
 
 def test_what_has_no_advantage_is_not_sent(fake: FakeTinker) -> None:
     with TinkerWeights(settings(fake)) as weights:
-        assert weights.update(examples(1.0, 1.0)) == {"rows/run": 2, "rows/trained": 0}
+        assert update_weights(weights, examples(1.0, 1.0)) == {"rows/run": 2, "rows/trained": 0}
         assert (fake.data, fake.optimizer) == ([], [])
-        assert weights.update(examples(1.0, 0.5, 0.0))["rows/trained"] == 2  # the one in the middle is the mean
+        assert (
+            update_weights(weights, examples(1.0, 0.5, 0.0))["rows/trained"] == 2
+        )  # the one in the middle is the mean
 
 
 def test_a_checkpoint_is_the_weights_and_goes_on_in_another_session(fake: FakeTinker) -> None:

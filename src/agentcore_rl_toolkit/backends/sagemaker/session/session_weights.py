@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -53,7 +52,8 @@ class SessionWeights:
         """Packages that rollouts sample from, oldest first."""
         self._kept: set[str] = set()
         """Those that a checkpoint names."""
-        self._stop_earlier()
+        with contextlib.suppress(FileNotFoundError):  # the session of a run in this folder that was killed
+            self._stop(self._record.read_text().strip())
         self._session = self._create()
         try:
             self._wait_until_running()
@@ -92,20 +92,20 @@ class SessionWeights:
         return package
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Take one optimizer step and return its metrics. Examples with advantage 0 change nothing and are left out."""
-        moving = [example for example in examples if example.moves]
-        figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
-        if not moving:
-            return figures
+        """Take one optimizer step and return its metrics."""
+        names = {"learning_rate": "learningRate", **ADAM}
+        adam = {names[name]: value for name, value in self._settings.adam.items()}
         with session_errors("can't train the weights"):
-            parts = list(passes(moving))
+            parts = list(passes(examples))
             running = [self._session.submit("forwardBackward", self._pass(part)) for part in parts]
-            stepping = self._session.submit("optimizerStep", {"adamParamsConfig": self._adam()})
+            stepping = self._session.submit("optimizerStep", {"adamParamsConfig": adam})
             outputs = [self._session.result("forwardBackward", one) for one in running]
             stepped = self._session.result("optimizerStep", stepping)
-        figures |= _mean_metrics([output.get("metrics") or {} for output in outputs], [len(part) for part in parts])
+        figures = _mean_metrics([output.get("metrics") or {} for output in outputs], [len(part) for part in parts])
         figures |= {f"optimizer/{name}": float(value) for name, value in (stepped.get("metrics") or {}).items()}
-        return figures | self._compare(moving, [one for output in outputs for one in output.get("lossFnOutputs") or []])
+        return figures | self._compare(
+            examples, [one for output in outputs for one in output.get("lossFnOutputs") or []]
+        )
 
     def save(self, step: int) -> dict[str, Any]:
         """Save the weights with the optimizer; the package to sample from is there already."""
@@ -166,11 +166,6 @@ class SessionWeights:
                 raise AgentCoreRLError(f"the training session {self._session.name} did not start: {said}")
             time.sleep(_POLL_SECONDS)
 
-    def _stop_earlier(self) -> None:
-        """Stop the session of a run in this folder that was killed."""
-        with contextlib.suppress(FileNotFoundError):
-            self._stop(self._record.read_text().strip())
-
     def _stop(self, name: str) -> None:
         try:
             self._aws.change("sagemaker", "stop_training_session", TrainingSessionName=name)
@@ -200,17 +195,12 @@ class SessionWeights:
         config: dict[str, Any] = {"lossFnName": settings.loss_name, "datumList": [to_session_datum(e) for e in part]}
         return config | ({"lossFnConfig": settings.loss_config} if settings.loss_config else {})
 
-    def _adam(self) -> dict[str, float]:
-        names = {"learning_rate": "learningRate", **ADAM}
-        return {names[name]: value for name, value in self._settings.adam.items()}
-
-    def _compare(self, moving: Sequence[Example], outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    def _compare(self, examples: Sequence[Example], outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """How far the trainer is from the sampler, if the service gives the trainer's logprobs."""
         logprobs = [np.asarray((one.get("logprobs") or {}).get("data") or (), np.float64) for one in outputs]
-        if [len(one) for one in logprobs] != [len(example.targets) for example in moving]:
+        if [len(one) for one in logprobs] != [len(example.targets) for example in examples]:
             return {}
-        most = self._settings.loss_config.get("clip_high_threshold", math.inf) if self._settings.async_steps else None
-        return measure_example_logprobs(moving, logprobs, most)
+        return measure_example_logprobs(examples, logprobs, self._settings.most_ratio)
 
 
 @contextlib.contextmanager
@@ -224,10 +214,8 @@ def session_errors(problem: str) -> Iterator[None]:
 
 def _mean_metrics(metrics: Sequence[Mapping[str, float]], rows: Sequence[int]) -> dict[str, float]:
     """The metrics of several passes, weighted by their rows."""
-    sums: dict[str, float] = {}
-    weights: dict[str, int] = {}
-    for one, count in zip(metrics, rows, strict=True):
-        for name, value in one.items():
-            sums[name] = sums.get(name, 0.0) + count * float(value)
-            weights[name] = weights.get(name, 0) + count
-    return {f"loss/{name}": total / weights[name] for name, total in sums.items()}
+    means = {}
+    for name in dict.fromkeys(name for one in metrics for name in one):
+        known = [(float(one[name]), count) for one, count in zip(metrics, rows, strict=True) if name in one]
+        means[f"loss/{name}"] = sum(value * count for value, count in known) / sum(count for _, count in known)
+    return means
