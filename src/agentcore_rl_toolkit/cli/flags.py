@@ -68,34 +68,17 @@ def add_listen_flags(parser: argparse.ArgumentParser, port: int, hosts: str) -> 
     """Where a server listens; `hosts` are the host names that it accepts by default."""
     parser.add_argument("--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=port, help=f"listen on this port (default: {port})")
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"accept requests for this host name too; may be repeated (default: {hosts})",
-    )
+    help = f"accept requests for this host name too; may be repeated (default: {hosts})"
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=help)
 
 
 def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
     """What sessions on this machine get."""
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="give sessions on this machine a variable, over .env; without a value, this shell's",
-    )
-    parser.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="let sessions on this machine reach an address; may be repeated",
-    )
-    parser.add_argument(
-        "--memory-mb", type=int, metavar="N", help="memory of a session on this machine (default: 2048)"
-    )
+    help = "give sessions on this machine a variable, over .env; without a value, this shell's"
+    parser.add_argument("--env", action="append", default=[], help=help)
+    help = "let sessions on this machine reach an address; may be repeated"
+    parser.add_argument("--allow", action="append", default=[], help=help)
+    parser.add_argument("--memory-mb", type=int, help="memory of a session on this machine (default: 2048)")
 
 
 def session_targets(args: argparse.Namespace) -> str | AgentSource | list[str]:

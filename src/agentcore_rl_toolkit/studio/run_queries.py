@@ -45,7 +45,9 @@ def row_of(input_id: str) -> str:
 def read_steps(run: Run) -> list[dict[str, Any]]:
     """Figures of each step and each evaluation, in the order of the run."""
     steps = [_step_figures(run, phase, step, places) for phase, step, places in _split_steps(run)]
-    if _are_shares(run.table["reward"]):
+    rewards = run.table["reward"]
+    known = rewards[np.isfinite(rewards)]
+    if len(known) and known.min() >= 0 and known.max() <= 1:  # no mean is beyond these
         for one in steps:
             one["interval"] = one["interval"] and (max(0.0, one["interval"][0]), min(1.0, one["interval"][1]))
     return sorted(steps, key=lambda one: (one["step"], PHASES.index(one["phase"]) != 0, one["phase"]))
@@ -60,12 +62,9 @@ def read_groups(run: Run, phase: str, step: int) -> list[dict[str, Any]]:
     return [_group_figures(run, places) for _, places in sorted(found.items(), key=lambda item: str(item[0]).zfill(12))]
 
 
-def read_rows(run: Run, phases: tuple[str, ...] = ("train",), solved_at: float | None = None) -> list[dict[str, Any]]:
-    """Every data row with its mean reward at each visit, and what became of it: one of `CHANGES`.
-
-    A visit solves the row if its mean reward is at least `solved_at`: by default half of the highest reward.
-    """
-    bound = solved_threshold(run) if solved_at is None else solved_at
+def read_rows(run: Run, phases: tuple[str, ...] = ("train",)) -> list[dict[str, Any]]:
+    """Every data row with its mean reward at each visit, and what became of it: one of `CHANGES`."""
+    bound = solved_threshold(run)
     places = run.select(phase=phases)
     rows, numbers = _rows_of(run, places)
     visits: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -75,15 +74,15 @@ def read_rows(run: Run, phases: tuple[str, ...] = ("train",), solved_at: float |
 
 
 def solved_threshold(run: Run) -> float:
-    """The mean reward from which a visit counts as solved, unless somebody says otherwise."""
+    """The mean reward from which a visit solves its row: half of the highest reward."""
     rewards = run.table["reward"]
     known = rewards[np.isfinite(rewards)]
     return float(known.max()) / 2 if len(known) and known.max() > 0 else 0.5
 
 
-def visits_of_row(run: Run, row: str, phases: tuple[str, ...] = PHASES) -> Positions:
+def visits_of_row(run: Run, row: str) -> Positions:
     """The rollouts of a data row, by step and sample."""
-    places = run.select(phase=phases)
+    places = np.arange(len(run.table))
     rows, numbers = _rows_of(run, places)
     found = places[numbers == rows.index(row)] if row in rows else places[:0]
     return found[np.lexsort((run.table["sample"][found], run.table["step"][found]))]
@@ -167,12 +166,6 @@ def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None,
     rows, numbers = _rows_of(run, chosen)
     means = np.bincount(numbers, rewards, len(rows)) / np.bincount(numbers, minlength=len(rows))
     return (float(means.mean()), mean_interval(means.tolist())) if len(rows) else (None, None)
-
-
-def _are_shares(rewards: npt.NDArray[np.float64]) -> bool:
-    """Whether all rewards are between 0 and 1: then an interval that goes beyond is cut off there."""
-    known = rewards[np.isfinite(rewards)]
-    return bool(len(known) and known.min() >= 0 and known.max() <= 1)
 
 
 def _rows_of(run: Run, places: Positions) -> tuple[list[str], Positions]:

@@ -58,7 +58,6 @@ def test_what_became_of_rows(tmp_path: Path) -> None:
     run = open_run(tmp_path)
     changes = {one["row"]: one["change"] for one in run_queries.read_rows(run)}
     assert changes == {"1111aaaa": "learned", "2222bbbb": "forgotten", "3333cccc": "always", "4444dddd": "never"}
-    assert {one["change"] for one in run_queries.read_rows(run, solved_at=0.25)} == {"learned", "forgotten", "always"}
     assert [run.entry(at).step for at in run_queries.visits_of_row(run, "2222bbbb").tolist()] == [0, 1]
 
 

@@ -36,23 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_builder_flag(parser)
     add_place_flags(parser)
     parser.add_argument("--sqs-url", help="announce each result on this SQS queue, a name or a URL (default: none)")
-    parser.add_argument("--role-arn", metavar="ARN", help="give sessions this role, unchanged (default: create one)")
+    parser.add_argument("--role-arn", help="give sessions this role, unchanged (default: create one)")
     parser.add_argument("--policy", metavar="FILE", help="add the statements of this IAM policy to the created role")
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="set a variable for the agent; NAME= drops it",
-    )
+    parser.add_argument("--env", action="append", default=[], help="set a variable for the agent; NAME= drops it")
     parser.add_argument("--subnet", action="append", default=[], metavar="ID", help="put sessions into this VPC subnet")
-    parser.add_argument(
-        "--security-group",
-        action="append",
-        default=[],
-        metavar="ID",
-        help="with --subnet: put sessions into this group",
-    )
+    help = "with --subnet: put sessions into this group"
+    parser.add_argument("--security-group", action="append", default=[], metavar="ID", help=help)
     parser.add_argument("--idle-timeout", type=int, help="end a session idle for so many seconds (default: AWS's 900)")
     parser.add_argument("--max-lifetime", type=int, help="end a session after so many seconds (default: AWS's 28800)")
     parser.add_argument("--adopt", action="store_true", help="update a runtime that the toolkit did not create")

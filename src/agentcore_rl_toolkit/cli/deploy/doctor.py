@@ -39,14 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--aws", action="store_true", help="check AWS even if the agent is not deployed")
     add_place_flags(parser)
     parser.add_argument("--sqs-url", help="check the SQS queue that announces results, a name or a URL (default: none)")
-    parser.add_argument(
-        "--role-arn", metavar="ARN", help="check the role of the sessions (default: the one deploy created)"
-    )
-    parser.add_argument(
-        "--sagemaker-role",
-        metavar="ARN",
-        help="check SageMaker's multi-turn RL jobs and training sessions, and the role they assume (default: none)",
-    )
+    parser.add_argument("--role-arn", help="check the role of the sessions (default: the one deploy created)")
+    help = "check SageMaker's multi-turn RL jobs and training sessions, and the role they assume (default: none)"
+    parser.add_argument("--sagemaker-role", metavar="ARN", help=help)
     add_sandbox_flags(parser)
     parser.add_argument("--only", action="append", choices=PARTS, help="check only this part; may be repeated")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a rollout (default: 120)")

@@ -49,21 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="render prompts for this model family of `renderers`, checked against the chat template; `default` uses "
         "the template itself (default: auto, the family that fits the tokenizer)",
     )
-    parser.add_argument(
-        "--history",
-        choices=("exact", "template"),
-        default="exact",
-        help="exact: keep what was sampled; template: drop old reasoning as the template does, in its own row "
-        "(default: exact)",
-    )
+    help = "exact: keep what was sampled; template: drop old reasoning as the template does, in its own row"
+    parser.add_argument("--history", choices=("exact", "template"), default="exact", help=f"{help} (default: exact)")
     parser.add_argument("--template", type=_json_object, default={}, metavar="JSON", help="chat template settings")
-    parser.add_argument(
-        "--side-calls",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="calls not to train on, by model, system, user or tools, for sessions without a rule (default: none)",
-    )
+    help = "calls not to train on, by model, system, user or tools, for sessions without a rule (default: none)"
+    parser.add_argument("--side-calls", action="append", default=[], metavar="NAME=VALUE", help=help)
     add_listen_flags(parser, 9000, "on loopback, its own names and that of --public-url; elsewhere, all")
     parser.add_argument("--public-url", help="tell agents to call this address (default: the host and port)")
     parser.add_argument("--log", metavar="DIR", help="keep turns in this folder across restarts (default: in memory)")
@@ -71,13 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-in-flight", type=int, default=4096, help="most calls at a time; others get a 429 (default: 4096)"
     )
-    parser.add_argument(
-        "--body-timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="refuse a request when no byte of its body has arrived for so long (default: 60)",
-    )
+    help = "refuse a request when no byte of its body has arrived for so long (default: 60)"
+    parser.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS", help=help)
     parser.add_argument("--routes", action="store_true", help="ask the engine for expert routes")
     parser.add_argument(
         "--workers", type=int, default=1, help="share the sessions among processes on successive ports (default: 1)"

@@ -19,12 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...agent.result import Result, read_result
+from ...agent.result import Result
 from ...client.evaluation import Outcome, Summary, compare, general_message, summarize
 from ...common.text_table import format_table
-from ...errors import ConfigError, KeyInvalid, ResultUnreadable
+from ...errors import ConfigError
 from ...store import open_store
-from ...types import RolloutId, Status
+from ...studio.terminal.result_view import stored_results
+from ...types import Status
 from ..flags import say
 from . import rollout
 from .model_rollouts import refuse_other_policies, run_with_model
@@ -64,10 +65,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     """Evaluate the agent with the policy at `--base-url`."""
     items: list[BatchItem] = []
     rollout.run_batch(args, items.append)
-    _say_errors(item.error for item in items)
-    outcomes = [item_outcome(item) for item in items]
-    summary = _summarize(args, outcomes)
-    report: dict[str, Any] = {"exp_id": args.exp_id, "summary": summary.to_dict(), "used": args.used.to_dict()}
+    report, summary, outcomes = _report(args, args.exp_id, items)
     tables = [format_table([f"experiment {args.exp_id}", "figure"], summary.rows())]
     if args.compare:
         comparison = compare(stored_outcomes(args.store, args.compare), outcomes)
@@ -88,15 +86,7 @@ def _evaluate_models(args: argparse.Namespace) -> int:
         exp_id = args.exp_id if len(args.model) == 1 else f"{args.exp_id}-{number}"
         items: list[BatchItem] = []
         run_with_model(args, model, exp_id, rows, items.append)
-        _say_errors(item.error for item in items)
-        outcomes = [item_outcome(item) for item in items]
-        summary = _summarize(args, outcomes)
-        report: dict[str, Any] = {
-            "model": model,
-            "exp_id": exp_id,
-            "summary": summary.to_dict(),
-            "used": args.used.to_dict(),
-        }
+        report, summary, outcomes = _report(args, exp_id, items)
         column = dict(summary.rows())
         if number:
             comparison = compare(first, outcomes)
@@ -104,7 +94,7 @@ def _evaluate_models(args: argparse.Namespace) -> int:
             column |= dict(comparison.rows())
             verdicts.append(f"a is {args.model[0]}, b is {model}: {comparison.verdict}")
         first = first or outcomes
-        reports.append(report)
+        reports.append({"model": model, **report})
         columns.append(column)
         lines += [{"model": model} | rollout.describe(item) for item in items]
     labels = list(dict.fromkeys(label for column in columns for label in column))
@@ -113,8 +103,14 @@ def _evaluate_models(args: argparse.Namespace) -> int:
     return 0 if all(report["summary"]["completed"] for report in reports) else 1
 
 
-def _summarize(args: argparse.Namespace, outcomes: list[Outcome]) -> Summary:
-    return summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+def _report(
+    args: argparse.Namespace, exp_id: str, items: list[BatchItem]
+) -> tuple[dict[str, Any], Summary, list[Outcome]]:
+    """What one model's rollouts came to; the commonest errors go to stderr."""
+    _say_errors(item.error for item in items)
+    outcomes = [item_outcome(item) for item in items]
+    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+    return {"exp_id": exp_id, "summary": summary.to_dict(), "used": args.used.to_dict()}, summary, outcomes
 
 
 def _finish(args: argparse.Namespace, report: dict[str, Any], tables: list[str], lines: list[dict[str, Any]]) -> None:
@@ -134,15 +130,11 @@ def item_outcome(item: BatchItem) -> Outcome:
 def stored_outcomes(store_name: str, exp_id: str) -> list[Outcome]:
     """The outcomes of an earlier experiment, without lost sessions, for which the agent is not to blame."""
     store, outcomes = open_store(store_name), []
-    for key in store.keys(f"{exp_id}/"):
-        try:
-            id, outcome = RolloutId.from_key(key), Outcome.from_result(read_result(store, key))
-        except ResultUnreadable as error:
-            say(f"left out: {error}")
-        except KeyInvalid:  # another file
-            continue
+    for id, result in stored_results(store, f"{exp_id}/"):
+        if isinstance(result, Exception):
+            say(f"left out: {result}")
         else:
-            outcomes.append(replace(outcome, input_id=id.input_id, session_id=id.session_id))
+            outcomes.append(replace(Outcome.from_result(result), input_id=id.input_id, session_id=id.session_id))
     store.close()
     if not outcomes:
         raise ConfigError(f"{store.url} has no experiment {exp_id!r}")
@@ -151,16 +143,12 @@ def stored_outcomes(store_name: str, exp_id: str) -> list[Outcome]:
 
 def _say_errors(errors: Iterable[str | None]) -> None:
     """Print the most common errors, each once, with its count; those that differ in numbers and ids are one."""
-    counts: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for error in filter(None, errors):
-        kind = general_message(error)
-        counts[kind] += 1
-        examples.setdefault(kind, error)
-    for kind, count in counts.most_common(_SHOWN_ERRORS):
+    found = list(filter(None, errors))
+    examples = {general_message(error): error for error in reversed(found)}
+    common = Counter(map(general_message, found)).most_common(_SHOWN_ERRORS)
+    for kind, count in common:
         say(f"{count} failed: {examples[kind]}")
-    others = sum(counts.values()) - sum(count for _, count in counts.most_common(_SHOWN_ERRORS))
-    if others:
+    if others := len(found) - sum(count for _, count in common):
         say(f"{others} failed for other reasons; `agentcore-rl results STORE` lists them")
 
 
@@ -179,10 +167,7 @@ def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -
         except ImportError:
             hint = "pip install 'agentcore-rl-toolkit[cli]', or write .csv"
             raise ConfigError("writing Parquet needs pyarrow", hint=hint) from None
-        rows = [row | {"rewards": _last(row["rewards"])} for row in outcomes]
+        every = [(row, row["rewards"]) for row in outcomes]
+        rows = [row | {"rewards": rewards[-1] if isinstance(rewards, list) else rewards} for row, rewards in every]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     say(f"written to {path}")
-
-
-def _last(rewards: Any) -> Any:
-    return rewards[-1] if isinstance(rewards, list) else rewards

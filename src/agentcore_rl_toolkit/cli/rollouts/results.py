@@ -6,16 +6,15 @@ import argparse
 import os
 from collections.abc import Iterable, Iterator
 
-from ...agent.result import Result, read_result
+from ...agent.result import Result
 from ...common.text_table import format_table
-from ...errors import ConfigError, KeyInvalid, ResultUnreadable, RewardInvalid
-from ...store import Store, absolute_store, open_store
+from ...errors import ConfigError, RewardInvalid
+from ...store import absolute_store, open_store
+from ...studio.terminal.result_view import stored_results
 from ...types import RolloutId
 from ..flags import say
 from .rollout import STORE
 
-_MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}
-"""Each result has some of these."""
 HELP = "list the results in a store"
 EXAMPLES = ("agentcore-rl results", "agentcore-rl results s3://bucket/prefix --exp-id base --json | jq .rewards")
 
@@ -32,10 +31,9 @@ def run(args: argparse.Namespace) -> int:
     if args.store.startswith("/") and not os.path.isdir(args.store):
         raise ConfigError(f"{args.store} does not exist", hint="name the store that --store named")
     store = open_store(args.store)
-    keys = store.keys(f"{args.exp_id}/" if args.exp_id else "")
-    lines = _json_lines(store, keys) if args.json else filter(None, [results_table(store, keys)])
+    found = stored_results(store, f"{args.exp_id}/" if args.exp_id else "")
     listed = False
-    for line in lines:
+    for line in _json_lines(found) if args.json else _table(found):
         listed = True
         print(line)
     if not listed:
@@ -43,43 +41,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if listed else 1
 
 
-def results_table(store: Store, keys: Iterable[str]) -> str:
-    """A table of the results under `keys`; empty if there are none."""
-    rows = [_row(key, result) for key, result in _results(store, keys)]
-    return format_table(["result", "status", "reward", "seconds", "stop reason"], rows) if rows else ""
+def _table(found: Iterable[tuple[RolloutId, Result | Exception]]) -> list[str]:
+    rows = [_row(id.result_key, result) for id, result in found]
+    return [format_table(["result", "status", "reward", "seconds", "stop reason"], rows)] if rows else []
 
 
-def _json_lines(store: Store, keys: Iterable[str]) -> Iterator[str]:
-    for _, result in _results(store, keys):
+def _json_lines(found: Iterable[tuple[RolloutId, Result | Exception]]) -> Iterator[str]:
+    for _, result in found:
         if isinstance(result, Result):
             yield result.to_bytes().decode()
         else:
             say(f"left out: {result}")
-
-
-def _results(store: Store, keys: Iterable[str]) -> Iterator[tuple[str, Result | Exception]]:
-    """The results under `keys`, one at a time, or why one can't be read."""
-    for key in filter(_is_result_key, keys):
-        if (result := _read(store, key)) is not None:
-            yield key, result
-
-
-def _is_result_key(key: str) -> bool:
-    """Whether a key has the form of a result's: folders hold other files too."""
-    try:
-        RolloutId.from_key(key)
-    except KeyInvalid:
-        return False
-    return True
-
-
-def _read(store: Store, key: str) -> Result | Exception | None:
-    """The result, or why it can't be read; None for a file of another kind, such as a checkpoint's `config.json`."""
-    try:
-        result = read_result(store, key)
-    except (ResultUnreadable, ValueError) as error:
-        return error
-    return result if result.document.keys() & _MARKS else None
 
 
 def _row(key: str, result: Result | Exception) -> list[str]:

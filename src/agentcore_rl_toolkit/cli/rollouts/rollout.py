@@ -84,7 +84,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gateway-url", help=help)
     help = "with --model: run the gateway in separate processes, as in workers=2 (default: in this process)"
-    parser.add_argument("--gateway", action="append", default=[], metavar="NAME=VALUE", help=help)
+    parser.add_argument("--gateway", action="append", default=[], help=help)
     help = "add a field to each payload's _rollout; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
     help = "with --model: sample at this temperature (default: 1)"
@@ -92,10 +92,10 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
     parser.add_argument("--context-limit", type=int, help=help)
     help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
-    parser.add_argument("--agent-protocol", default="agentcore", metavar="PROTOCOL", help=help)
+    parser.add_argument("--agent-protocol", default="agentcore", help=help)
     add_sandbox_flags(parser)
     help = "run sessions on this deployed copy of the agent (an ARN), which shares the load; may be repeated"
-    parser.add_argument("--runtime", action="append", default=[], metavar="ARN", help=help)
+    parser.add_argument("--runtime", action="append", default=[], help=help)
     parser.add_argument("--quiet", action="store_true", help="show no progress on stderr")
 
 

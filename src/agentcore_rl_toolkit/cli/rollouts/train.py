@@ -28,7 +28,7 @@ from ...rows import rows_of
 from ..flags import read_concurrency, read_pairs, read_variables, say, split_pair
 from ..settings_file import read_settings_file
 from ..terminal.interrupt import CODE, terminate_as_interrupt
-from ..terminal.parser import Parser
+from ..terminal.parser import METAVARS, Parser
 
 HELP = "train an agent's policy"
 PARSER_OPTIONS = {"add_help": False}
@@ -40,15 +40,6 @@ EXAMPLES = (
     "agentcore-rl train my_agent --backend verl --help",
 )
 DEFAULT_BACKEND = "trl"
-_METAVARS = {
-    "failures": "STATUS=ACTION",
-    "guard": "NAME=ACTION",
-    "guards_from": "FILE",
-    "mix": "FILE=NUMBER",
-    "env": "NAME[=VALUE]",
-    "allow": "HOST:PORT",
-    "runtime": "ARN",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +145,7 @@ def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], ki
     flag, help = f"--{spec.name.replace('_', '-')}", spec.metadata["help"]
     origin = typing.get_origin(kind)
     if origin in (dict, Mapping, tuple):
-        metavar = _METAVARS.get(spec.name, "TEXT" if origin is tuple else "NAME=VALUE")
+        metavar = METAVARS.get(flag, "TEXT" if origin is tuple else "NAME=VALUE")
         parser.add_argument(flag, action="append", metavar=metavar, help=help)
         return
     if kind is bool:

@@ -34,8 +34,14 @@ class SessionWatch:
 
     async def show(self) -> dict[str, Any]:
         """The sessions of both, or why they can't be read."""
-        runtime, gateway = await asyncio.gather(self._ask_runtime(), self._ask_gateway())
-        return {"runtime": runtime, "gateway": gateway}
+        runtime, health, listed = await asyncio.gather(
+            self._ask(self._runtime, "/sessions", TOKEN_VARIABLE),
+            self._ask(self._gateway, "/health", ADMIN_KEY),
+            self._ask(self._gateway, "/sessions", ADMIN_KEY),
+        )
+        if health is not None and listed is not None:
+            health |= {"open": health.pop("sessions", None), **listed}
+        return {"runtime": runtime, "gateway": health}
 
     async def read_log(self, session: str, start: int) -> dict[str, Any]:
         """What a session printed, from a byte on."""
@@ -54,21 +60,12 @@ class SessionWatch:
         await self._fetch("POST", url, path, headers | {SESSION_HEADER: session})
         return {"stopped": session}
 
-    async def _ask_runtime(self) -> dict[str, Any] | None:
-        return None if self._runtime is None else await self._ask(self._runtime, "/sessions", _bearer(TOKEN_VARIABLE))
-
-    async def _ask_gateway(self) -> dict[str, Any] | None:
-        if self._gateway is None:
+    async def _ask(self, url: str | None, path: str, secret: str) -> dict[str, Any] | None:
+        """The answer at an address, or its problem; None without an address."""
+        if url is None:
             return None
-        health, listed = await asyncio.gather(
-            *(self._ask(self._gateway, path, _bearer(ADMIN_KEY)) for path in ("/health", "/sessions"))
-        )
-        open_now = health.pop("sessions", None)
-        return health | listed | {"open": open_now}
-
-    async def _ask(self, url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
         try:
-            found = json.loads((await self._fetch("GET", url, path, headers))[0])
+            found = json.loads((await self._fetch("GET", url, path, _bearer(secret)))[0])
         except (ConfigError, ValueError) as error:
             return {"url": url, "problem": str(error)}
         return {"url": url, **Clipper(longest=1_000).clip(found if isinstance(found, dict) else {})}

@@ -74,14 +74,15 @@ def show_diff(before: Rollout, after: Rollout, paint: Paint) -> Iterator[str]:
 
 def _heading(turn: ReadableTurn) -> str:
     parent = "from the start" if turn.before is None else f"after turn {turn.before}"
-    parts = [turn.origin, parent, f"{turn.prompt_tokens} + {turn.sampled_tokens} tokens", f"{turn.seconds:.2f} s"]
     versions = ", ".join(version for version, _ in turn.versions if version)
-    parts += [turn.finish, f"weights {versions}" if versions else ""]
-    parts += [
+    parts = [
+        *(turn.origin, parent, f"{turn.prompt_tokens} + {turn.sampled_tokens} tokens", f"{turn.seconds:.2f} s"),
+        turn.finish,
+        f"weights {versions}" if versions else "",
         f"masked: {turn.masked}" if turn.masked else "",
         f"not bridged: {turn.unbridged}" if turn.unbridged else "",
+        f"{turn.parse_failures} calls not parsed" if turn.parse_failures else "",
     ]
-    parts += [f"{turn.parse_failures} calls not parsed" if turn.parse_failures else ""]
     return escape(f"turn {turn.turn}: {', '.join(filter(None, parts))}")
 
 

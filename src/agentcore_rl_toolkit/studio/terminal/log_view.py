@@ -82,11 +82,8 @@ def fidelity_text(known: Fidelity, damaged: bool) -> str:
     text = f"{turns}, {rows}, {known.trained} of {known.sampled} sampled tokens can be trained on"
     counts = {"masked": known.masked, "rendered from scratch": known.unbridged, "not shown to the model": known.omitted}
     for name, reasons in counts.items():
-        text += (
-            f"; {name}: {', '.join(f'{count} {escape(reason)}' for reason, count in reasons.items())}"
-            if reasons
-            else ""
-        )
+        listed = ", ".join(f"{count} {escape(reason)}" for reason, count in reasons.items())
+        text += f"; {name}: {listed}" if reasons else ""
     text += f"; {known.parse_failures} tool calls could not be parsed" if known.parse_failures else ""
     return text + ("; later turns could not be read" if damaged else "")
 

@@ -8,39 +8,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...agent.result import read_result
+from ...agent.result import Result, read_result
 from ...common.text_table import format_table
-from ...errors import AgentCoreRLError, ConfigError, RewardInvalid
-from ...store import open_store
+from ...errors import AgentCoreRLError, ConfigError, KeyInvalid, ResultUnreadable
+from ...store import Store, open_store
 from ...types import RolloutId
 from ..run_queries import row_of
 from .run_view import show_failures
 from .safe_text import BOLD, Paint, escape, shorten
 
 _HEADER = ("key", "input", "status", "reward", "seconds", "why")
+_MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}
+"""Each result has some of these."""
 Outcome = dict[str, Any]
+
+
+def stored_results(store: Store, prefix: str = "") -> Iterator[tuple[RolloutId, Result | Exception]]:
+    """The results under a prefix, one at a time, or why one can't be read. Files of other kinds are left out."""
+    for key in store.keys(prefix):
+        try:
+            id, result = RolloutId.from_key(key), read_result(store, key)
+        except KeyInvalid:
+            continue
+        except (ResultUnreadable, ValueError) as error:
+            yield RolloutId.from_key(key), error
+        else:
+            if result.document.keys() & _MARKS:
+                yield id, result
 
 
 def read_results(folder: Path) -> list[Outcome]:
     """The results of a store in a folder."""
-    store = open_store(str(folder.resolve()))
     found = []
-    for key in store.keys(""):
+    for id, result in stored_results(open_store(str(folder.resolve()))):
+        known: Outcome = {"key": id.result_key, "input": id.input_id, "reward": None, "seconds": None}
         try:
-            RolloutId.from_key(key)
-        except AgentCoreRLError:
-            continue  # other files
-        try:
-            result = read_result(store, key)
-            found.append({
-                "key": key, "input": key.split("/")[-2], "status": result.status.value, "reward": _last(result.rewards),
-                "seconds": result.seconds, "why": None if result.status.value == "completed" else result.failure,
-                "document": result.document,
-            })  # fmt: skip
-        except (AgentCoreRLError, RewardInvalid, ValueError) as error:
-            found.append(
-                {"key": key, "input": "", "status": "unreadable", "reward": None, "seconds": None, "why": str(error)}
-            )
+            if isinstance(result, Exception):
+                raise result
+            status = result.status.value
+            known |= {"status": status, "reward": _last(result.rewards), "seconds": result.seconds}
+            known |= {"why": None if status == "completed" else result.failure, "document": result.document}
+        except (AgentCoreRLError, ValueError) as error:
+            known |= {"input": "", "status": "unreadable", "why": str(error)}
+        found.append(known)
     return found
 
 
@@ -106,18 +116,14 @@ def show_outcome(one: Outcome, paint: Paint) -> Iterator[str]:
 def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[str]:
     """The outcomes at a glance: how many, their mean reward, and failures by message."""
     rewards = [one["reward"] for one in outcomes if isinstance(one["reward"], (int, float))]
-    counts = ", ".join(
-        f"{count} {status}" for status, count in Counter(one["status"] for one in outcomes).most_common()
-    )
+    statuses = Counter(one["status"] for one in outcomes)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
     yield paint(BOLD, escape(f"{name}: {len(outcomes)} results ({counts}){mean}"))
     failed = [one for one in outcomes if one["status"] != "completed"]
-    causes = Counter(shorten(one["why"] or one["status"], 200) for one in failed)
     examples = {shorten(one["why"] or one["status"], 200): one["key"] for one in failed}
-    yield from show_failures(
-        [{"cause": cause, "rollouts": count, "example": examples[cause]} for cause, count in causes.most_common()],
-        paint,
-    )
+    causes = Counter(shorten(one["why"] or one["status"], 200) for one in failed).most_common()
+    yield from show_failures([{"cause": c, "rollouts": count, "example": examples[c]} for c, count in causes], paint)
 
 
 def list_outcomes(outcomes: list[Outcome]) -> str:
@@ -136,4 +142,4 @@ def _cell(value: Any) -> str:
 
 
 def _last(rewards: float | list[float] | None) -> float | None:
-    return rewards[-1] if isinstance(rewards, list) and rewards else None if isinstance(rewards, list) else rewards
+    return next(reversed(rewards), None) if isinstance(rewards, list) else rewards

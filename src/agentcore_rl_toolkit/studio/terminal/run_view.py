@@ -15,19 +15,8 @@ from .safe_text import BOLD, DIM, RED, Paint, escape, shorten
 
 _SHOWN_STEPS = 20
 LIST = (
-    "key",
-    "phase",
-    "step",
-    "row",
-    "sample",
-    "status",
-    "reward",
-    "advantage",
-    "turns",
-    "calls",
-    "tokens",
-    "seconds",
-    "why",
+    *("key", "phase", "step", "row", "sample", "status", "reward", "advantage"),
+    *("turns", "calls", "tokens", "seconds", "why"),
 )
 
 
