@@ -62,7 +62,7 @@ def run_trainer(
 ) -> dict[str, Any]:
     """Run the trainer `name` to its end and return the summary, which is also written to the run's folder.
 
-    `figures` returns further entries of the summary, and `problem` why the program has to end before it does by itself.
+    `figures` returns further entries of the summary, and `problem` says why the program has to end early.
     Raises that problem, or `AgentCoreRLError` if the program fails.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from ..errors import ConfigError
 
 def read_settings_file(path: Path) -> dict[str, Any]:
     """The settings of a file, by its suffix; TOML for any but .yaml, .yml and .json."""
-    kind, load, invalid = {".yaml": _yaml, ".yml": _yaml, ".json": _json}.get(path.suffix, _toml)()
+    kind = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON"}.get(path.suffix, "TOML")
+    load, invalid = _reader(kind)
     try:
         values = load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -24,21 +26,19 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def _json() -> tuple[str, Any, Any]:
-    return "JSON", json.loads, ValueError
-
-
-def _toml() -> tuple[str, Any, Any]:
+def _reader(kind: str) -> tuple[Callable[[str], Any], Any]:
+    """What parses a kind of file, and its exception."""
     try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        raise ConfigError("reading TOML needs Python 3.11", hint="write the settings as YAML or JSON") from None
-    return "TOML", tomllib.loads, tomllib.TOMLDecodeError
+        if kind == "TOML":
+            import tomllib
 
+            return tomllib.loads, tomllib.TOMLDecodeError
+        if kind == "YAML":
+            import yaml
 
-def _yaml() -> tuple[str, Any, Any]:
-    try:
-        import yaml
+            return yaml.safe_load, yaml.YAMLError
     except ImportError:
-        raise ConfigError("reading YAML needs PyYAML", hint="pip install pyyaml, or write TOML") from None
-    return "YAML", yaml.safe_load, yaml.YAMLError
+        hint = "write the settings as YAML or JSON" if kind == "TOML" else "pip install pyyaml, or write TOML"
+        needed = "Python 3.11" if kind == "TOML" else "PyYAML"
+        raise ConfigError(f"reading {kind} needs {needed}", hint=hint) from None
+    return json.loads, ValueError

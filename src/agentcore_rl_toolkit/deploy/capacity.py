@@ -221,7 +221,7 @@ def cost_of_usage(used: Mapping[str, Any], workload: Workload, prices: Prices | 
 
 
 def changed(values: T, changes: Mapping[str, Any]) -> T:
-    """Unit costs, quotas or prices with some of them replaced; refuses an unknown name and what is no number."""
+    """Unit costs, quotas or prices with some of them replaced; refuses other names, and values that are not numbers."""
     names = [spec.name for spec in dataclasses.fields(values)]  # type: ignore[arg-type]
     for name, value in changes.items():
         if name not in names:

@@ -126,7 +126,7 @@ def _settings_of(run: str) -> dict[str, Any]:
 
 
 def _dtype_of(model: str) -> str:
-    """The type that a model is saved in; trainers save checkpoints in float32 whatever it was."""
+    """The type that a model was saved in before training: trainers save every checkpoint in float32."""
     folder = resolve_model(model)
     if is_adapter(folder):
         folder = json.loads(Path(folder, "adapter_config.json").read_text())["base_model_name_or_path"]

@@ -102,7 +102,7 @@ class Sample:
         )
 
     async def _follow(self, session: dict[str, Any]) -> Rollout:
-        """Invoke the agent and await its result. A failure is a rollout too: its turns are folded all the same."""
+        """Invoke the agent and await its result. A failure is a rollout too, and its turns are folded."""
         future: RolloutFuture | None = None
         try:
             future = await self._client.invoke_async(

@@ -1,8 +1,8 @@
 """How far the sampler's distribution is from the trainer's, measured on the tokens that are trained on. Pure.
 
-Sampler and trainer should give every sampled token the same logprob, because they have the same weights. And tokens
-that are drawn from the trainer's distribution are on average as surprising (−logprob) as its entropy says, at every
-place: a sampler that draws from another one, and reports the right logprobs all the same, shows only there.
+Sampler and trainer have the same weights, so they should give every sampled token the same logprob. And tokens drawn
+from the trainer's distribution are on average as surprising (−logprob) as its entropy says. Only the second check finds
+a sampler that draws from another distribution but reports the right logprobs.
 """
 
 from __future__ import annotations

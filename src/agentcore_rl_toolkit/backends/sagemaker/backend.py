@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ _RUNTIME = re.compile(
     r"arn:(aws[a-z-]*):bedrock-agentcore:([a-z]{2}(?:-[a-z]+)+-[0-9]):([0-9]{12}):runtime/([a-zA-Z0-9_-]+)"
 )
 _IGNORED = ("steps", "seed", "sqs_url", "exp_id", "timeout", "tps_limit", "env", "allow", "memory_mb")
-"""What a job decides by itself."""
+"""Settings that the job decides."""
 _OFFLINE = ("NoCredentials", "NoRegion")
 
 
@@ -101,7 +100,7 @@ class SagemakerBackend:
         except AwsRefused as error:
             if error.code not in _OFFLINE:
                 raise
-            notes.append("AWS was not asked, because there are no credentials: the model's version is not known yet")
+            notes.append("AWS was not asked, because no credentials were found: the model's version is not known yet")
         document = job_document(settings, base_model, f"{output_uri(settings)}/<job>")
         return TrainingPlan(
             backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes), document=document
@@ -137,7 +136,13 @@ def job_document(settings: SagemakerSettings, base_model: str, place: str) -> di
         training["MlflowConfig"] = {"MlflowResourceArn": settings.mlflow}
     return {
         "AgentConfig": {"BedrockAgentCoreConfig": {"AgentRuntimeArn": settings.agent, "Qualifier": settings.qualifier}},
-        "InputDataConfig": [_channel(name, f"{place}/data/{name}.jsonl") for name in channels],
+        "InputDataConfig": [
+            {
+                "ChannelName": name,
+                "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": f"{place}/data/{name}.jsonl"}},
+            }
+            for name in channels
+        ],
         "OutputDataConfig": {"S3OutputPath": f"{place}/output"},
         "ModelPackageConfig": {
             "OutputModelPackageGroupArn": settings.group_arn(settings.model_package_group),
@@ -147,15 +152,8 @@ def job_document(settings: SagemakerSettings, base_model: str, place: str) -> di
     }
 
 
-def _channel(name: str, uri: str) -> Mapping[str, Any]:
-    return {
-        "ChannelName": name,
-        "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}},
-    }
-
-
 def check_locally(settings: SagemakerSettings) -> list[str]:
-    """Refuse what can't work, without asking anybody; notes about the agent and the data."""
+    """Refuse what can't work, without calling AWS; notes about the agent and the data."""
     notes = [f"agent: {settings.agent}, invoked by the job in {settings.region}"]
     check_model_name(settings.model)
     check_role(settings.role_arn)

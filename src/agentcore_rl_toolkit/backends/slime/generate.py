@@ -20,18 +20,14 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """slime's hook: run the sample's payload and return its rows, or one masked sample if it can't be trained on."""
     resources = open_resources(args)
     asked = {ours: sampling_params.get(slimes) for slimes, ours in _SAMPLING_NAMES.items()}
-    options = rollout_options(args, **asked) | _seed(args, sample, evaluation) | {"evaluation": evaluation}
+    options = rollout_options(args, **asked) | {"evaluation": evaluation}
+    if sample.index is not None:  # slime counts the samples of a run, and those of each evaluation
+        options["seed"] = f"{args.rollout_seed}/{'held-out' if evaluation else 'train'}/{sample.index}"
     rollout = await _run_payload(resources, payload_of(sample), options)
     replay = resources.replay
     if rollout is not None and rollout.trained and (evaluation or replay is None or has_routes(rollout, replay)):
         return to_rows(rollout, sample, resources.decode, replay)
     return [to_placeholder(rollout, sample, resources.padding, resources.settings.failed_reward, replay)]
-
-
-def _seed(args: Any, sample: Any, evaluation: bool) -> dict[str, Any]:
-    """slime counts the samples of a run, and those of each evaluation."""
-    phase = "held-out" if evaluation else "train"
-    return {} if sample.index is None else {"seed": f"{args.rollout_seed}/{phase}/{sample.index}"}
 
 
 async def _run_payload(resources: HookResources, payload: dict[str, Any], options: dict[str, Any]) -> Rollout | None:

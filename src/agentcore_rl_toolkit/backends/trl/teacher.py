@@ -4,8 +4,8 @@
                          + teacher_weight · (log teacher(token) − log policy(token))
 
 The second term's mean over samples is the gradient of −KL(policy ‖ teacher) at each token, given what came before it.
-TRL's own distillation trainers sample by themselves and take no rollouts of agents, so the teacher is a part of the
-advantage instead, and every loss that takes an advantage for each token can use it.
+TRL's distillation trainers do their own sampling and can't take agents' rollouts. The teacher is part of the advantage
+instead, so every loss that takes one advantage per token can use it.
 """
 
 from __future__ import annotations

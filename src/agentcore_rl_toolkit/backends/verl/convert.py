@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...gateway.record.trajectory import RouteTable, Row
+from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...rollout.rollout import split_row
 from ...rollout.signal.credit import TurnCredit
@@ -117,5 +117,4 @@ def _fields(
 
 def _has_routes(row: Row) -> bool:
     """Whether every token except the last has its routes; the last token never went through the model."""
-    table: RouteTable | None = row.routes
-    return table is not None and bool(table.known[:-1].all())
+    return row.routes is not None and bool(row.routes.known[:-1].all())

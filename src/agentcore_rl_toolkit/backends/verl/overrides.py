@@ -88,8 +88,8 @@ _ENDLESS_EPOCHS = 1_000_000
 
 def run_overrides(settings: VerlSettings) -> list[str]:
     """verl's configuration for a run. `options` win, and their texts are Hydra's to parse."""
-    given = {override_key(name) for name in settings.options}
-    known = {key: value for key, value in _verl_keys(settings).items() if not _is_set(override_key(key), given)}
+    given = [f"{override_key(name)}." for name in settings.options]  # a key, or the table that contains it
+    known = {k: v for k, v in _verl_keys(settings).items() if not f"{override_key(k)}.".startswith(tuple(given))}
     ours = {f"{CUSTOM}.{name}": value for name, value in _worker_settings(settings).items()}
     return [*write_overrides(known | ours), *(write_option(key, value) for key, value in settings.options.items())]
 
@@ -195,8 +195,3 @@ def _worker_settings(settings: VerlSettings) -> dict[str, Any]:
     if settings.agent and settings.image is None and not settings.agent.startswith("arn:"):
         values["agent"] = str(Path(settings.agent).resolve())  # workers may have another working directory
     return values | {"output": str(settings.folder.resolve())}
-
-
-def _is_set(key: str, given: set[str]) -> bool:
-    """Whether the user's options set this key, or the table that contains it."""
-    return any(key == one or key.startswith(f"{one}.") for one in given)

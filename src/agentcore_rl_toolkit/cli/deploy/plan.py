@@ -77,27 +77,20 @@ def run(args: argparse.Namespace) -> int:
     units = changed(UnitCosts(), read_pairs("--unit", args.unit))
     quotas = changed(Quotas(), read_pairs("--quota", args.quota))
     prices = changed(Prices(), read_pairs("--price", args.price))
-    workloads = [_workload(args, sessions) for sessions in args.sessions or _SESSIONS]
+    names = {spec.name for spec in dataclasses.fields(Workload)} - {"sessions", "with_queue"}
+    given: dict[str, Any] = {name: getattr(args, name) for name in names} | {"with_queue": not args.without_queue}
+    workloads = [Workload(sessions=sessions, **given) for sessions in args.sessions or _SESSIONS]
     if args.used:
         return _show_usage(args, _read_usage(args.used), workloads[0], prices)
     plans = [plan(workload, units, quotas, prices) for workload in workloads]
     if args.json:
         assumed: dict[str, Any] = {"units": units, "quotas": quotas, "prices": prices, "workload": workloads[0]}
-        print(json.dumps({**{name: vars(value) for name, value in assumed.items()}, "plans": [*map(_figures, plans)]}))
+        figures = [dataclasses.asdict(one) | {"dollars_per_hour": sum(one.dollars.values())} for one in plans]
+        print(json.dumps({**{name: vars(value) for name, value in assumed.items()}, "plans": figures}))
         return 0
     heads = [f"{one.sessions:,} sessions" for one in plans]
     print(format_table(["an hour of", *heads], [[name, *(str(show(one)) for one in plans)] for name, show in _ROWS]))
     return 0
-
-
-def _workload(args: argparse.Namespace, sessions: int) -> Workload:
-    names = {spec.name for spec in dataclasses.fields(Workload)} - {"sessions", "with_queue"}
-    given = {name: getattr(args, name) for name in names}
-    return Workload(sessions=sessions, with_queue=not args.without_queue, **given)
-
-
-def _figures(one: Plan) -> dict[str, Any]:
-    return dataclasses.asdict(one) | {"dollars_per_hour": sum(one.dollars.values())}
 
 
 def _read_usage(path: str) -> dict[str, Any]:

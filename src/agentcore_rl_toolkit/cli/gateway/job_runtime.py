@@ -4,7 +4,7 @@ An agent written for SageMaker's multi-turn RL runs against it unchanged: set RF
 the request's metadata, to the printed address. It answers model calls with the engine and records every token under
 the job and the trajectory; `/complete-rollout` and `/update-reward` follow the service's rules.
 
-On loopback, your own processes need no key. Everybody else needs the admin key as AWS_ACCESS_KEY_ID.
+On loopback, your own processes need no key. All other callers send the admin key as AWS_ACCESS_KEY_ID.
 """
 
 from __future__ import annotations

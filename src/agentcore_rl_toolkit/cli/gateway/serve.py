@@ -155,7 +155,7 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
             say("ending: calls in flight have 5 seconds")
     finally:
         await asyncio.gather(server.close(), *(other.close() for other in others), return_exceptions=True)
-        if has_parent and args.log:  # nobody will ask for these sessions again
+        if has_parent and args.log:  # its sessions ended with the process that started this worker
             shutil.rmtree(_log_folder(args), ignore_errors=True)
     return 0
 

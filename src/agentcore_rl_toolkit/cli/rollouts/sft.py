@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import os
-from typing import Any
 
 from ...backends.base import require
 from ...backends.trl.backend import SftSettings
@@ -39,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exits with 130 after an interrupt."""
-    settings = SftSettings.from_mapping(_given(args))
+    names = [spec.name for spec in dataclasses.fields(SftSettings)]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    settings = SftSettings.from_mapping(given | {"options": read_pairs("--options", given.get("options", ()))})
     try:
         module = require("agentcore_rl_toolkit.backends.trl.sft", "trl", "fine-tuning with TRL")
     except ImportError as error:
@@ -54,9 +55,3 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(summary))
         say(f"Next: agentcore-rl train AGENT --data rows.jsonl --model {settings.output}")
     return 130 if summary["interrupted"] else 0
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    names = [spec.name for spec in dataclasses.fields(SftSettings)]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return given | {"options": read_pairs("--options", given.get("options", ()))}

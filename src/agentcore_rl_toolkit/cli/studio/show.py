@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exits with 1 if nothing matches."""
     from ...studio.terminal.log_view import is_gateway_log
+    from ...studio.terminal.run_view import show_run, summarize_run
     from ...studio.terminal.safe_text import Paint
 
     path, paint = Path(args.run_folder), Paint.for_stream(sys.stdout)
@@ -90,12 +91,6 @@ def run(args: argparse.Namespace) -> int:
     wanted = (args.row, args.phase, args.status, args.tool, args.grep, args.sort, args.limit, args.step)
     if args.failed or any(value is not None for value in wanted):
         return _show_list(args, opened, paint)
-    return _show_glance(args, opened, paint)
-
-
-def _show_glance(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
-    from ...studio.terminal.run_view import show_run, summarize_run
-
     known = summarize_run(opened)
     _print(args, [known], lambda: show_run(known, paint))
     return 0
@@ -166,9 +161,8 @@ def _show_diff(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
 def _show_log(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     from ...studio.terminal.log_view import GatewayLog, fidelity_text, list_sessions, session_fields, show_session
 
-    _refuse(
-        args, "a gateway's log", "step", "row", "phase", "status", "tool", "failed", "grep", "sort", "limit", "diff"
-    )
+    unknown = ("step", "row", "phase", "status", "tool", "failed", "grep", "sort", "limit", "diff")
+    _refuse(args, "a gateway's log", *unknown)
     log = GatewayLog(path)
     if args.rollout is None:
         sessions = log.sessions()

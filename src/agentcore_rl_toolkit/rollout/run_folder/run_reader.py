@@ -230,7 +230,7 @@ class Run:
         return read_ratios(path, self.text("session_id", position) or "", row)
 
     def contains(self, position: int, text: str) -> bool:
-        """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
+        """Whether a rollout's text, data row, result, error or output contains a text, in any case."""
         return may_contain(self.line(position), text) and contains(self.rollout(position), text)
 
     # --- the run's other files ---------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from ..rollout import Rollout
 
 
 def may_contain(line: bytes, text: str) -> bool:
-    """Whether a rollout's line of its file has a text somewhere, whatever its case; cheaper than parsing it."""
+    """Whether a rollout's line may contain a text, in any case; cheaper than parsing the line."""
     low = line.lower()
     forms = {json.dumps(text.lower(), ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
     return any(form.encode(errors="replace") in low for form in forms)
 
 
 def contains(rollout: Rollout, text: str) -> bool:
-    """Whether a rollout's text, data row, result, error or output contains a text, whatever its case."""
+    """Whether a rollout's text, data row, result, error or output contains a text, in any case."""
     said = (rollout.transcript.messages, [turn.reply for turn in rollout.transcript.turns])
     parts = (*said, rollout.payload, rollout.result, rollout.error, rollout.printed)
     return any(text.lower() in one.lower() for part in parts for one in _strings(part))

@@ -201,7 +201,7 @@ def _sampled(rollout: Rollout) -> tuple[str, float]:
 
 
 def _count_edited(rollout: Rollout) -> int:
-    """Turns that continue a conversation with an assistant message that is no reply of the policy's.
+    """Turns that continue a conversation with an assistant message that the policy did not give.
 
     A separate conversation, such as a sub-agent's, may begin with examples.
     """

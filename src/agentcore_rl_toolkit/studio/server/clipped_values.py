@@ -62,7 +62,7 @@ def find_text(value: Any, at: list[Any]) -> str:
         except (KeyError, IndexError, TypeError):
             raise ConfigError(f"there is no text at {at}") from None
     if not isinstance(value, str):
-        raise ConfigError(f"what is at {at} is not a text")
+        raise ConfigError(f"the value at {at} is not a text")
     return value
 
 

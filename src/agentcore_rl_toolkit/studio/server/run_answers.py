@@ -219,7 +219,6 @@ def _figures(run: Run) -> Answer:
     steps = run_queries.read_steps(run)
     kept = [one for one in steps if one["phase"] in run_queries.HELD_OUT]
     train = [one for one in steps if one["phase"] not in run_queries.HELD_OUT]
-    tools = np.unique(run.table["tools"])
     return {
         "rollouts": len(run.table),
         "steps": thin(train, _MOST_POINTS),
@@ -227,7 +226,7 @@ def _figures(run: Run) -> Answer:
         "metrics": columns,
         "findings": Clipper().clip(read_metrics(run.path / FINDINGS)[-100:]),
         "causes": Clipper().clip(run.causes()[:200]),
-        "tools": sorted(_tools(run))[:500] if len(tools) else [],
+        "tools": sorted(_tools(run))[:500],
         "statuses": sorted({name for one in steps for name in one["statuses"]}),
         "phases": [name for name in PHASES if any(one["phase"] == name for one in steps)],
     }

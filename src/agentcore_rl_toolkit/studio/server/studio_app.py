@@ -1,4 +1,4 @@
-"""The page's HTTP: the files of the page for everybody, and JSON for those who may read runs.
+"""The page's HTTP: anyone may load the page's files; reading runs, as JSON, needs access.
 
 Every answer has the headers that confine the page. Questions are GET and change nothing; the one POST stops a session
 of a runtime that the user named.

@@ -1,4 +1,4 @@
-"""The tokens of training rows: which are trained on, how likely each was, and which were sampled in vain.
+"""The tokens of training rows: which are trained on, how likely each was, and which are masked.
 
 On a terminal, trained tokens are green (fainter the less likely), masked ones red. Elsewhere trained tokens are between
 ⟦ ⟧ and masked ones between ⟨ ⟩.

@@ -92,7 +92,11 @@ class TrainingRows:
         if self._settings.skip_epochs:
             taught = merge_outcomes(results)
             self._order.add(step, taught)
-            self._write(step, taught)
+            if self._process == 0:
+                kinds = {"taught": True, "same": False}
+                line = {name: [n for n, did in taught.items() if did is kind] for name, kind in kinds.items()}
+                with self._path.open("a") as file:
+                    file.write(json.dumps({"step": step, **line}) + "\n")
             metrics["rows/skipped"] = self._order.skipped
         return metrics
 
@@ -107,13 +111,6 @@ class TrainingRows:
                 "reward": [line.get(f"{name}/reward") for line in steps],
             }
         return totals
-
-    def _write(self, step: int, taught: Mapping[int, bool]) -> None:
-        if self._process == 0:
-            line = {"step": step, "taught": [n for n, did in taught.items() if did]}
-            line["same"] = [n for n, did in taught.items() if not did]
-            with self._path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
 
 
 def merge_outcomes(results: Iterable[RowResult]) -> dict[int, bool]:

@@ -169,7 +169,7 @@ class SessionWeights:
     def _stop(self, name: str) -> None:
         try:
             self._aws.change("sagemaker", "stop_training_session", TrainingSessionName=name)
-        except AwsRefused as error:  # it has ended, or ends by itself when it is idle
+        except AwsRefused as error:  # it has ended, or the service ends it when it is idle
             logger.info("the training session %s was not stopped: %s", name, error)
 
     def _billed(self) -> dict[str, int]:
