@@ -97,12 +97,10 @@ class Backend(Protocol):
 
 
 def names() -> list[str]:
-    """The names of the installed backends."""
     return sorted({entry.name for entry in metadata.entry_points(group=GROUP)})
 
 
 def find(name: str) -> Backend:
-    """Find a backend by its name."""
     for entry in metadata.entry_points(group=GROUP):
         if entry.name == name:
             found = entry.load()

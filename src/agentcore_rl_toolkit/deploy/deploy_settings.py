@@ -53,7 +53,6 @@ class DeploySettings:
         return {name: value for name in names if (value := getattr(self, name))}
 
     def policy_statements(self) -> list[dict[str, Any]]:
-        """The statements of the `policy` file."""
         if self.policy is None:
             return []
         try:

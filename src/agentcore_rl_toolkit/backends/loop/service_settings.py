@@ -45,13 +45,11 @@ class ServiceSettings(LoopSettings):
 
     @property
     def adam(self) -> dict[str, float]:
-        """The optimizer's settings."""
         given = {name: float(value) for name, value in self.options.items() if name in self.adam_options}
         return {"learning_rate": self.learning_rate} | given
 
     @property
     def loss_config(self) -> dict[str, float]:
-        """The configuration of the loss."""
         given = {name: float(value) for name, value in self.options.items() if name not in self.adam_options}
         off_policy = {"clip_low_threshold": 0.0, "clip_high_threshold": MOST_RATIO}
         return (off_policy if self.async_steps and self.loss_name == "cispo" else {}) | given

@@ -232,6 +232,5 @@ def slime_row(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_rows(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
-    """Write a dataset for slime."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(slime_row(payload)) + "\n" for payload in payloads))

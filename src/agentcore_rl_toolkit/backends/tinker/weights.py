@@ -50,7 +50,6 @@ class TinkerWeights:
             self.context_length = context_length(self._service, resolve_model(settings.model))
 
     def engine(self, version: str) -> TinkerEngine:
-        """An engine that samples with the current weights."""
         return TinkerEngine(
             self.sampler(),
             name=self._settings.model,
@@ -60,12 +59,10 @@ class TinkerWeights:
         )
 
     def sampler(self) -> tinker.SamplingClient:
-        """A client that samples with the current weights."""
         with service_errors("can't sample from the weights"):
             return self._training.save_weights_and_get_sampling_client()
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Take one optimizer step and return its metrics."""
         with service_errors("can't train the weights"):
             data, config = [to_datum(example) for example in examples], self._settings.loss_config
             passed = self._training.forward_backward(data, self._settings.loss_name, config or None)
@@ -77,7 +74,6 @@ class TinkerWeights:
         return figures | measure_example_logprobs(examples, logprobs, self._settings.most_ratio)
 
     def save(self, step: int) -> dict[str, str]:
-        """Save the weights with the optimizer, and the weights to sample from."""
         name, ttl = f"step-{step:06d}", self._settings.ttl_days
         seconds = None if ttl is None else int(ttl * _DAY)
         with service_errors("can't save a checkpoint"):
@@ -86,7 +82,6 @@ class TinkerWeights:
             return {"state": state.result().path, "sampler": sampler.result().path}
 
     def delete(self, names: Mapping[str, str]) -> None:
-        """Delete what was saved under these names, if the service allows it."""
         for name in ("state", "sampler"):
             with contextlib.suppress(tinker.TinkerError, ValueError):  # some services can't, or use other names
                 self._rest().delete_checkpoint_from_tinker_path(names[name]).result()

@@ -45,7 +45,6 @@ def fine_tune(settings: SftSettings, say: Any = lambda line: None) -> dict[str, 
 
 
 def choose(settings: SftSettings) -> ChosenRollouts:
-    """The rollouts to train on."""
     if not settings.sources:
         raise ConfigError("no rollouts are named", hint="agentcore-rl sft runs/train --model MODEL")
     if any(settings.folder.resolve() == Path(source).resolve() for source in settings.sources):
@@ -83,8 +82,6 @@ def sft_config(settings: SftSettings, processes: int = 1) -> SFTConfig:
 
 
 class _SftRun:
-    """One run in one process."""
-
     def __init__(self, settings: SftSettings, choice: ChosenRollouts, say: Any) -> None:
         self.settings, self.choice = settings, choice
         self.state = PartialState(cpu=settings.device == "cpu")

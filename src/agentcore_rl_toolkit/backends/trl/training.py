@@ -50,8 +50,6 @@ def train(settings: TrlSettings, *, report: Report | None = None) -> dict[str, A
 
 
 class TrlRun:
-    """One run in one process."""
-
     trainer: AgentGRPOTrainer
     engine: Engine
     _copy: SamplingCopy | None = None

@@ -141,7 +141,6 @@ def _add_choice(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], kind: Any) -> None:
-    """The option of one setting."""
     flag, help = f"--{spec.name.replace('_', '-')}", spec.metadata["help"]
     origin = typing.get_origin(kind)
     if origin in (dict, Mapping, tuple):
@@ -160,7 +159,6 @@ def add_option(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any], ki
 
 
 def field_types(settings: type[CheckedSettings]) -> dict[str, Any]:
-    """The type of every setting."""
     kinds = typing.get_type_hints(settings)
     return {spec.name: kinds[spec.name] for spec in dataclasses.fields(settings)}
 

@@ -51,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace, catalog: RunCatalog) -> int:
-    """Write the report."""
     from ...studio.server.page_access import PageAccess
     from ...studio.server.report_file import write_report
     from ...studio.server.studio_app import StudioApp

@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completion_script(parser: argparse.ArgumentParser) -> str:
-    """The script for a parser with all its verbs."""
     known = dict(_words(parser, ""))
     paths = "|".join(f'"{path}"' for path in known if path)
     cases = "\n".join(f'    "{path}") words="{" ".join(words)}" ;;' for path, words in known.items())

@@ -46,7 +46,6 @@ class Aws:
         return self._region or self._session.region_name
 
     def account(self) -> str:
-        """The account of the credentials."""
         return str(self.read("sts", "get_caller_identity")["Account"])
 
     def read(self, service: str, operation: str, *, missing: tuple[str, ...] = (), **params: Any) -> Any:

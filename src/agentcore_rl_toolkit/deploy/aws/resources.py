@@ -52,7 +52,6 @@ class Resources:
         return existed
 
     def has_image(self, repository: str, tag: str) -> bool:
-        """Whether the repository has an image of that tag."""
         missing = ("ImageNotFoundException", "RepositoryNotFoundException")
         params: dict[str, Any] = {"repositoryName": repository, "imageIds": [{"imageTag": tag}]}
         return self.aws.read("ecr", "describe_images", missing=missing, **params) is not None

@@ -25,7 +25,6 @@ class Check:
 
     @property
     def line(self) -> str:
-        """The check as text."""
         shown = f"{_SIGNS[self.state]} {self.name}: {self.text}"
         return f"{shown}\n  fix: {self.fix}" if self.fix else shown
 

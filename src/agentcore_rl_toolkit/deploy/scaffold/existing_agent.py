@@ -94,7 +94,6 @@ class Entrypoint:
         return next((f'answer["{name}"]' for name in _TEXTS if name in keys), "answer")
 
     def app_text(self, preloads: list[str], truth: str) -> str:
-        """The text of `rl_app.py`."""
         is_async = isinstance(self.function, ast.AsyncFunctionDef)
         with_context = len(self.function.args.args) > 1
         body = (_STREAMED if self.streams else _WHOLE).format(

@@ -98,5 +98,4 @@ def diff_side(diff: str, sign: str) -> str:
 
 
 def read_template(name: str) -> str:
-    """A template's text."""
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -68,7 +68,6 @@ def _parse(data: bytes) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings in a value."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

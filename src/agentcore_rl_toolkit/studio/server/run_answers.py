@@ -74,7 +74,6 @@ def show_run(opened: OpenRun, query: Query) -> Answer:
 
 
 def show_groups(opened: OpenRun, query: Query) -> Answer:
-    """The groups of a step."""
     groups, sort = _read_groups(opened, query), query.get("sort", "group")
     orders: dict[str, Any] = {
         "group": lambda one: (one["group"] is None, one["group"] or 0),

@@ -110,7 +110,6 @@ class RunCatalog:
         return next((str(problem) for problem in _problems(path, root, self.files)), None)
 
     def open(self, name: str) -> OpenRun:
-        """A run by its id."""
         if name not in self.runs():
             raise ConfigError(f"there is no run {name!r}", hint="the first page lists all")
         with self._lock:

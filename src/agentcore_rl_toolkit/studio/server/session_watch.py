@@ -50,7 +50,6 @@ class SessionWatch:
         return {"text": data.decode(errors="replace"), "next": int(headers.get("X-Next-Offset", start))}
 
     async def stop(self, session: str) -> dict[str, Any]:
-        """Stop a session."""
         url, headers = self._need_runtime(), _bearer(TOKEN_VARIABLE)
         listed = json.loads((await self._fetch("GET", url, "/sessions", headers))[0])["sessions"]
         agent = next((one["agent"] for one in listed if one["session_id"] == session), None)

@@ -60,7 +60,6 @@ def is_gateway_log(folder: Path) -> bool:
 
 
 def list_sessions(sessions: list[dict[str, Any]]) -> str:
-    """Sessions, one a line."""
     return format_table(_HEADER, [[escape(one[name]) for name in _HEADER] for one in sessions])
 
 

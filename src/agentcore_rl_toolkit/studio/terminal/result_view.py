@@ -127,7 +127,6 @@ def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[
 
 
 def list_outcomes(outcomes: list[Outcome]) -> str:
-    """Outcomes, one a line."""
     return format_table(_HEADER, [[_cell(one[name]) for name in _HEADER] for one in outcomes])
 
 

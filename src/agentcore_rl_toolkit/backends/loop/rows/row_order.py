@@ -83,7 +83,6 @@ class RowOrder:
         return [dice.choice(dice.choices(kept, weights)[0] if len(kept) > 1 else kept[0]) for _ in range(count)]
 
     def source_of(self, number: int) -> RowSource:
-        """The source of a row."""
         return next(source for source in self.sources if source.start <= number < source.end)
 
     @property

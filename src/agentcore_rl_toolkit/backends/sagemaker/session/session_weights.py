@@ -68,7 +68,6 @@ class SessionWeights:
     # --- for the loop ------------------------------------------------------------------------------------------------
 
     def engine(self, version: str) -> SessionEngine:
-        """An engine that samples with the current weights."""
         settings = self._settings
         return SessionEngine(
             self._session,
@@ -92,7 +91,6 @@ class SessionWeights:
         return package
 
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Take one optimizer step and return its metrics."""
         names = {"learning_rate": "learningRate", **ADAM}
         adam = {names[name]: value for name, value in self._settings.adam.items()}
         with session_errors("can't train the weights"):
@@ -116,7 +114,6 @@ class SessionWeights:
         return {"state": state, "sampler": sampler, "session": self._session.name, "billed_tokens": self._billed()}
 
     def delete(self, names: Mapping[str, str]) -> None:
-        """Delete a checkpoint's packages."""
         for package in (names["state"], names["sampler"]):
             self._kept.discard(package)
             if package not in self._samplers:
