@@ -31,7 +31,7 @@ def train(settings: TinkerSettings, *, report: Report | None = None) -> dict[str
 
 
 class TinkerWeights:
-    """The weights of one run. Use it as a context manager."""
+    """The `ServiceWeights` of one run. Use it as a context manager."""
 
     def __init__(self, settings: TinkerSettings, names: Mapping[str, str] | None = None) -> None:
         """Creates new weights, or restores those of a checkpoint together with its optimizer."""

@@ -336,7 +336,7 @@ def test_a_full_disk_costs_a_rollout_and_not_the_run(tmp_path: Path, caplog: pyt
         assert run.failures == 1
         part.write(rollout("c"))
     assert "File too large" in caplog.text
-    assert [one.input_id for one in read_rollouts(part.path)] == ["a", "c"]
+    assert [one.session_id for one in read_rollouts(part.path)] == ["a", "c"]
 
 
 def test_files_beside_the_rollouts(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def train(settings: TrainingSessionSettings, *, report: Report | None = None) ->
 
 
 class SessionWeights:
-    """The weights of one run, in its own session. Use it as a context manager, which stops the session."""
+    """The `ServiceWeights` of one run, in its own session. Use it as a context manager, which stops the session."""
 
     def __init__(self, settings: TrainingSessionSettings, names: Mapping[str, str] | None = None) -> None:
         """Creates a session with new weights, or with those of a checkpoint together with its optimizer."""
