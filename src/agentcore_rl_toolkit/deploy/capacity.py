@@ -43,11 +43,9 @@ class Workload:
     """Whether results are announced on SQS."""
 
     def __post_init__(self) -> None:
-        for spec in dataclasses.fields(self):
-            value = getattr(self, spec.name)
-            least = 0.0 if spec.name == "start_seconds" else None
-            if not isinstance(value, bool) and not (value >= least if least is not None else value > 0):
-                raise ConfigError(f"{spec.name} must be more than 0, not {value}")
+        for name, value in vars(self).items():
+            if name != "with_queue" and not (value > 0 or (name == "start_seconds" and value == 0)):
+                raise ConfigError(f"{name} must be more than 0, not {value}")
 
     @property
     def session_seconds(self) -> float:
@@ -150,14 +148,8 @@ def plan(
     client_cores, gateway_cores = rate * units.client_cpu_ms / 1000, calls * units.gateway_cpu_ms / 1000
     reads = hourly * (units.s3_reads if workload.with_queue else units.s3_reads_without_queue)
     sent = hourly * units.sqs_requests if workload.with_queue else 0.0
-    dollars = cost(
-        rollouts=hourly,
-        session_hours=float(workload.sessions),
-        s3_reads=reads,
-        sqs_requests=sent,
-        workload=workload,
-        prices=prices,
-    )
+    hours = float(workload.sessions)
+    dollars = cost(hourly, hours, s3_reads=reads, sqs_requests=sent, workload=workload, prices=prices)
     return Plan(
         sessions=workload.sessions,
         rollouts_per_second=rate,
@@ -184,19 +176,18 @@ def plan(
 
 
 def cost(
-    *,
     rollouts: float,
     session_hours: float,
+    *,
     s3_reads: float,
     sqs_requests: float,
     workload: Workload,
-    prices: Prices | None = None,
+    prices: Prices,
 ) -> dict[str, float]:
     """Dollars for so much, by what is billed; CPU, memory and sizes of a session are the workload's.
 
     Stored results are billed for a month, however long they are kept after that.
     """
-    prices = prices or Prices()
     return {
         "runtime_cpu": rollouts * workload.session_cpu_seconds / 3600 * prices.vcpu_hour,
         "runtime_memory": session_hours * workload.session_gb * prices.gb_hour,
@@ -210,14 +201,10 @@ def cost_of_usage(used: Mapping[str, Any], workload: Workload, prices: Prices | 
     """Dollars for what a run used, by the `used` of its summary.json. Sessions send one message each."""
     requests = used["store_requests"]
     received = sum(count for name, count in requests.items() if name.startswith("sqs:"))
-    return cost(
-        rollouts=used["sessions"],
-        session_hours=used["session_seconds"] / 3600,
-        s3_reads=sum(count for name, count in requests.items() if name.startswith("s3:")),
-        sqs_requests=received + used["sessions"] if received else 0,
-        workload=workload,
-        prices=prices,
-    )
+    read = sum(count for name, count in requests.items() if name.startswith("s3:"))
+    sent, hours = received + used["sessions"] if received else 0, used["session_seconds"] / 3600
+    prices = prices or Prices()
+    return cost(used["sessions"], hours, s3_reads=read, sqs_requests=sent, workload=workload, prices=prices)
 
 
 def changed(values: T, changes: Mapping[str, Any]) -> T:

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from ..engine.checkpoints import is_adapter, resolve_model
 from ..errors import AgentCoreRLError, ConfigError
 from ..rollout import read_rollouts
+from ..rollout.run_folder.run_text import read_object
 
 DTYPES = ("float32", "bfloat16", "float16")
 _ROWS, _TOKENS = 8, 256
@@ -59,9 +60,8 @@ def export_model(run: str, output: Path, *, step: int | None = None, dtype: str 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the tokenizer of {folder} can't be loaded: {error}", hint="name a run's output folder, or a model's"
-        ) from error
+        hint = "name a run's output folder, or a model's"
+        raise ConfigError(f"the tokenizer of {folder} can't be loaded: {error}", hint=hint) from error
     if tokenizer.chat_template is None:
         raise ConfigError(f"{folder} has no chat template", hint="train with --chat-template FILE")
     name = dtype or _dtype_of(str(base) if base else folder)
@@ -116,13 +116,8 @@ def _checkpoint(run: str, step: int | None) -> str:
 
 def _settings_of(run: str) -> dict[str, Any]:
     """What `run.json` says of the run; nothing for other folders. A checkpoint's run is two folders above."""
-    for folder in (Path(run), *Path(run).resolve().parents[:2]):
-        try:
-            found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return found if isinstance(found, dict) else {}
-    return {}
+    folders = (Path(run), *Path(run).resolve().parents[:2])
+    return next((found for folder in folders if (found := read_object(folder / "run.json")) is not None), {})
 
 
 def _dtype_of(model: str) -> str:

@@ -94,6 +94,12 @@ class Rollout:
         return self.action is Action.TRAIN
 
     @property
+    def truncated(self) -> bool:
+        """Whether it ended, or a turn of it was cut, at a limit of tokens."""
+        cut = any(turn.finish == "length" for turn in self.transcript.turns)
+        return cut or self.status is Status.TRUNCATED
+
+    @property
     def failed(self) -> bool:
         """Whether it did not complete, for another reason than that it was no longer needed."""
         return self.status is not Status.COMPLETED and self.why != NOT_NEEDED

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..types import Status
 from .rollout import Group, Rollout
 
 _MOST_TOOLS, _MOST_COMPONENTS = 32, 32
@@ -128,10 +127,7 @@ def _conduct(groups: Sequence[Group], rollouts: Sequence[Rollout]) -> dict[str, 
         offered.update({name for turn in turns for name in turn.tools})
         called.update({str(call.get("name")) for turn in turns for call in turn.reply.get("tool_calls") or ()})
     figures = {
-        "length/truncated": statistics.fmean(
-            rollout.status is Status.TRUNCATED or any(turn.finish == "length" for turn in rollout.transcript.turns)
-            for rollout in ran
-        ),
+        "length/truncated": statistics.fmean(rollout.truncated for rollout in ran),
         "tools/unknown_calls": sum(len(rollout.transcript.unknown_tools()) for rollout in ran),
         "answers/duplicates": statistics.fmean(_repeated(group) for group in groups),
     }

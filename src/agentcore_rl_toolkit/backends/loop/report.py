@@ -28,27 +28,6 @@ _LIVE_SECONDS = 0.5
 Metrics = dict[str, Any]
 
 
-class PartProgress:
-    """Counts the rollouts of a step or evaluation, and passes a line to `show`, at most one every `seconds`."""
-
-    def __init__(self, title: str, total: int, show: Callable[[str], None], seconds: float) -> None:
-        self._title, self._total, self._show, self._seconds = title, total, show, seconds
-        self._began = self._shown = time.monotonic()
-        self._done = self._failed = self._tokens = 0
-
-    def add(self, rollout: Rollout, *, show: bool = True) -> None:
-        """Count a rollout, and show the line unless `show` is off. One that runs again failed, and is not done."""
-        self._done += rollout.action is not Action.REFILL
-        self._failed += rollout.failed
-        self._tokens += rollout.fidelity.sampled
-        now = time.monotonic()
-        if show and now - self._shown >= self._seconds and self._done < self._total:
-            self._shown = now
-            speed = self._tokens / max(1e-9, now - self._began)
-            counted = f"{self._done} of {self._total} rollouts, {self._failed} failed"
-            self._show(f"{self._title}: {counted}, {speed:.0f} tokens/s, {now - self._began:.0f} s")
-
-
 class Report:
     """Reports how a run is going. With `quiet` it only writes metrics.jsonl."""
 

@@ -13,7 +13,7 @@ from ...errors import AwsRefused, ConfigError
 from ...rows import read_rows
 from ..base import TrainingPlan, require
 from ..settings import TrainSettings
-from .sagemaker_place import HUB, check_model_name, check_role, find_model, output_uri
+from .sagemaker_place import HUB, SagemakerPlace, check_model_name, check_role, find_model, output_uri
 
 SCHEMA_VERSION = "1.0.0"
 _RUNTIME = re.compile(
@@ -24,24 +24,17 @@ _IGNORED = ("steps", "seed", "sqs_url", "exp_id", "timeout", "tps_limit", "env",
 _OFFLINE = ("NoCredentials", "NoRegion")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SagemakerSettings(TrainSettings):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SagemakerSettings(SagemakerPlace):
     """A multi-turn RL job. `options` are its hyperparameters, such as max_epochs and learning_rate."""
 
-    model: str = option("", "the base model: its name or its ARN in SageMaker's hub", alias="model_dir")
     rows_per_step: int = option(32, "the job's global_batch_size: data rows per step")
     n: int = option(8, "the job's group_size: rollouts per row")
-    role_arn: str = option("", "the role that SageMaker assumes: for the agent, the data and the model package")
     qualifier: str = option("DEFAULT", "the endpoint of the runtime to invoke")
-    s3_output: str | None = option(
-        None, "where rows and results go: s3://bucket/prefix (default: under store, if that is a bucket)"
-    )
-    model_package_group: str = option("agentcore-rl", "the model package group of the result, created if missing")
     checkpoint_group: str = option(
         "agentcore-rl-checkpoints", "the model package group of intermediate checkpoints, created if missing"
     )
     mlflow: str | None = option(None, "the ARN of the MLflow app that records metrics by step (default: none)")
-    accept_eula: bool = option(False, "accept the license agreement of a gated base model")
     resume: bool = option(False, "follow the job in output again")
     poll_seconds: float = option(15.0, "seconds between two looks at the job")
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
+from ...common.checked_settings import option
 from ...deploy.aws.calls import Aws
 from ...errors import AwsRefused, ConfigError
+from ..settings import TrainSettings
 
 HUB = "SageMakerPublicHub"
 _MODEL = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}")
@@ -21,13 +24,17 @@ _EXISTS = ("ResourceInUse", "ResourceInUseException")
 _MISSING = ("ResourceNotFound", "ResourceNotFoundException", "ValidationException")
 
 
-class PlaceSettings(Protocol):
-    """What both backends say about S3."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SagemakerPlace(TrainSettings):
+    """What jobs and training sessions both need to know."""
 
-    @property
-    def s3_output(self) -> str | None: ...
-    @property
-    def store(self) -> str | None: ...
+    model: str = option("", "the base model: its name or its ARN in SageMaker's hub", alias="model_dir")
+    role_arn: str = option("", "the role that SageMaker assumes")
+    s3_output: str | None = option(
+        None, "where SageMaker's files go: s3://bucket/prefix (default: under store, if that is a bucket)"
+    )
+    model_package_group: str = option("agentcore-rl", "the model package group of the result, created if missing")
+    accept_eula: bool = option(False, "accept the license agreement of a gated base model")
 
 
 def check_model_name(model: str) -> None:
@@ -43,7 +50,7 @@ def check_role(role: str) -> None:
         raise ConfigError(f"{role!r} is not the ARN of a role" if role else "role_arn is missing", hint=hint)
 
 
-def output_uri(settings: PlaceSettings) -> str:
+def output_uri(settings: SagemakerPlace) -> str:
     """The place in S3 that SageMaker writes to, without a slash at its end."""
     uri = settings.s3_output
     if uri is None and settings.store and not settings.store.startswith((".", "/", "file:")):

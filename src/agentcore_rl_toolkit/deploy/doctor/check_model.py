@@ -91,9 +91,8 @@ def check_context(longest: int | None, context: int | None, max_tokens: int) -> 
     total = f"with {max_tokens} for a reply, {longest + max_tokens} of {context}"
     text = f"the longest prompt has {longest} tokens; {total}"
     if longest + max_tokens > context:
-        return failed(
-            "context", text, "shorten prompts or tool descriptions, lower --max-tokens, or raise --context-limit"
-        )
+        fix = "shorten prompts or tool descriptions, lower --max-tokens, or raise --context-limit"
+        return failed("context", text, fix)
     return ok("context", text)
 
 

@@ -166,7 +166,7 @@ def _observe(rollout: Rollout, group: Group, key: str, leak: Leak | None) -> Rol
         unparsed=sum(
             mark and bool(one.tools) and not one.parse_failures for mark, one in zip(marked, turns, strict=True)
         ),
-        truncated=rollout.status is Status.TRUNCATED or any(one.finish == "length" for one in turns),
+        truncated=rollout.truncated,
         text=text,
         probability=probability,
         leak=leak,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from ...errors import ConfigError
@@ -158,25 +158,12 @@ def split_text(ids: list[int], decode: Decode) -> list[str]:
     return texts
 
 
-class TokenReader:
-    """Turns ids into text. The built-in policy's is loaded for runs of that; another only if the user names it."""
+@lru_cache
+def decoder(tokenizer: str) -> Decode:
+    """What turns ids into text."""
+    from ...gateway.render.tokenizer import load_tokenizer
 
-    def __init__(self, named: str | None) -> None:
-        self._named = named
-        self._loaded: dict[str, Decode] = {}
-        self._lock = threading.Lock()
-
-    def decoder(self, model: Any) -> Decode | None:
-        """For the tokens of a run of `model`; None if its tokenizer is not known here."""
-        name = self._named or ("tiny" if model == "tiny" else None)
-        if name is None:
-            return None
-        with self._lock:
-            if name not in self._loaded:
-                from ...gateway.render.tokenizer import load_tokenizer
-
-                self._loaded[name] = load_tokenizer(name).decode
-            return self._loaded[name]
+    return load_tokenizer(tokenizer).decode
 
 
 def _texts(rollout: Rollout) -> Answer:

@@ -36,7 +36,7 @@ class StudioApp:
         self, catalog: RunCatalog, access: PageAccess, *, tokenizer: str | None = None, live: SessionWatch | None = None
     ) -> None:
         self.catalog, self._access, self._live = catalog, access, live
-        self._tokenizer = rollout_answers.TokenReader(tokenizer)
+        self._tokenizer = tokenizer
         self._files = page_files()
         self._of_run: dict[str, Callable[[OpenRun, Query], Any]] = {
             "run": run_answers.show_run,
@@ -112,8 +112,10 @@ class StudioApp:
         raise web.HTTPNotFound
 
     def _show_tokens(self, run: OpenRun, query: Query) -> Any:
-        decode = self._tokenizer.decoder(run.use(lambda run: run.info.get("model")))
-        return rollout_answers.show_tokens(run, query, decode)
+        """Tokens with their text, if the user named a tokenizer or the run trains the built-in policy."""
+        is_tiny = run.use(lambda run: run.info.get("model")) == "tiny"
+        named = self._tokenizer or ("tiny" if is_tiny else None)
+        return rollout_answers.show_tokens(run, query, named and rollout_answers.decoder(named))
 
     def _let_in(self, request: web.Request) -> web.Response:
         """Keep the key in a cookie, and lead to the same page without it."""

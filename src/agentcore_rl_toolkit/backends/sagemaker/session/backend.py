@@ -11,7 +11,7 @@ from ....common.checked_settings import option
 from ....errors import ConfigError
 from ...base import TrainingPlan, check_settings, require
 from ...loop.service_settings import ServiceSettings
-from ..sagemaker_place import check_model_name, check_role, output_uri
+from ..sagemaker_place import SagemakerPlace, check_model_name, check_role, output_uri
 
 ADAM = {
     "beta1": "beta1",
@@ -27,19 +27,12 @@ _CLIPS = {"clip_low_threshold": (0.0, 1.0), "clip_high_threshold": (1.0, 10.0)}
 _HIGHEST_RATE = 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSessionSettings(ServiceSettings):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingSessionSettings(SagemakerPlace, ServiceSettings):
     """A run of GRPO in a SageMaker training session. `options` go to its optimizer, and to its loss."""
 
-    model: str = option("", "the base model: its name or its ARN in SageMaker's hub", alias="model_dir")
     lora_alpha: int = option(64, "the scaling factor of the adapter")
-    role_arn: str = option("", "the role that SageMaker assumes: for checkpoints in S3 and for model packages")
     region: str | None = option(None, "the AWS region (default: the one in AWS's configuration)")
-    s3_output: str | None = option(
-        None, "where the service writes checkpoints: s3://bucket/prefix (default: under store, if that is a bucket)"
-    )
-    model_package_group: str = option("agentcore-rl", "the model package group of checkpoints, created if missing")
-    accept_eula: bool = option(False, "accept the license agreement of a gated base model")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*ServiceSettings.at_least_one, "lora_alpha")
     adam_options: ClassVar[tuple[str, ...]] = tuple(ADAM)
