@@ -87,6 +87,7 @@ class Rollout:
 
     @property
     def tokens(self) -> int:
+        """Tokens of all its rows."""
         return sum(len(row.token_ids) for row in self.rows)
 
     @property

@@ -106,6 +106,7 @@ class Run:
         return self._texts(int(element["writer"]))[int(element[field])]
 
     def key(self, position: int) -> str:
+        """The key of one rollout."""
         element = self.table[position]
         return f"{element['writer']}.{element['n']}"
 
@@ -220,6 +221,7 @@ class Run:
             return os.pread(file.fileno(), int(element["length"]), int(element["offset"]))
 
     def rollout(self, position: int) -> Rollout:
+        """A rollout, whole."""
         return read_line(self.line(position), f"{self.text('file', position)} at {self.table[position]['offset']}")
 
     def log_ratios(self, position: int, row: int) -> npt.NDArray[np.float32] | None:

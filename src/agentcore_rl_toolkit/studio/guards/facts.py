@@ -114,6 +114,7 @@ class RunFacts:
     shared_example: str | None = None
 
     def add(self, step: StepFacts) -> None:
+        """Add a finished step."""
         if not self.seen:
             self.first = step.metrics
         self.seen += 1
