@@ -40,10 +40,7 @@ def _advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[Any]]:
         _remove_lone(samples)
     _hide_removed(samples)
     if getattr(args, "custom_advantage_function_path", None) == ADVANTAGES:
-        known = [{} if sample.remove_sample else sample.metadata["agentcore"] for sample in samples]
-        return raw, [
-            one.get("advantages") or [0.0] * sample.response_length for one, sample in zip(known, samples, strict=True)
-        ]
+        return raw, [_token_advantages(sample) for sample in samples]
     if not centred:
         return raw, [0.0 if sample.remove_sample else reward for sample, reward in zip(samples, raw, strict=True)]
     groups: dict[Any, dict[Any, float]] = {}
@@ -70,6 +67,11 @@ def set_advantages(args: Any, rollout_data: dict[str, Any]) -> None:
     ]
     rollout_data["returns"] = [values.clone() for values in rollout_data["advantages"]]
     rollout_data["rewards"] = [statistics.fmean(values) for values in given]
+
+
+def _token_advantages(sample: Any) -> list[float]:
+    known = None if sample.remove_sample else sample.metadata["agentcore"].get("advantages")
+    return known or [0.0] * sample.response_length
 
 
 def fit_batch(args: Any, rollouts: int) -> int:

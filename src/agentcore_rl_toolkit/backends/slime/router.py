@@ -49,14 +49,18 @@ def router_url(args: Any) -> str:
 
 def abort_requests(url: str, *, patience: float = 120.0) -> None:
     """Abort the requests that no session waits for any more: slime needs idle servers to take their memory."""
-    answer = _request(f"{url}/workers")
-    for worker in (one["url"] for one in answer.get("workers", ())) if isinstance(answer, dict) else ():
+    for worker in _workers(url):
         until, pause = time.monotonic() + patience, 0.05
         _request(f"{worker}/abort_request", {"abort_all": True})
         while _busy(worker) and time.monotonic() < until:
             time.sleep(pause)
             pause = min(2 * pause, 3.0)
             _request(f"{worker}/abort_request", {"abort_all": True})
+
+
+def _workers(url: str) -> list[str]:
+    answer = _request(f"{url}/workers")
+    return [worker["url"] for worker in answer.get("workers", ())] if isinstance(answer, dict) else []
 
 
 def _busy(worker: str) -> bool:
