@@ -43,7 +43,7 @@ _DESCRIBED = (
 
 
 def describe_settings(settings: TrainSettings) -> dict[str, Any]:
-    """What a run is, for its `run.json`: enough to know it by, and nothing secret."""
+    """What identifies a run, for its `run.json`; no secrets."""
     known = {name: getattr(settings, name) for name in _DESCRIBED if hasattr(settings, name)}
     return {"kind": "train", "started": time.time(), **known}
 

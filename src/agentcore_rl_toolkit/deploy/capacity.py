@@ -1,4 +1,4 @@
-"""What so many concurrent sessions need on AWS, and what they cost. Pure arithmetic: it asks no service.
+"""What a number of concurrent sessions needs on AWS, and what it costs. Pure arithmetic: calls no service.
 
 A steady state is planned: a session that ends is followed by another. The unit costs are what the benchmarks measured
 (a test compares them with `benchmarks/results`), the prices AWS's list prices for us-east-1 on demand, and the quotas
@@ -125,7 +125,7 @@ class Plan:
     vcpu_hours: float
     gb_hours: float
     dollars: Mapping[str, float]
-    """For an hour, by what is billed."""
+    """For an hour, by billed item."""
     dollars_per_1000_rollouts: float
 
 
@@ -184,7 +184,7 @@ def cost(
     workload: Workload,
     prices: Prices,
 ) -> dict[str, float]:
-    """Dollars for so much, by what is billed; CPU, memory and sizes of a session are the workload's.
+    """Dollars by billed item; CPU, memory and sizes of a session come from the workload.
 
     Stored results are billed for a month, however long they are kept after that.
     """

@@ -46,7 +46,7 @@ class RolloutStream:
     ) -> Groups:
         """Run rows after those that were added before, or before them if `first` is set.
 
-        The future has the groups in the order in which they finished, and any error that ended the stream; the other
+        The future has the groups in the order they finished, or the error that ended the stream; the other
         arguments are those of `RolloutRunner.run`.
         """
         step = Step(self._runner, rows, groups, on_rollout, replace(self._runner.options, **changes))

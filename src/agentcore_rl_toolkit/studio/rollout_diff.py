@@ -1,4 +1,4 @@
-"""Two rollouts of one data row, message beside message: what is the same in both, and what is in one only. Pure."""
+"""Two rollouts of one data row, message beside message: which messages both have, and which only one has. Pure."""
 
 from __future__ import annotations
 

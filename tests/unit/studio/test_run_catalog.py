@@ -41,7 +41,7 @@ def test_runs_are_known_by_their_path(tmp_path: Path) -> None:
 def test_only_runs_that_were_found_are_opened(tmp_path: Path, name: str) -> None:
     make_run(tmp_path / "runs" / "first")
     make_run(tmp_path / "outside")
-    with pytest.raises(ConfigError, match="there is no run"):
+    with pytest.raises(ConfigError, match="no run is named"):
         RunCatalog([tmp_path / "runs"]).open(name)
 
 

@@ -30,7 +30,7 @@ class Mismatch:
     kl: float = 0.0
     gap_max: float = 0.0
     known: int = 0
-    """Tokens of whose distribution the entropy is known."""
+    """Tokens for which the trainer gave an entropy."""
     entropy: float = 0.0
     surprise: float = 0.0
     """The sum of −logprob − entropy."""

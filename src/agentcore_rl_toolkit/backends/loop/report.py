@@ -213,7 +213,7 @@ def changed_settings(run: Path, now: Mapping[str, Any]) -> list[str]:
 
 
 def run_totals(steps: Sequence[Metrics], evaluations: Mapping[int, Summary], last: int) -> dict[str, Any]:
-    """The figures of a whole run that has come to step `last`, from the metrics of its steps.
+    """The figures of a run up to step `last`, from the metrics of its steps.
 
     `before` is the evaluation before training, `after` that of the final weights; each only if it was made.
     """

@@ -1,4 +1,4 @@
-"""One multi-turn RL job: its rows go to S3, it is created and followed, and what it came to is summarized.
+"""One multi-turn RL job: uploads its rows to S3, creates and follows it, and writes the summary.
 
 The job's name is in the run's folder before the job exists, so that `--resume` finds it after a kill at any moment, and
 creates it only if it doesn't exist.
@@ -144,7 +144,7 @@ class _JobRun:
         assert job is not None
         return job
 
-    # --- what it came to ---------------------------------------------------------------------------------------------
+    # --- its summary -------------------------------------------------------------------------------------------------
 
     def _finish(self, job: dict[str, Any], interrupted: bool) -> dict[str, Any]:
         settings, output = self.settings, service_output(job)
@@ -206,7 +206,7 @@ def _say(line: str) -> None:
 
 
 def _ask(question: str) -> bool:
-    """Yes or no, from the terminal; no, if there is none."""
+    """Yes or no, from the terminal; no without a terminal."""
     if not sys.stdin.isatty():
         return False
     sys.stderr.write("\n" + question)

@@ -124,7 +124,7 @@ def delete_package(aws: Aws, package: str, output: str) -> None:
 
 
 def _delete_objects(aws: Aws, bucket: str, key: str) -> None:
-    """Delete what is under a key: with a slash at its end, so that `run-1` leaves `run-10` alone."""
+    """Delete the objects under a key. The prefix ends in a slash: deleting `run-1` must not delete `run-10`."""
     more: dict[str, Any] = {}
     while True:
         page = aws.read("s3", "list_objects_v2", Bucket=bucket, Prefix=key.rstrip("/") + "/", **more)

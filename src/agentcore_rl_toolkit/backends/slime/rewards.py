@@ -96,7 +96,7 @@ def _fill_updates(
     """Fill the last updates, which are a rollout short, with a masked copy each.
 
     slime's loss divides by the number of places, so the rollouts of a short update get larger advantages in return.
-    Megatron's loss by tokens has another divisor, in which a masked copy doesn't count.
+    Megatron's loss by tokens has another divisor, which a masked copy doesn't change.
     """
     places = {key: place for place, key in enumerate(dict.fromkeys(map(_rollout_key, samples)))}
     short = fit_batch(args, len(places))

@@ -65,7 +65,7 @@ class SftSettings(CheckedSettings):
     sources: tuple[str, ...] = option((), "the output folder of a run, or a file of rollouts; may be repeated")
     model: str = option("tiny", "start from this model: a folder, a hub id, the output folder of a run, or `tiny`")
     output: str = option("runs/sft", "the folder for checkpoints and metrics")
-    best: int = option(1, "train on at most so many rollouts of each data row, those with the highest rewards")
+    best: int = option(1, "train on at most this many rollouts of each data row, the ones with the highest rewards")
     min_reward: float | None = option(
         None, "train only on rollouts with at least this reward (default: the mean of all)"
     )

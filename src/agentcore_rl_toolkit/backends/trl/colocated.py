@@ -1,8 +1,8 @@
 """vLLM in the trainer's process (TRL's `colocate`) as an engine. TRL keeps vLLM's weights equal to the trainer's.
 
-One thread steps vLLM while there are requests, so all of them share a batch. The thread stops while there is a hold:
-TRL holds it to load weights, and `pause` holds it until `resume`. Holds are counted because the two may overlap;
-repeated pauses are one hold.
+One thread steps vLLM while it has requests, so all of them share a batch. A hold stops the thread: TRL holds it to load
+weights, and `pause` holds it until `resume`. The engine counts holds, because the two may overlap; repeated pauses are
+one hold.
 """
 
 from __future__ import annotations

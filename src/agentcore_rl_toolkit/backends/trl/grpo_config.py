@@ -129,7 +129,7 @@ def _vllm_fields(vllm: str) -> dict[str, Any]:
 
 
 def by_token(credit: TurnCredit | None, teacher: object | None) -> str | None:
-    """What gives each token of a row its own advantage, if anything does."""
+    """The setting that gives each token of a row its own advantage, if one does."""
     return "credit=turn weighs turns" if credit is not None else "a teacher weighs tokens" if teacher else None
 
 
@@ -161,7 +161,7 @@ def check_config(config: GRPOConfig, by_token: str | None = None) -> None:
 
 
 def _check_tokens(config: GRPOConfig, by_token: str) -> None:
-    """Refuse what gives all tokens of a row one advantage."""
+    """Refuse settings that give all tokens of a row one advantage."""
     if config.importance_sampling_level != "token" or config.loss_type == "vespo":
         named = f"importance_sampling_level={config.importance_sampling_level} with loss={config.loss_type}"
         raise ConfigError(

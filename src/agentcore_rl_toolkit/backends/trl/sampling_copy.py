@@ -20,7 +20,7 @@ class SamplingCopy:
 
     def __init__(self, policy: nn.Module) -> None:
         frozen = {id(parameter): parameter for parameter in policy.parameters() if not parameter.requires_grad}
-        self.module: nn.Module = copy.deepcopy(policy, frozen)  # a memo: what is in it is not copied
+        self.module: nn.Module = copy.deepcopy(policy, frozen)  # deepcopy shares what is in its memo
         for module in self.module.modules():
             vars(module).pop("forward", None)
         both = zip(policy.parameters(), self.module.parameters(), strict=True)

@@ -73,7 +73,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._row_names: list[tuple[str, int] | None] = []
         self._log_ratios: dict[tuple[str, int], Any] = {}
         self.judge: Callable[[int, dict[str, float]], dict[str, float]] = lambda step, metrics: {}
-        """Called with the metrics of a finished step; gives more of them."""
+        """Called with the metrics of a finished step; returns further metrics."""
         self._mismatch, self._is_fresh = Mismatch(), False
         self._passed: tuple[torch.Tensor, torch.Tensor | None] | None = None
         """Logprobs and entropies of the latest pass of a loss."""

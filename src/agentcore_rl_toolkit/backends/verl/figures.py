@@ -172,7 +172,7 @@ class _StepLines:
         self.outcomes: dict[int, list[Outcome]] = defaultdict(list)
 
     def read(self, path: Path, start: int = 0) -> int:
-        """Read a file's lines from a byte on; gives where the next one begins."""
+        """Read a file's lines from the byte `start`; returns where the next line begins."""
         for line, end in _lines(path, start):
             start = end
             if "metrics" in line:

@@ -247,7 +247,7 @@ class FittedBufferAsync(_FittedUpdates, ReplayBufferAsync):  # type: ignore[misc
 def open_sampler(**options: Any) -> ReplayBuffer:
     """verl's replay buffer for the run's mode. verl loads it by `trainer.v1.sampler.custom_sampler`.
 
-    verl gives a custom sampler only a part of what its own gets. The rest is read from the trainer's configuration.
+    verl passes a custom sampler fewer arguments than its own. The rest comes from the trainer's configuration.
     """
     config = options["refill_fn"].__self__.config
     groups = config.algorithm.filter_groups

@@ -1,7 +1,7 @@
-"""Say what so many concurrent sessions need on AWS, and what they cost.
+"""Estimate what concurrent sessions need on AWS, and what they cost.
 
-Prints clients, gateways, quotas, requests and dollars for an hour in which so many sessions run all the time, from
-measured unit costs and AWS's list prices. `--used SUMMARY` prices what a run really used. Asks no service.
+Prints clients, gateways, quotas, requests and dollars for an hour of that many sessions, from measured unit costs and
+AWS's list prices. `--used SUMMARY` prices a run that has ended. Calls no service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...deploy.capacity import Plan, Prices, Quotas, UnitCosts, Workload, change
 from ...errors import ConfigError
 from ..flags import read_pairs
 
-HELP = "say what so many concurrent sessions need on AWS, and what they cost"
+HELP = "estimate what concurrent sessions need on AWS, and what they cost"
 EXAMPLES = (
     "agentcore-rl plan --sessions 10000 --turns 20",
     "agentcore-rl plan --sessions 2000 --turn-seconds 4 --session-gb 1 --price vcpu_hour=0.08 --json",

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-in-flight", type=int, default=4096, help="most calls at a time; others get a 429 (default: 4096)"
     )
-    help = "refuse a request when no byte of its body has arrived for so long (default: 60)"
+    help = "refuse a request whose body stops arriving for this long (default: 60)"
     parser.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS", help=help)
     parser.add_argument("--routes", action="store_true", help="ask the engine for expert routes")
     parser.add_argument(

@@ -106,7 +106,7 @@ def _evaluate_models(args: argparse.Namespace) -> int:
 def _report(
     args: argparse.Namespace, exp_id: str, items: list[BatchItem]
 ) -> tuple[dict[str, Any], Summary, list[Outcome]]:
-    """What one model's rollouts came to; the commonest errors go to stderr."""
+    """The report of one model's rollouts; the commonest errors go to stderr."""
     _say_errors(item.error for item in items)
     outcomes = [item_outcome(item) for item in items]
     summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)

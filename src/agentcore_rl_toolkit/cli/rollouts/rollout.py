@@ -59,7 +59,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--store", default=STORE, help=help)
     parser.add_argument("--exp-id", help="name the experiment (default: a new name with the time)")
-    parser.add_argument("--limit", type=int, help="run only so many rows (default: all)")
+    parser.add_argument("--limit", type=int, help="run only this many rows (default: all)")
     parser.add_argument("-n", "--n", type=int, default=1, help="rollouts of each row (default: 1)")
     help = (
         "most sessions at a time; with --model or --gateway-url, auto: as many as keep the engines full (default: 25)"

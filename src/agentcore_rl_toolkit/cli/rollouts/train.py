@@ -135,7 +135,7 @@ def parser_for(backend: Backend) -> argparse.ArgumentParser:
 
 
 def _add_choice(parser: argparse.ArgumentParser, help: str) -> None:
-    """The arguments that decide which others there are."""
+    """The two arguments that decide which options the command has."""
     parser.add_argument("--backend", metavar="NAME", help=help)
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML or YAML file")
 

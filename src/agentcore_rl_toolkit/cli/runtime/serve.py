@@ -39,8 +39,8 @@ _LIMITS = {
     "cpus": (float, "CPU cores of a session"),
     "processes": (int, "most processes of a session"),
     "disk_mb": (int, "disk space of a session, in megabytes"),
-    "idle_timeout": (int, "end a session idle for so many seconds"),
-    "max_lifetime": (int, "end a session after so many seconds"),
+    "idle_timeout": (int, "end a session after this many idle seconds"),
+    "max_lifetime": (int, "end a session after this many seconds"),
 }
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grep", metavar="TEXT", help="list the rollouts whose text, result or output contains a text")
     parser.add_argument("--sort", metavar="COLUMN", help="sort the list, such as by reward or tokens, the lowest first")
     parser.add_argument("--descending", action="store_true", help="with --sort: the highest first")
-    parser.add_argument("--limit", type=int, help="list at most so many (default: 30)")
+    parser.add_argument("--limit", type=int, help="list at most this many (default: 30)")
     parser.add_argument(
         "--diff",
         nargs=2,
@@ -223,7 +223,7 @@ def _limit(args: argparse.Namespace) -> int:
 
 
 def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
-    """Refuse flags that mean nothing for what is shown, instead of leaving them out."""
+    """Refuse flags that have no effect here, instead of ignoring them."""
     values = {name: getattr(args, name) for name in names}
     given = [f"--{name}" for name, value in values.items() if value is not None and value is not False]
     if given:

@@ -79,7 +79,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[list[int]]:
-    """SIGTERM interrupts the block as Ctrl-C does, also where Ctrl-C is ignored; gives a list of those that came."""
+    """SIGTERM interrupts the block as Ctrl-C does, even if Ctrl-C is ignored; yields a list of the signals received."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came

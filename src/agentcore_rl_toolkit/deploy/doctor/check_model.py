@@ -29,7 +29,7 @@ _OTHER_RENDERER = "choose another --renderer, or a model whose tool format it kn
 def check_tools(renderer: ChatRenderer, tools: Tools) -> Check:
     """Whether the template shows every tool, and the parser reads a call of it correctly."""
     if not tools:
-        return skipped("tools", "the agent gives the model none")
+        return skipped("tools", "the agent gives the model no tools")
     names = [tool["function"]["name"] for tool in tools]
     try:
         prompt = list(renderer.render(ChatCall([USER], tools)))

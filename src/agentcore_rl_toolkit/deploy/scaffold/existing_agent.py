@@ -54,9 +54,9 @@ _STREAMED = """    said = []
         answer = "".join(map(str, said))
         yield {{"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["{truth}"])}}"""
 _TEXTS = ("answer", "result", "response", "output", "text", "content", "message")
-"""Where agents that answer with a dict have the text that counts."""
+"""Usual keys of the answer's text, for agents that return a dict."""
 _TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "label", "solution", "reference")
-"""Where rows have what is right."""
+"""Usual names of the field with the right answer."""
 _PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
 _LARGEST_SOURCE = 1 << 20
 _LARGEST_DATA = 64 << 20
@@ -168,7 +168,7 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
 
 
 def _find_truth(folder: Path, agent: ast.Module) -> Truth:
-    """The field that has what is right: one of the usual names, or the only one that the agent never reads."""
+    """The field with the right answer: one of the usual names, or the only field that the agent never reads."""
     named = {node.value for node in ast.walk(agent) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     lacks = []
     for path in sorted(folder.iterdir(), key=lambda path: (path.stem != "rows", path.name)):

@@ -149,7 +149,7 @@ class RolloutWriter:
             self._parquet = parquet.ParquetWriter(path, self._schema)
 
     def write(self, rollout: Rollout) -> tuple[int, int]:
-        """Append a rollout; gives where its line begins and how long it is. A line is flushed before this returns."""
+        """Append a rollout; returns where its line begins and its length. A line is flushed before this returns."""
         values = rollout_fields(rollout)
         values["payload"] = _writable(values["payload"])
         with self._lock:
@@ -234,7 +234,7 @@ def write_all(file: io.FileIO, data: bytes, end: int) -> None:
 
 
 def end_with_a_line(path: Path) -> int:
-    """Remove a line that a kill cut off, so that the next one starts on its own; gives the size that is left."""
+    """Remove a line that a kill cut off, so that the next one starts on a new line; returns the file's size."""
     with path.open("rb+") as file:
         end = whole = file.seek(0, os.SEEK_END)
         while whole:

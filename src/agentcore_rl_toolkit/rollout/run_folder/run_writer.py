@@ -95,7 +95,7 @@ class RunWriter:
                 yield step, list(read_rollouts(path))
 
     def index(self, values: Mapping[str, Any], number: int | None = None) -> int:
-        """Write a record for a new rollout, or for rollout `number` again; gives its number."""
+        """Write a record for a new rollout, or for rollout `number` again; returns its number."""
         with self._lock:
             if number is None:
                 number, self._index.next = self._index.next, self._index.next + 1
@@ -180,7 +180,7 @@ class RunPart:
                     found[1].update(values)
                     self._run.index(found[1], found[0])
         except OSError as error:
-            logger.error("what became of rollouts of step %d could not be written: %s", self._step, error)
+            logger.error("the outcomes of rollouts of step %d could not be written: %s", self._step, error)
 
     def finish(self) -> None:
         """The step or evaluation is complete."""

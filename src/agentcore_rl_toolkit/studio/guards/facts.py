@@ -98,7 +98,7 @@ class StepFacts:
 
 @dataclass
 class RunFacts:
-    """What rules judge: the latest steps of a run, and what is known of it as a whole."""
+    """What rules judge: the latest steps of a run, and facts of the whole run."""
 
     steps: deque[StepFacts] = field(default_factory=lambda: deque(maxlen=KEPT))
     seen: int = 0
@@ -108,7 +108,7 @@ class RunFacts:
     top_reward: float = float("-inf")
     """The highest reward so far."""
     held_out: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Mean reward of the held-out rows after so many updates, and its standard error."""
+    """By the number of updates: mean reward of the held-out rows, and its standard error."""
     shared_rows: tuple[int, int] = (0, 0)
     """Held-out rows that are training rows too, and all held-out rows."""
     shared_example: str | None = None
@@ -122,7 +122,7 @@ class RunFacts:
         self.top_reward = max([self.top_reward, *(one.reward for one in step.rollouts if one.reward is not None)])
 
     def add_evaluation(self, step: int, summary: Summary) -> None:
-        """Add what held-out rows came to after so many updates."""
+        """Add the held-out rewards after `step` updates."""
         if summary.reward is not None and summary.error is not None:
             self.held_out[step] = summary.reward, summary.error
 

@@ -70,7 +70,7 @@ class Guards:
             path.write_text("".join(json.dumps(one) + "\n" for one in said))
 
     def judge(self, step: StepFacts) -> list[Warned]:
-        """Add a finished step, and return what is new about it."""
+        """Add a finished step, and return its new findings."""
         self.facts.add(step)
         found = []
         for name, rule in self.rules.items():
@@ -102,7 +102,7 @@ def write_findings(folder: Path, found: Sequence[Warned]) -> None:
 
 
 def read_findings(path: Path) -> list[dict[str, Any]]:
-    """The findings in a file; none if there is none. A last line that a kill cut off is left out."""
+    """The findings in a file, without a last line that a kill cut off; empty without a file."""
     found = read_metrics(path)
     return [one for one in found if isinstance(one.get("step"), int) and isinstance(one.get("guard"), str)]
 

@@ -29,7 +29,7 @@ Question = tuple[str, dict[str, str]]
 
 
 def write_report(app: StudioApp, path: Path) -> int:
-    """Write a report of all runs; gives the number of rollouts in it."""
+    """Write a report of all runs; returns the number of rollouts in it."""
     runs = [run for run in app.answer("runs", Query())["runs"] if "problem" not in run][:_MOST_RUNS]
     if not runs:
         raise ConfigError("there is no run to report on", hint="name a run, or a folder of runs")

@@ -1,4 +1,4 @@
-"""What the page asks about one rollout: what was said, its turns, its rows, its tokens. Pure of HTTP."""
+"""The page's questions about one rollout: its conversation, turns, rows and tokens. Knows no HTTP."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Query(dict[str, str]):
 
 
 def list_runs(catalog: RunCatalog) -> Answer:
-    """The runs with what their small files say: cheap, however many rollouts there are."""
+    """The runs as their small files describe them: cheap, because it reads no rollouts."""
     found = []
     for name, path in catalog.runs().items():
         problem = catalog.check(name)
@@ -275,7 +275,7 @@ def _tell(run: Run, key: str) -> Answer:
 
 
 def thin(items: list[Any], most: int) -> list[Any]:
-    """At most so many of them, evenly chosen; the last one is always there."""
+    """At most `most` of the items, evenly spaced, with the last one."""
     every = -(-len(items) // most)
     return items if every <= 1 else [*items[:-1:every], items[-1]]
 

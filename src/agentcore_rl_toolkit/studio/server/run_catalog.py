@@ -1,7 +1,7 @@
 """The runs below the folders that were named. A run is known by its path below its folder, and by nothing else.
 
 Nothing outside of the folders is read: links that lead out of them are left out, and a run with such a link in it is
-refused. What was opened stays open, and reads only what has been appended when it is asked again.
+refused. An opened run stays open; a later question reads only what has been appended since.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class RunCatalog:
 
     def open(self, name: str) -> OpenRun:
         if name not in self.runs():
-            raise ConfigError(f"there is no run {name!r}", hint="the first page lists all")
+            raise ConfigError(f"no run is named {name!r}", hint="the first page lists all")
         with self._lock:
             opened = self._open.get(name)
             if opened is None:

@@ -91,7 +91,7 @@ def _line(name: str, text: str, paint: Paint, *, safe: bool = False) -> str:
 
 
 def _shown_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result without what is shown elsewhere, and with long texts shortened."""
+    """A result without the fields that are shown elsewhere, with long texts shortened."""
     left_out = ("payload", "s3_bucket", "result_key", "input_id", "_rollout")
     known = {name: value for name, value in result.items() if name not in left_out}
     return {name: shorten(value, 2000) if isinstance(value, str) and name != "traceback" else value

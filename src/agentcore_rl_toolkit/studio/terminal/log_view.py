@@ -43,7 +43,7 @@ class GatewayLog:
         return found
 
     def open(self, name: str) -> tuple[Session, Trajectories]:
-        """One session, and what its turns come to."""
+        """One session, and the rows that its turns fold into."""
         index = next((one for one in self._indexes if name in one.places), None)
         if index is None:
             raise ConfigError(f"{self.folder} has no session {name!r}", hint="leave --rollout out to list all")

@@ -71,7 +71,7 @@ def read_report(path: Path) -> list[Outcome]:
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "name a run's folder, a folder of results, a gateway's log, or the report of `agentcore-rl eval`"
-        raise ConfigError(f"{path} is none of what can be shown: {error!r}", hint=hint) from None
+        raise ConfigError(f"{path} can't be shown: {error!r}", hint=hint) from None
 
 
 def select_outcomes(
@@ -85,7 +85,7 @@ def select_outcomes(
     sort: str | None = None,
     descending: bool = False,
 ) -> list[Outcome]:
-    """The outcomes that match; `sort` is a column of the list, and what has no value there comes last."""
+    """The outcomes that match. `sort` is a column of the list; outcomes without a value there come last."""
     if sort is not None and sort not in _HEADER:
         raise ConfigError(f"results can't be sorted by {sort!r}", hint=f"use one of: {', '.join(_HEADER)}")
     chosen = [

@@ -1,6 +1,6 @@
 """Which rows each step trains on: shuffled, mixed from several files, and chosen by what they teach. Pure.
 
-All of it follows from the seed and from what earlier steps came to, so a resumed run has the same order.
+The order depends only on the seed and on the outcomes of earlier steps, so a resumed run has the same one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of a run: read from its files, given to each step, and measured by what they came to.
+"""The rows of a run: reads them from its files, hands them to each step, and measures their outcomes.
 
 Their outcomes are kept in the run's folder, a line for each step, because the order of later steps follows from them.
 """
@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class RowResult:
-    """What one group came to."""
+    """The outcome of one group."""
 
     number: int
     """The place of its row among all rows."""
@@ -61,7 +61,7 @@ class TrainingRows:
         )
 
     def resume(self, start: int | None) -> None:
-        """Continue as before step `start`, with what the steps before it came to; None starts over."""
+        """Continue at step `start`, with the outcomes of the steps before it; None starts over."""
         if self._settings.skip_epochs:
             last = -1 if start is None else start - 1
             lines = self._gather(keep_steps(self._path, last) if self._process == 0 else None)[0]
@@ -78,7 +78,7 @@ class TrainingRows:
         return [self.all[number] for number in self._order.spares(step, self._process, count)]
 
     def measure(self, step: int, groups: Sequence[Group], judge: Judge) -> dict[str, float]:
-        """Note what a step's rows came to, in all processes; gives the figures of each source."""
+        """Note the outcomes of a step's rows, in all processes; returns the figures of each source."""
         mine = [
             RowResult(
                 self._numbers[id(group.payload)],
