@@ -14,6 +14,7 @@ from typing import Any
 from agentcore_rl_toolkit import RolloutClient, open_store
 from agentcore_rl_toolkit.cli.rollouts.results import results_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
+from agentcore_rl_toolkit.studio.terminal.result_view import stored_results
 
 AGENT = Path(__file__).parent / "rl_app.py"
 ROWS: list[dict[str, Any]] = [
@@ -43,7 +44,7 @@ def main() -> int:
 
     print(f"3. the results, in {root}\n")
     store = open_store(str(root))
-    print(results_table(store, sorted(store.keys(f"{exp_id}/"))))
+    print(results_table(sorted(stored_results(store, f"{exp_id}/"), key=lambda found: found[0].result_key)))
     print(f"\n{completed} completed and {len(items) - completed} failed, of {len(ROWS)}; the failed one on purpose.")
     command = os.path.relpath(Path(sys.executable).parent / "agentcore-rl")
     print(f"See them again with: {command} results {os.path.relpath(root)} --exp-id {exp_id}")

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     found = stored_results(store, f"{args.exp_id}/" if args.exp_id else "")
     listed = False
-    for line in _json_lines(found) if args.json else _table(found):
+    for line in _json_lines(found) if args.json else filter(None, [results_table(found)]):
         listed = True
         print(line)
     if not listed:
@@ -41,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if listed else 1
 
 
-def _table(found: Iterable[tuple[RolloutId, Result | Exception]]) -> list[str]:
+def results_table(found: Iterable[tuple[RolloutId, Result | Exception]]) -> str:
+    """A table of stored results; empty if there are none."""
     rows = [_row(id.result_key, result) for id, result in found]
-    return [format_table(["result", "status", "reward", "seconds", "stop reason"], rows)] if rows else []
+    return format_table(["result", "status", "reward", "seconds", "stop reason"], rows) if rows else ""
 
 
 def _json_lines(found: Iterable[tuple[RolloutId, Result | Exception]]) -> Iterator[str]:
