@@ -37,8 +37,7 @@ class HeldOut:
         """`trained` are the rows to train on, which may share some with `rows`."""
         self._settings, self._report, self._facts, self._gather = settings, report, facts, gather
         self._mine = rows[process::processes]
-        self._shared = {row_identity(row) for row in trained} & {row_identity(row) for row in rows}
-        facts.shared_rows = sum(row_identity(row) in self._shared for row in rows), len(rows)
+        self._shared = facts.find_shared_rows(trained, rows)
         self._exist = bool(rows)
         self.evaluations: dict[int, Summary] = {}
         """By the number of updates of the weights."""
@@ -73,8 +72,7 @@ class HeldOut:
         """Add the rollouts of an evaluation, also of one that was made before the run was resumed."""
         mine = [held_out_outcome(rollout, self._settings.failed_reward) for rollout in rollouts]
         summary = self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
-        if summary.reward is not None and summary.error is not None:
-            self._facts.held_out[step] = summary.reward, summary.error
+        self._facts.add_evaluation(step, summary)
         self._rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self._report.show_evaluation(step, summary)
 

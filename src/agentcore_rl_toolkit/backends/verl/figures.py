@@ -30,7 +30,6 @@ from ...rollout.run_folder.run_text import metrics_by_step
 from ...rollout.run_folder.run_writer import write_metrics
 from ...rows import read_rows
 from ...studio.guards import Guards, StepFacts
-from ...studio.guards.facts import row_identity
 from ...studio.guards.guards import report, stop_run
 from ...studio.guards.recorded_facts import RecordedFacts
 from ...types import Status
@@ -100,7 +99,9 @@ class StepWatch:
         self._steps, self._ends = _StepLines(), dict[Path, int]()
         self._done = set(known)
         self._recorded = RecordedFacts(self._folder)
-        self._shared = self._find_shared_rows(settings)
+        held_out = read_rows(settings.eval_data)[0] if settings.eval_data else []
+        rows = read_rows(settings.data)[0] if held_out else []
+        self._shared = self._guards.facts.find_shared_rows(rows, held_out)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="steps of verl", daemon=True)
 
@@ -151,17 +152,6 @@ class StepWatch:
         write_metrics(self._folder, metrics_by_step(self._folder) | {step: line})
         report(found, self._folder, logger.warning)
         stop_run(found, self._folder)
-
-    def _find_shared_rows(self, settings: SavingSettings) -> set[str]:
-        """The identities of held-out rows that are training rows too."""
-        if not settings.eval_data:
-            return set()
-        rows, held_out = (
-            [row_identity(row) for row in read_rows(path)[0]] for path in (settings.data, settings.eval_data)
-        )
-        shared = set(rows) & set(held_out)
-        self._guards.facts.shared_rows = sum(one in shared for one in held_out), len(held_out)
-        return shared
 
 
 class _StepLines:

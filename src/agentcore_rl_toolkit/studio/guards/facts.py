@@ -126,6 +126,13 @@ class RunFacts:
         if summary.reward is not None and summary.error is not None:
             self.held_out[step] = summary.reward, summary.error
 
+    def find_shared_rows(self, rows: Iterable[Any], held_out: Iterable[Any]) -> set[str]:
+        """Count the held-out rows that are training rows too; returns their identities."""
+        trained, evaluated = ([row_identity(row) for row in one] for one in (rows, held_out))
+        shared = set(trained) & set(evaluated)
+        self.shared_rows = sum(one in shared for one in evaluated), len(evaluated)
+        return shared
+
     @property
     def rollouts(self) -> list[RolloutFacts]:
         """The rollouts of the latest steps that sampled anything, the oldest first."""
