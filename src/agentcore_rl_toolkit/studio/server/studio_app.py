@@ -115,7 +115,7 @@ class StudioApp:
         """Tokens with their text, if the user named a tokenizer or the run trains the built-in policy."""
         is_tiny = run.use(lambda run: run.info.get("model")) == "tiny"
         named = self._tokenizer or ("tiny" if is_tiny else None)
-        return rollout_answers.show_tokens(run, query, named and rollout_answers.decoder(named))
+        return rollout_answers.show_tokens(run, query, rollout_answers.decoder(named) if named else None)
 
     def _let_in(self, request: web.Request) -> web.Response:
         """Keep the key in a cookie, and lead to the same page without it."""
