@@ -123,7 +123,7 @@ def translate(overrides: Sequence[str]) -> list[str]:
     for own in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):  # one of the user's own has its own name
         if f"{own}.path" in given:
             given.add(f"{own}.name")
-    extra = TURN_CREDIT if (f"{SPELLING}.credit", "turn") in pairs else {}
+    extra: dict[str, Any] = TURN_CREDIT if (f"{SPELLING}.credit", "turn") in pairs else {}
     if trains_adapter(dict(pairs)):
         extra = extra | ADAPTER
     needed = write_overrides({key: value for key, value in (NEEDED | extra).items() if key not in given})
