@@ -40,7 +40,7 @@ _FIGURES = {"loss": "loss", "mean_token_accuracy": "token_accuracy", "entropy": 
 def fine_tune(settings: SftSettings, say: Any = lambda line: None) -> dict[str, Any]:
     """Fine-tune and return the summary, which is also written to `summary.json`; `say` gets a line now and then."""
     choice = choose(settings)
-    with name_settings_to_change():
+    with name_settings_to_change(settings.folder):
         return _SftRun(settings, choice, say).run()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
+from safetensors import SafetensorError
 
 from ...common.http_guard import is_loopback
 from ...engine import Engine
@@ -40,12 +42,13 @@ from .trainer import AgentGRPOTrainer
 logging.getLogger("trl.trainer.grpo_trainer").addFilter(
     lambda record: "All reward functions returned None" not in record.getMessage()
 )
+_FULL_BYTES = 1 << 20
 _STREAM_SECONDS = 0.25  # between two pieces of a stream: agents rarely watch it, and each piece costs the sampler time
 
 
 def train(settings: TrlSettings, *, report: Report | None = None) -> dict[str, Any]:
     """Train and return the summary, which is also written to `summary.json`."""
-    with name_settings_to_change():
+    with name_settings_to_change(settings.folder):
         return TrlRun(settings, report).run()
 
 
@@ -226,20 +229,34 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def name_settings_to_change() -> Iterator[None]:
-    """Turn failures that a setting can avoid into errors with its name as the hint."""
+def name_settings_to_change(folder: Path) -> Iterator[None]:
+    """Turn failures that a setting can avoid into errors with its name as the hint; the run writes to `folder`."""
     try:
         yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-            raise
-        hint = "lower batch_size or concurrency, or set gradient_checkpointing"
-        raise AgentCoreRLError(f"out of memory: {str(error).splitlines()[0]}", hint=hint) from error
+    except (RuntimeError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            hint = "lower batch_size or concurrency, or set gradient_checkpointing"
+            raise AgentCoreRLError(f"out of memory: {str(error).splitlines()[0]}", hint=hint) from error
+        if is_full(folder):  # what writes checkpoints says it in no type
+            raise _full_disk(error) from error
+        raise
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        hint = "free some space, or set output, keep or save_every, and resume"
-        raise AgentCoreRLError(f"the disk is full: {error}", hint=hint) from error
+        raise _full_disk(error) from error
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no space left that a checkpoint could use."""
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BYTES
+    except OSError:
+        return False
+
+
+def _full_disk(error: Exception) -> AgentCoreRLError:
+    hint = "free some space, or set output, keep or save_every, and resume"
+    return AgentCoreRLError(f"the disk is full: {error}", hint=hint)
 
 
 def check_weight_transfer(settings: TrlSettings) -> None:

@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
@@ -24,6 +26,8 @@ from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
+
+_FULL = r"the disk is full.*\nhint: free some space"
 
 
 @pytest.fixture
@@ -118,21 +122,41 @@ def test_sampling_pauses_while_a_server_gets_weights(rows: str) -> None:
         assert (core.gate.paused, core.gate.version) == (False, "7")
 
 
-def test_out_of_memory_names_the_setting_to_lower() -> None:
-    with pytest.raises(AgentCoreRLError, match=r"out of memory.*\nhint: lower batch_size"), name_settings_to_change():
+def test_out_of_memory_names_the_setting_to_lower(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AgentCoreRLError, match=r"out of memory.*\nhint: lower batch_size"),
+        name_settings_to_change(tmp_path),
+    ):
         torch.empty(1 << 60)
-    with pytest.raises(AgentCoreRLError, match="out of memory: CUDA"), name_settings_to_change():
+    with pytest.raises(AgentCoreRLError, match="out of memory: CUDA"), name_settings_to_change(tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 
 
-def test_a_full_disk_is_said_to_be_full() -> None:
-    with pytest.raises(AgentCoreRLError, match=r"the disk is full.*\nhint: free some space"), name_settings_to_change():
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AgentCoreRLError, match=r"the disk is full.*\nhint: free some space"),
+        name_settings_to_change(tmp_path),
+    ):
         Path("/dev/full").write_text("x")
 
 
-def test_other_failures_stay_as_they_are() -> None:
+@pytest.mark.parametrize("save", [torch.save, save_file])
+def test_a_checkpoint_that_does_not_fit_on_the_disk_says_so(tmp_path: Path, save: Any) -> None:
+    """Neither raises an OSError, whatever is wrong."""
+    weights, nowhere = {"a": torch.zeros(1)}, tmp_path / "nowhere" / "weights"
+    full = Path("/proc")  # has no space at all
+    with (
+        pytest.raises(AgentCoreRLError, match=r"the disk is full.*\nhint: free some space"),
+        name_settings_to_change(full),
+    ):
+        save(weights, nowhere)
+    with pytest.raises((RuntimeError, SafetensorError)), name_settings_to_change(tmp_path):
+        save(weights, nowhere)
+
+
+def test_other_failures_stay_as_they_are(tmp_path: Path) -> None:
     for error in (RuntimeError("else"), FileNotFoundError(2, "else"), ValueError("else")):
-        with pytest.raises(type(error), match="else"), name_settings_to_change():
+        with pytest.raises(type(error), match="else"), name_settings_to_change(tmp_path):
             raise error
 
 
