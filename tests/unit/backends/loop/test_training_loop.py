@@ -1,0 +1,83 @@
+"""The rollouts that the loop gives a trainer, over a runtime and an engine without an agent and a model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.backends.loop.checkpoint_folder import CheckpointFolder
+from agentcore_rl_toolkit.backends.loop.report import Report
+from agentcore_rl_toolkit.backends.loop.training_loop import TrainingLoop
+from agentcore_rl_toolkit.backends.settings import LoopSettings
+from agentcore_rl_toolkit.engine import SampleRequest
+from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from support.own_runtime import OwnRuntime
+from support.tokenizers import make_tokenizer
+
+STEPS = 6
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OwnSettings(LoopSettings):
+    """Rollouts of one model call each; `prompts` has theirs, in the order in which they started."""
+
+    def client(self) -> RolloutClient:
+        async def work(payload: dict[str, Any]) -> bytes:
+            with (self.folder / "prompts").open("a") as file:
+                file.write(payload["prompt"] + "\n")
+            body = {"model": "scripted", "messages": [{"role": "user", "content": payload["prompt"]}]}
+            async with httpx.AsyncClient(timeout=30) as http:
+                await http.post(f"{payload['_rollout']['base_url']}/chat/completions", json=body)
+            return json.dumps({"status_code": 200, "rewards": [float(len(payload["prompt"]))]}).encode()
+
+        return RolloutClient(OwnRuntime(work), self.folder / "results", "exp", tps_limit=None)
+
+
+def run(folder: Path, **settings: Any) -> tuple[list[list[str]], list[list[str]]]:
+    """For each step, the prompts in the order in which they started, and in that of the groups to train on."""
+    folder.mkdir()
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("two", "two two", "two two two two")))
+    options = {"rows_per_step": 3, "n": 2, "concurrency": 1, "steps": STEPS} | settings
+    made = OwnSettings(data=str(data), output=str(folder / "run"), **options)
+    tokenizer = make_tokenizer()
+    word = tokenizer.encode("four")[:1]
+
+    def reply(request: SampleRequest) -> list[int]:
+        return [*word * len(request.prompt), tokenizer.eos_token_id]
+
+    taken: list[list[str]] = []
+    checkpoints = CheckpointFolder(made.folder, lambda path: True, resume=False)
+    report = Report(made, quiet=True)
+    loop = TrainingLoop(made, report, checkpoints, version=lambda: len(taken), update_engine=lambda step: None)
+
+    def train() -> None:
+        for step in range(STEPS):
+            taken.append([group.payload["prompt"] for group in loop.groups(step)])
+            loop.end_step(step + 1, loop.metrics)
+
+    with checkpoints.opened() as start:
+        loop.run(ScriptedEngine(reply), tokenizer, start, train=train, save=lambda: None)
+    prompts = (made.folder / "prompts").read_text().splitlines()
+    return [prompts[step * 6 : step * 6 + 6] for step in range(STEPS)], taken
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_rows_that_were_long_before_start_first_and_are_trained_on_in_their_order(tmp_path: Path, ahead: int) -> None:
+    started, taken = run(tmp_path / "run", async_steps=ahead)
+    for step in range(ahead + 1):
+        assert started[step] == [prompt for prompt in taken[step] for _ in range(2)]
+    for step in range(ahead + 1, STEPS):
+        assert started[step] == sorted(started[step], key=len, reverse=True)
+    assert len({tuple(step) for step in taken}) > 1, "the seed orders rows as ever"
+
+
+def test_a_token_budget_drops_what_ends_last_so_rows_start_in_their_order(tmp_path: Path) -> None:
+    started, taken = run(tmp_path / "run", max_batch_tokens=10_000)
+    assert started == [[prompt for prompt in step for _ in range(2)] for step in taken]
