@@ -1,4 +1,4 @@
-"""verl's own checkpoints, on one CPU: what a run's settings have it save can be resumed, and loaded by Transformers."""
+"""verl's own weights, on one CPU: its checkpoints can be resumed and loaded, and its sampler gets the policy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path, get_checkpoint_tracker_filename
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 
 from agentcore_rl_toolkit.backends.verl.backend import VerlSettings
 from agentcore_rl_toolkit.backends.verl.compose import compose_config
@@ -61,3 +64,33 @@ def test_a_runs_folder_stands_for_weights_that_verl_saved(tmp_path: Path) -> Non
     again = AutoModelForCausalLM.from_pretrained(found, dtype=torch.float32)
     assert torch.equal(again.model.norm.weight, trained)
     assert AutoTokenizer.from_pretrained(found).get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.usefixtures("alone")
+def test_merged_weights_are_the_adapters_policy() -> None:
+    """`lora.merge` sends these to the sampler; afterwards the adapter is trained as before."""
+    token_ids = torch.arange(20)[None]
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(str(tiny()), dtype=torch.float32),
+        LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    with torch.no_grad():
+        expected = model(token_ids).logits
+    mesh = init_device_mesh("cpu", (1,))
+    for layer in model.get_submodule("base_model.model.model.layers").children():  # as verl shards
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    with merged_lora_context(model, backup_adapters=True):
+        weights = normalize_peft_param_name(model.state_dict())
+        sent = {
+            name: (weight.full_tensor() if isinstance(weight, DTensor) else weight).clone()
+            for name, weight in weights.items()
+        }
+    sampler = AutoModelForCausalLM.from_pretrained(str(tiny()), dtype=torch.float32)
+    assert not any(sampler.load_state_dict(sent, strict=True))
+    with torch.no_grad():
+        assert torch.allclose(sampler(token_ids).logits, expected, atol=1e-4)
+        assert torch.equal(model(token_ids).logits, expected)
