@@ -120,8 +120,13 @@ def _fields(value: type) -> Iterator[str]:
 
 
 def _methods(value: type) -> Iterator[str]:
-    """What a class has of its own, one line each."""
-    for name, member in vars(value).items():
+    """What a class has of its own and from an abstract base, one line each."""
+    package = value.__module__.partition(".")[0]
+    bases = [
+        base for base in reversed(value.__mro__) if inspect.isabstract(base) and base.__module__.startswith(package)
+    ]
+    members = {name: member for kind in (*bases, value) for name, member in vars(kind).items()}
+    for name, member in members.items():
         if name.startswith("_") or inspect.getdoc(member) is None or not hasattr(member, "__doc__"):
             continue
         if isinstance(member, property):

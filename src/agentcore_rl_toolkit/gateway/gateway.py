@@ -25,12 +25,12 @@ from aiohttp import web
 
 from ..common.http_guard import RequestGuard, is_loopback, reachable_host
 from ..common.object_repr import object_repr
-from ..common.private_loop import PrivateLoop, new_loop
 from ..engine import make_servers, open_engine
 from ..engine.base import Engine, EngineLoad
 from ..engine.replicas import Replicas, loads_of
 from ..errors import ConfigError, EngineError, GatewayFault
 from .base import ADMIN_KEY as ADMIN_KEY
+from .base import RolloutGateway
 from .call.core import Core, GatewayLimits
 from .http.gateway_app import App, error_response
 from .http.http_server import http_server
@@ -45,8 +45,8 @@ from .workers.worker_router import WorkerRouter
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 4096
-"""Connections that wait to be accepted."""
+CLOSING_SECONDS = 5.0
+BACKLOG = 4096  # connections that wait to be accepted
 
 
 class Server:
@@ -72,7 +72,8 @@ class Server:
         """Worker `worker` of `workers`, which listen on `port` and the ports after it, or at their `worker_urls`.
 
         `peers` are the addresses of all gateways that share sessions, `peer_url` is this one's among them.
-        `listens` is a socket that is bound already: whoever keeps it open loses no connection while a worker restarts.
+        `listens` is a socket that is already bound: a supervisor that keeps it open loses no connection while a worker
+        restarts.
         `make_app` makes what routes requests: in production, a `ProductionApp`. On loopback, the Host of a request must
         be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
@@ -156,15 +157,15 @@ class Server:
             with contextlib.suppress(EngineError):
                 await self.core.gate.catch_up(now)
 
-    async def close(self, *, seconds: float = 5.0) -> None:
-        """Refuse new connections, give calls in flight `seconds` to finish, and cancel the rest."""
+    async def close(self) -> None:
+        """Refuse new connections, give calls in flight a few seconds to finish, and cancel the rest."""
         if self._listening is not None:
             self._listening.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.core.wait_idle(), seconds)
+                await asyncio.wait_for(self.core.idle.wait(), CLOSING_SECONDS)
             await self._server.shutdown(0.1)
         if self._router is not None:
             await self._router.close()
@@ -188,7 +189,7 @@ class Server:
                 logger.exception("removing expired sessions failed; the gateway tries again later")
 
 
-class Gateway:
+class Gateway(RolloutGateway):
     """A gateway in this process, on its own thread. Use it in `with` or `async with`."""
 
     def __init__(
@@ -215,6 +216,7 @@ class Gateway:
         `side_calls` rules out calls from training, in sessions without rules of their own: `{"model": "*haiku*"}`.
         Without `images`, a model that can see reads placeholders: for trainers that can't train on images.
         """
+        super().__init__("gateway")
         loaded = _tokenizer(tokenizer)
         self._engine = open_engine(engine, tokenizer=loaded.full) if isinstance(engine, str) else engine
         self._renderer = ChatRenderer(loaded, renderer=renderer, history=history, template=template)
@@ -227,7 +229,6 @@ class Gateway:
         }
         self._where: dict[str, Any] = {"host": host, "port": port, "public_url": public_url, "allow_hosts": allow_hosts}
         self.admin_key = admin_key or os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
-        self._loop = PrivateLoop("gateway", new_loop)
         self._server: Server | None = None
 
     def __repr__(self) -> str:
@@ -235,7 +236,6 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The gateway's address."""
         return self._running.url
 
     @property
@@ -245,76 +245,28 @@ class Gateway:
 
     @property
     def abilities(self) -> Abilities:
-        """Which renderer was chosen for the tokenizer, and what it can bridge."""
         return self.core.abilities
-
-    def open_session(self, **settings: Any) -> dict[str, Any]:
-        """Open a session; gives its id and URLs, as `POST /sessions` does."""
-        return self._loop.run(self._open(settings))
-
-    async def open_session_async(self, **settings: Any) -> dict[str, Any]:
-        return await self._loop.run_async(self._open(settings))
 
     @property
     def model(self) -> str | None:
-        """The engine's first model; None if it has not said which it has."""
         return next(iter(self.core.info.models), None)
 
-    def trajectories(self, session_id: str) -> Trajectories:
-        """A session's turns so far, folded into training rows."""
-        return self._loop.run(self._fold(session_id))
-
-    async def trajectories_async(self, session_id: str) -> Trajectories:
-        return await self._loop.run_async(self._fold(session_id))
-
-    def delete_session(self, session_id: str) -> None:
-        """Close a session and forget its turns."""
-        self._loop.run(self._delete(session_id))
-
-    async def delete_session_async(self, session_id: str) -> None:
-        await self._loop.run_async(self._delete(session_id))
-
     def pause(self) -> None:
-        """Hold back new calls; agents wait."""
         self._loop.run(self.core.gate.pause())
 
     def drain(self) -> None:
-        """Wait until nothing is being sampled; `pause` first."""
         self._loop.run(self.core.gate.drain())
 
     def resume(self, weight_version: str | None = None) -> None:
-        """Let calls sample again, under a new weight version if one is given."""
         if weight_version is not None:
             self.core.gate.name_weights(weight_version)
         self._loop.run(self.core.gate.resume())
 
     def metrics(self) -> dict[str, int]:
-        """The counters of `GET /metrics`, by name."""
         return self._loop.run(self._count())
 
     async def engine_loads_async(self) -> dict[str, EngineLoad]:
-        """How busy each engine is, by name; only those that tell it."""
         return await self._loop.run_async(loads_of(self.core.engine))
-
-    def __enter__(self) -> Gateway:
-        try:
-            self._loop.run(self._start())
-        except BaseException:
-            self._loop.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._loop.run(self._running.close())
-        finally:
-            self._loop.close()
-
-    async def __aenter__(self) -> Gateway:
-        return await asyncio.to_thread(self.__enter__)
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.__exit__)
 
     @property
     def _running(self) -> Server:
@@ -328,6 +280,10 @@ class Gateway:
         server = Server(core, admin_key=self.admin_key, **self._where)
         await server.start()
         self._server = server
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
 
     async def _open(self, settings: dict[str, Any]) -> dict[str, Any]:
         return self._running.app.urls(self.core.sessions.open(read_settings(settings)))

@@ -59,8 +59,6 @@ class GatewayLimits:
 
 
 class Core:
-    """Sessions and calls."""
-
     def __init__(
         self,
         engine: Engine,
@@ -73,7 +71,7 @@ class Core:
         images: bool = True,
     ) -> None:
         """`routes` asks the engine for expert routes, where it doesn't give them anyway; `side_calls` are the rules of
-        sessions without their own. Without `images`, the model reads placeholders, whatever it could see."""
+        sessions without their own. Without `images`, a vision model reads placeholders too."""
         self.engine = engine
         self.renderer = renderer
         renderer.open_eyes(_find_obstacle(engine, images))
@@ -92,12 +90,12 @@ class Core:
         self._side_calls = read_rules(side_calls or {})
         self._warned_of_rows = False
         self._well, self._asked = True, -math.inf
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        """Set while no call is in flight."""
+        self.idle.set()
 
     @cached_property
     def abilities(self) -> Abilities:
-        """Which renderer is used, and what it can bridge."""
         return probe_abilities(self.renderer)
 
     async def start(self) -> None:
@@ -116,12 +114,7 @@ class Core:
         if self.log is not None:
             self.log.close()
 
-    async def wait_idle(self) -> None:
-        """Wait until no call is in flight."""
-        await self._idle.wait()
-
     async def health(self) -> dict[str, Any]:
-        """The state that `/health` gives."""
         log = self.log
         well, replicas = await self._count_replicas()
         log_error, log_damaged = (log.error, log.damaged) if log is not None else ("", 0)
@@ -140,7 +133,6 @@ class Core:
         }
 
     def metrics(self) -> dict[str, int]:
-        """The counters that `/metrics` gives, by name."""
         counts = {"in_flight": self.in_flight, "sessions_open": len(self.sessions)}
         counts["sessions_total"] = self.sessions.opened
         counts |= {f"{name}_total": value for name, value in sorted(self.totals.items())}
@@ -166,7 +158,6 @@ class Core:
         return int(self._well), 1
 
     def trajectories(self, session: Session) -> Trajectories:
-        """The session's turns so far, folded into rows."""
         truncated = session.settings.mask_truncated
         folded = fold(session.tree.turns, mask_truncated=truncated, damaged=session.damaged)
         files = {name: image.data for name, image in session.images.items()}
@@ -261,14 +252,14 @@ class Core:
     def _enter(self, session: Session) -> None:
         self.in_flight += 1
         session.in_flight += 1
-        self._idle.clear()
+        self.idle.clear()
 
     def _leave(self, session: Session) -> None:
         self.in_flight -= 1
         session.in_flight -= 1
         session.used = time.monotonic()
         if not self.in_flight:
-            self._idle.set()
+            self.idle.set()
 
     def _is_heavy(self, session: Session, call: ChatCall | TextCall, size: int) -> bool:
         """Whether planning the call would hold up the others: it then runs on a thread."""
@@ -330,7 +321,7 @@ class Core:
 
 
 def _find_obstacle(engine: Engine, images: bool) -> str:
-    """Why no image can be shown, whatever the model."""
+    """The reason why even a vision model can't be shown images; empty if it can."""
     if not images:
         return "the trainer trains on text (images=False)"
     return "" if getattr(engine, "images", False) else "only vLLM takes images beside token ids"

@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,22 +23,18 @@ import msgspec
 import orjson
 
 from ...common.http_guard import is_loopback, reachable_host
-from ...common.private_loop import PrivateLoop, new_loop
 from ...engine.base import Engine, EngineLoad
 from ...engine.channel.engine_service import EngineService
 from ...engine.remote.server import ServerEngine
 from ...engine.replicas import loads_of
 from ...errors import ConfigError, GatewayFault
-from ..base import ADMIN_KEY, METRIC
+from ..base import ADMIN_KEY, METRIC, RolloutGateway
 from ..record.trajectory import Trajectories
 from ..render.capabilities import Abilities
 from .call_batches import BatchedCall, CallBatches, Patience, unreachable
 from .engine_link import keep_connected
 from .frames import MOST_SESSIONS, BatchAnswer, FrameReader
 from .gateway_answers import OpenedSession, ToldAbilities, ToldEngines, ToldHealth, read_answer
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +44,8 @@ _SILENT_SECONDS, _SILENT = 60.0, "gateway_silent"
 """A request without a byte of its answer for this long is sent again."""
 
 
-class GatewayClient:
-    """Reaches a gateway by its address. Use it in `with` or `async with`."""
+class GatewayClient(RolloutGateway):
+    """Reaches a gateway by its address."""
 
     def __init__(
         self,
@@ -72,6 +68,7 @@ class GatewayClient:
         Without `images`, a gateway that shows images is refused: for trainers that can't train on them. With `routes`,
         so is one that records no expert routes.
         """
+        super().__init__("gateway client")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not a gateway's URL", hint="write it like https://gateway.example.com")
@@ -82,7 +79,6 @@ class GatewayClient:
         self._headers = {"Authorization": f"Bearer {key}"}
         self._engine, self._images, self._routes, self._run = engine, images, routes, run
         self._links: list[asyncio.Task[None]] = []
-        self._loop = PrivateLoop("gateway client", new_loop)
         self._patience = Patience(self._url, patience)
         self._http: aiohttp.ClientSession | None = None
         self._abilities: Abilities | None = None
@@ -93,90 +89,41 @@ class GatewayClient:
 
     @property
     def url(self) -> str:
-        """The gateway's address."""
         return self._url
 
     @property
     def model(self) -> str | None:
-        """The engine's first model; None if it had not said which it has."""
         return self._model
 
     @property
     def abilities(self) -> Abilities:
-        """Which renderer the gateway chose for its tokenizer, and what it can bridge."""
         if self._abilities is None:
             raise RuntimeError("the gateway was not asked yet; use the client in a `with` block")
         return self._abilities
 
-    def open_session(self, **settings: Any) -> dict[str, Any]:
-        """Open a session; gives its id and URLs, as `POST /sessions` does."""
-        return self._loop.run(self._open(settings))
-
-    async def open_session_async(self, **settings: Any) -> dict[str, Any]:
-        return await self._loop.run_async(self._open(settings))
-
-    def trajectories(self, session_id: str) -> Trajectories:
-        """A session's turns so far, folded into training rows."""
-        return self._loop.run(self._fold(session_id))
-
-    async def trajectories_async(self, session_id: str) -> Trajectories:
-        return await self._loop.run_async(self._fold(session_id))
-
-    def delete_session(self, session_id: str) -> None:
-        """Close a session and forget its turns."""
-        self._loop.run(self._delete(session_id))
-
-    async def delete_session_async(self, session_id: str) -> None:
-        await self._loop.run_async(self._delete(session_id))
-
     def pause(self) -> None:
-        """Hold back new calls; agents wait."""
         self._loop.run(self.ask("POST", "/pause"))
 
     def drain(self) -> None:
-        """Wait until nothing is being sampled; `pause` first."""
         self._loop.run(self.ask("POST", "/drain", waits=True))
 
     def resume(self, weight_version: str | None = None) -> None:
-        """Let calls sample again, under a new weight version if one is given."""
         if weight_version is not None:
             self._loop.run(self.ask("PUT", "/weights", {"version": weight_version}))
         self._loop.run(self.ask("POST", "/resume"))
 
     def metrics(self) -> dict[str, int]:
-        """The counters of `GET /metrics`, by name; those of all workers together."""
         lines = self._loop.run(self.ask("GET", "/metrics")).decode().splitlines()
         pairs = (line.removeprefix(METRIC).rpartition(" ") for line in lines)
         return {name: int(value) for name, _, value in pairs}
 
     async def engine_loads_async(self) -> dict[str, EngineLoad]:
-        """How busy each engine is, by name; only those that tell it."""
         return await self._loop.run_async(self._loads())
-
-    def __enter__(self) -> Self:
-        try:
-            self._loop.run(self._connect())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._loop.run(self._disconnect())
-        finally:
-            self._loop.close()
-
-    async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.__exit__)
 
     # --- on the client's own loop ------------------------------------------------------------------------------------
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, waits: bool = False) -> bytes:
-        """The answer to a request that may be repeated; one that `waits` may be silent for as long as it takes."""
+        """The answer to a request that may be repeated; `waits` puts no limit on the gateway's silence."""
 
         async def once() -> bytes:
             while True:
@@ -189,7 +136,7 @@ class GatewayClient:
 
         return bytes(await self._patience.retry(once))
 
-    async def _connect(self) -> None:
+    async def _start(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS)
         self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
         try:
@@ -251,7 +198,7 @@ class GatewayClient:
             return url
         return f"{ours.scheme}://{reachable_host(ours.hostname or '')}:{theirs.port}"
 
-    async def _disconnect(self) -> None:
+    async def _stop(self) -> None:
         for task in self._links:
             task.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
@@ -261,7 +208,7 @@ class GatewayClient:
             await self._http.close()
 
     async def _loads(self) -> dict[str, EngineLoad]:
-        """Those of this process's engine, if the gateway samples from it, else those that the gateway knows."""
+        """The loads of this process's engine if the gateway samples from it, else those that the gateway reports."""
         if self._links and self._engine is not None:
             return await loads_of(self._engine)
         return read_answer(await self.ask("GET", "/engines"), ToldEngines, self._url).loads()

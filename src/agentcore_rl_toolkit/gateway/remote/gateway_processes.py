@@ -30,8 +30,6 @@ from .gateway_client import GatewayClient
 
 
 class GatewayProcesses(GatewayClient):
-    """Starts the workers, connects the engine to them, and ends them."""
-
     def __init__(
         self,
         engine: Engine,
@@ -68,7 +66,7 @@ class GatewayProcesses(GatewayClient):
         """The process ids of the workers that run."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
-    async def _connect(self) -> None:
+    async def _start(self) -> None:
         command = await asyncio.to_thread(self._command)
         environment = os.environ | {ADMIN_KEY: self._key}
         for number, one in enumerate(self._sockets):
@@ -78,10 +76,10 @@ class GatewayProcesses(GatewayClient):
                 WorkerProcess(name, line, port=one.getsockname()[1], environment=environment, keeps=[one.fileno()])
             )
         await asyncio.gather(*(worker.listening for worker in self._workers))
-        await super()._connect()
+        await super()._start()
 
-    async def _disconnect(self) -> None:
-        await super()._disconnect()
+    async def _stop(self) -> None:
+        await super()._stop()
         await asyncio.gather(*(worker.close() for worker in self._workers))
         for one in self._sockets:
             one.close()
