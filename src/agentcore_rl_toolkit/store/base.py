@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from ..common.object_repr import object_repr
 from ..errors import ConfigError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
@@ -55,7 +56,7 @@ class Store(Protocol):
     def find(self, keys: Sequence[str]) -> tuple[set[str], list[str]]:
         """Which of `keys`, given in order, are stored, and those of which only a read can tell.
 
-        What else is stored costs next to nothing: the store lists where that is cheaper than reading, and only there.
+        Other stored keys cost next to nothing: the store lists only where that is cheaper than reading.
         """
 
     def announce(self, key: str) -> None:
@@ -64,12 +65,31 @@ class Store(Protocol):
     def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         """Keys of one experiment announced since the last call; waits up to `wait_seconds` for the first.
 
-        Each announcement goes to one reader. It may arrive twice, or get lost. What `wanted` refuses stays for other
-        readers.
+        Each announcement goes to one reader. It may arrive twice, or get lost. Announcements that `wanted` refuses
+        stay for other readers.
         """
 
     def close(self) -> None:
         """Release connections and watches; afterwards the store is unusable."""
+
+
+class FolderStore:
+    """What the stores in a directory share: they announce, and hold nothing between calls."""
+
+    announces = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.usage = Counter[str]()
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.url)
+
+    def prepare(self) -> None:
+        """Needs no preparation."""
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 def open_store(
@@ -129,7 +149,7 @@ def directory_of(url: str) -> str | None:
 
 
 def buckets_folder() -> str:
-    """Where the buckets of agents given by their path are kept: `agentcore-rl/buckets` in the user's data directory.
+    """The folder with the buckets of agents given by path: `agentcore-rl/buckets` in the user's data directory.
 
     Such an agent runs in a local runtime of the client's, whose S3 keeps each bucket as a folder. The folders outlive
     the runtime, so that an experiment can be resumed.

@@ -15,15 +15,14 @@ import os
 import stat
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 from urllib.parse import quote
 
-from ..common.object_repr import object_repr
 from ..errors import KeyInvalid, KeyNotFound, ResultUnreadable, StoreError, StoreUnavailable
 from ..types import RolloutId, check_key, check_prefix
+from .base import FolderStore
 
 _TEMPORARY = frozenset(
     {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE}
@@ -34,32 +33,18 @@ _POLL_SECONDS = 0.01
 _POLL_SHARE = 0.05
 """The part of a core that a reader's polls take: where many announcements wait for others, it polls less often."""
 KEPT_SECONDS = 60.0
-"""An announcement that nobody wanted for so long is removed: whoever waits for the result looks for it."""
+"""An announcement without a taker for this long is removed; the client still looks for the result."""
 
 
-class LocalStore:
+class LocalStore(FolderStore):
     """Documents in one directory. Open it with `open_store`."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).resolve()
+        super().__init__(str(self._root))
         self._new = self._root / ".new"
-        self.usage = Counter[str]()
         self._passed: dict[Path, dict[str, float]] = {}
         """Announcements left for other readers, by folder, with the time of the first look at them."""
-
-    def __repr__(self) -> str:
-        return object_repr(self, self.url)
-
-    @property
-    def url(self) -> str:
-        return str(self._root)
-
-    @property
-    def announces(self) -> bool:
-        return True
-
-    def prepare(self) -> None:
-        """Needs no preparation."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
@@ -120,9 +105,6 @@ class LocalStore:
                 time.sleep(min(deadline - now, max(_POLL_SECONDS, spent / _POLL_SHARE)))
         except OSError as error:
             self._fail(error, f"could not read announcements of {exp_id!r}")
-
-    def close(self) -> None:
-        """Holds nothing between calls."""
 
     def _read_announcements(self, folder: Path, wanted: Callable[[str], bool] | None) -> Iterator[str]:
         """The announcements that this reader removed, oldest first."""
@@ -215,7 +197,7 @@ class LocalStore:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read; raises for anything else, such as a pipe, whose reader would wait for ever."""
+    """Open a regular file to read; raises for anything else, such as a pipe, whose reader would block."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -1,7 +1,7 @@
 """An SQS queue of announcements that several readers share.
 
-A message goes to one of its readers at a time. One that it isn't meant for returns it, so that the next may have it at
-once; what nobody seems to want is hidden for longer and longer, and dropped after an hour.
+A message goes to one reader at a time. A reader that it isn't meant for returns it, so that the next may have it at
+once. A message that every reader returns is hidden for longer and longer, and dropped after an hour.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ OLD_SECONDS = 3600.0
 
 
 class MessageQueue:
-    """One queue, by its name or URL."""
-
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
         """`connect` returns boto3's client of SQS."""
         self._name, self._connect = name, connect
@@ -34,7 +32,7 @@ class MessageQueue:
         self._connect().send_message(QueueUrl=self._url, MessageBody=body)
 
     def receive(self, wait_seconds: float, mine: Callable[[str], list[str] | None]) -> list[str]:
-        """What `mine` finds in the next ten messages at most, which are deleted. None leaves one to other readers."""
+        """What `mine` finds in up to ten messages, which are deleted; None leaves a message to other readers."""
         answer = self._connect().receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=10,

@@ -35,7 +35,7 @@ _TAKEN = frozenset({"412", "PreconditionFailed"})
 # Every listing has these fields, even an empty one; boto3 reads an answer without a body as a listing too.
 _EVERY_LIST = frozenset({"IsTruncated", "KeyCount", "Name"})
 _FEW = 8
-"""A listing takes as much as so many reads."""
+"""A listing costs as much as this many reads."""
 _QUEUE_HOST = re.compile(r"(?:sqs\.([\w-]+)|([\w-]+)\.queue|queue)\.amazonaws\.com(?:\.cn)?")
 
 
@@ -230,7 +230,6 @@ class S3Store:
         return MessageQueue(self._queue or "", lambda: self.client("sqs"))
 
     def client(self, service: str) -> Any:
-        """The boto3 client of `s3` or `sqs`."""
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError

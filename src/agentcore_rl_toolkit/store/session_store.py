@@ -8,12 +8,10 @@ read and announce its own results in the store that its invoke named, and nothin
 from __future__ import annotations
 
 import http.client
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
-from ..common.object_repr import object_repr
 from ..errors import (
     ConfigError,
     KeyInvalid,
@@ -24,31 +22,17 @@ from ..errors import (
     StoreUnavailable,
 )
 from ..types import check_key, check_prefix
+from .base import FolderStore
 
 STORE_PROXY_VARIABLE = "AGENTCORE_RL_STORE_PROXY"
 
 
-class SessionStore:
+class SessionStore(FolderStore):
     """One session's results in a directory of the host."""
 
     def __init__(self, proxy: str, root: str) -> None:
+        super().__init__(root)
         self._proxy = urlsplit(proxy)
-        self._root = root
-        self.usage = Counter[str]()
-
-    def __repr__(self) -> str:
-        return object_repr(self, self.url)
-
-    @property
-    def url(self) -> str:
-        return self._root
-
-    @property
-    def announces(self) -> bool:
-        return True
-
-    def prepare(self) -> None:
-        """Needs no preparation."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         return self._request("PUT", check_key(key), data)[0] == 201
@@ -77,11 +61,8 @@ class SessionStore:
     def announcements(self, exp_id: str, wait_seconds: float, wanted: Callable[[str], bool] | None = None) -> list[str]:
         raise ConfigError("a session can't read announcements", hint="read them outside the sandbox")
 
-    def close(self) -> None:
-        """Holds nothing between calls."""
-
     def _request(self, method: str, key: str, data: bytes = b"", query: str = "") -> tuple[int, bytes]:
-        path = f"{self._proxy.path}/store/{quote(key, safe='/')}?store={quote(self._root, safe='')}{query}"
+        path = f"{self._proxy.path}/store/{quote(key, safe='/')}?store={quote(self.url, safe='')}{query}"
         connection = http.client.HTTPConnection(self._proxy.hostname or "", self._proxy.port, timeout=30)
         try:
             connection.request(method, path, data)
