@@ -6,6 +6,7 @@ implementation.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -187,3 +188,28 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Release connections and threads; may be called twice."""
+
+
+class HoldingEngine:
+    """Base of engines that hold new requests while they are paused; running ones continue."""
+
+    def __init__(self) -> None:
+        self.resumed = asyncio.Event()
+        """`sample` waits for it."""
+        self.resumed.set()
+
+    @property
+    def paused(self) -> bool:
+        return not self.resumed.is_set()
+
+    async def pause(self) -> None:
+        self.resumed.clear()
+
+    async def resume(self) -> None:
+        self.resumed.set()
+
+    async def start(self) -> None:
+        """Nothing to prepare, unless an engine says otherwise."""
+
+    async def close(self) -> None:
+        """Nothing to release, unless an engine says otherwise."""

@@ -36,12 +36,10 @@ _MOST_HOMES = 100_000
 
 @dataclass(eq=False)
 class Replica:
-    """One engine and its state."""
-
     engine: Engine
     number: int
     name: str = ""
-    """Where it is: the same replica has the same name when it comes back."""
+    """Its address, so that a replica that comes back has the same name."""
     in_flight: int = 0
     failures: int = 0
     """In a row."""
@@ -116,7 +114,6 @@ class Replicas:
         least = min(left, key=lambda replica: replica.in_flight)
         if not session_id:
             return least
-        # The highest score wins (rendezvous hashing): a replica that leaves or returns moves only its own sessions.
         own = self._home(session_id, left)
         return own if own.in_flight <= least.in_flight + self._slack else least
 
@@ -178,7 +175,7 @@ class Replicas:
                     async for item in items:
                         given = True
                         yield item
-                if not replica.ejected:  # one that was ejected meanwhile waits for its next check
+                if not replica.ejected:  # a replica that was ejected since then waits for its next check
                     replica.failures = 0
                 return
             except EngineError as e:
@@ -204,7 +201,7 @@ class Replicas:
         raise error
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each replica's name and state, as far as they are known."""
+        """Each replica's name and last known state."""
         return [
             {"name": one.name, "healthy": not one.ejected, "in_flight": one.in_flight}
             | ({} if one.load is None else dataclasses.asdict(one.load))
@@ -284,14 +281,14 @@ class Replicas:
             self._count_failure(replica, e)
         except TimeoutError:
             self._count_failure(replica, EngineError(f"a health check took more than {CHECK_SECONDS:g} s", status=504))
-        except Exception as error:  # whatever one server answers, the others are still checked
+        except Exception as error:  # one server's odd answer must not stop the other checks
             logger.exception("replica %d could not be checked", replica.number)
             self._count_failure(replica, EngineError(f"a health check failed: {error!r}"))
         else:
             replica.failures = 0
 
     async def _readmit(self, replica: Replica) -> None:
-        """Pause or resume it as all are, whatever it missed meanwhile, and only then send it requests."""
+        """Bring it to the state of the others, paused or not, before it gets requests."""
         paused = None
         while paused != self._paused:  # which may change meanwhile
             paused = self._paused

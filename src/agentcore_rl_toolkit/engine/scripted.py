@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import EngineError
-from .base import EngineInfo, Routes, Sampled, SampleRequest
+from .base import EngineInfo, HoldingEngine, Routes, Sampled, SampleRequest
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def logprob_of(token_id: int) -> float:
     return -(token_id % 97 + 1) / 100
 
 
-class ScriptedEngine:
+class ScriptedEngine(HoldingEngine):
     """Answers from a list, one entry per request in their order, or by calling `script` with each request.
 
     Example:
@@ -58,6 +58,7 @@ class ScriptedEngine:
         models: tuple[str, ...] = ("scripted",),
         forms: bool = False,
     ) -> None:
+        super().__init__()
         self.forms = forms
         """Whether it accepts requests with a form; it answers from its script all the same."""
         self.chunk = chunk
@@ -71,15 +72,13 @@ class ScriptedEngine:
         self._routes_width = routes_width
         self._context_length = context_length
         self._models = models
-        self._resumed = asyncio.Event()
-        self._resumed.set()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         self.requests.append(request)
         number = len(self.requests) - 1
         ended = False
         try:
-            await self._resumed.wait()
+            await self.resumed.wait()
             line, logprobs = self._line(request, number)
             for sampled in self._chunks(request, line, logprobs):
                 await asyncio.sleep(self.delay * max(1, len(sampled.token_ids) // self.chunk))
@@ -96,23 +95,6 @@ class ScriptedEngine:
 
     async def info(self) -> EngineInfo:
         return EngineInfo(self._models, self._context_length, self.weight_version)
-
-    @property
-    def paused(self) -> bool:
-        return not self._resumed.is_set()
-
-    async def pause(self) -> None:
-        """New requests wait; running ones continue."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        self._resumed.set()
-
-    async def start(self) -> None:
-        """Nothing to do."""
-
-    async def close(self) -> None:
-        """Nothing to do."""
 
     def _line(self, request: SampleRequest, number: int) -> tuple[ScriptedLine, list[float | None]]:
         """The line to say, cut at the request's limits, and its logprobs."""

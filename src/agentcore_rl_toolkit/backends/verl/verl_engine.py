@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.base import EngineInfo, Routes, Sampled, SampleRequest, Sampling
+from ...engine.base import EngineInfo, HoldingEngine, Routes, Sampled, SampleRequest, Sampling
 from ...errors import EngineError
 
 _ABORTED = ("aborted", "abort")
@@ -20,27 +20,26 @@ _SGLANG = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 _NOT_SENT = ("top_logprobs", "stop", "max_tokens", "logit_bias", "json_schema")
 
 
-class VerlEngine:
+class VerlEngine(HoldingEngine):
     """Samples with `client.generate(request_id, prompt_ids=…, sampling_params=…)`, verl's `LLMServerClient`."""
 
     def __init__(
         self, client: Any, *, model: str, context_length: int, server: str = "vllm", stop_ids: Collection[int] = ()
     ) -> None:
         """`server` is verl's `rollout.name`; `stop_ids` are the server's own stop tokens."""
+        super().__init__()
         self._client = client
         self._model = model
         self._context_length = context_length
         self._server = server
         self._stop_ids = frozenset(stop_ids)
-        self._resumed = asyncio.Event()
-        self._resumed.set()
         self.version: int | None = None
         """The step of the newest weights that a server has sampled with."""
         self.route_shape: tuple[int, int] | None = None
         """Layers, and experts per token, once a server has reported routes."""
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        await self._resumed.wait()
+        await self.resumed.wait()
         prompt = request.prompt.tolist()
         longest = self._longest(len(prompt), request.sampling)
         output = await self._generate(request.session_id, prompt, self._params(request.sampling, longest))
@@ -53,19 +52,6 @@ class VerlEngine:
     async def info(self) -> EngineInfo:
         version = None if self.version is None else str(self.version)
         return EngineInfo((self._model,), self._context_length, version)
-
-    async def pause(self) -> None:
-        """New requests wait; running ones continue."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        self._resumed.set()
-
-    async def start(self) -> None:
-        """verl starts its servers before its agent loops."""
-
-    async def close(self) -> None:
-        """verl ends its servers."""
 
     def _longest(self, prompt: int, sampling: Sampling) -> int:
         room = self._context_length - prompt

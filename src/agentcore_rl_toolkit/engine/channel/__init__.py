@@ -1,5 +1,5 @@
 """An engine in one process, sampled from by gateways in others: `EngineService` serves it, `ChannelEngine` samples.
 
-The process that has the engine opens the connection to each gateway process, with the admin key, so it needs no port
-of its own. What travels is in `channel_wire.py`; the connection itself is the gateway's business.
+The process that has the engine opens the connection to each gateway process, with the admin key, so it needs no
+port. `channel_wire.py` has the messages; the gateway owns the connection.
 """

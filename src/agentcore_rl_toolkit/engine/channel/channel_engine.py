@@ -1,8 +1,4 @@
-"""Samples from the engines of other processes, which connect when they are ready and again after a break.
-
-While none is connected, a request waits for `patience` seconds: a gateway that restarts is there before its trainer has
-come back to it.
-"""
+"""Samples from the engines of other processes, which connect when they are ready and again after a break."""
 
 from __future__ import annotations
 
@@ -17,17 +13,16 @@ from xxhash import xxh3_64_intdigest
 
 from ...errors import EngineError, GatewayFault
 from ..base import EngineInfo, Sampled, SampleRequest
-from .channel_wire import Abort, Answer, Ask, Command, Failure, Hello, Link, Message, SampledTokens, decode
-from .outbox import Outbox
+from .channel_wire import Abort, Answer, Ask, Command, Failure, Hello, Link, Message, Outbox, SampledTokens, decode
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 60.0
+"""Seconds that a request waits for an engine to connect: a restarted gateway is there before its trainer returns."""
 _Said = SampledTokens | Answer | Failure
 
 
 class _Connected:
-    """One connected engine."""
-
     def __init__(self, link: Link, hello: Hello, numbers: itertools.count[int]) -> None:
         self.hello = hello
         self.outbox = Outbox(link)
@@ -103,11 +98,10 @@ class ChannelEngine:
 
     images = False
 
-    def __init__(self, *, patience: float = 60.0) -> None:
+    def __init__(self) -> None:
         self._connected: list[_Connected] = []
         self._some = asyncio.Event()
         self._paused = False
-        self._patience = patience
         self._numbers = itertools.count()
 
     @property
@@ -125,7 +119,7 @@ class ChannelEngine:
             raise ValueError("the first message of an engine must be its hello")
         if any(other.hello.run != first[0].run for other in self._connected):
             text = "another run's engine is connected to this gateway, and has other weights"
-            raise GatewayFault(text, status=409, code="engine_taken", hint="give each run a gateway of its own")
+            raise GatewayFault(text, status=409, code="engine_taken", hint="give each run its own gateway")
         one = _Connected(link, first[0], self._numbers)
         running = asyncio.ensure_future(one.run())
         try:
@@ -179,7 +173,7 @@ class ChannelEngine:
         """The engine that has the session's prefix cached: rendezvous hashing, by the names that engines keep."""
         if not self._connected:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(_PATIENCE):
                     await self._some.wait()
         if not self._connected:
             raise _no_trainer()

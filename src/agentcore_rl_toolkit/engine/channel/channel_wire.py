@@ -1,7 +1,8 @@
-"""What a channel carries: batches of small tagged MessagePack messages. Pure."""
+"""The messages of a channel, small tagged MessagePack in batches, and how they are sent."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from array import array
 from collections.abc import Sequence
@@ -150,3 +151,24 @@ def _size(message: Message) -> int:
 def plain(sampled: Sampled) -> Sampled:
     """With lists of plain numbers: engines may give any sequence."""
     return dataclasses.replace(sampled, token_ids=list(sampled.token_ids), logprobs=list(sampled.logprobs))
+
+
+class Outbox:
+    """Sends messages in order; those that accumulate while one batch is sent go with the next. `run` it as a task."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._waiting: list[Message] = []
+        self._some = asyncio.Event()
+
+    def add(self, message: Message) -> None:
+        self._waiting.append(message)
+        self._some.set()
+
+    async def run(self) -> None:
+        """Send until the link breaks, with a `ConnectionError`."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            while self._waiting:
+                await self._link.send(encode(take_batch(self._waiting)))

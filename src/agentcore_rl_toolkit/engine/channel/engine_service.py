@@ -23,12 +23,12 @@ from .channel_wire import (
     Hello,
     Link,
     Message,
+    Outbox,
     SampledTokens,
     decode,
     encode,
     plain,
 )
-from .outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,8 @@ from .framing import ResponseBody
 T = TypeVar("T", bytes, list[bytes])
 
 MAX_HEAD = 65_536
+_CONNECT_SECONDS, _DRAIN_SECONDS = 10.0, 1.0
+_MOST_IDLE = 1024  # connections
 HIGH_WATER = 4 << 20
 """Unread bytes at which the client stops reading from its server."""
 PASSED_ON = frozenset({400, 404, 408, 413, 429, 503, 504})
@@ -111,7 +113,7 @@ class HttpResponse:
         self.status = status
         self.headers = headers
         self._client = client
-        self._connection = connection
+        self.connection = connection
         self._body = ResponseBody(headers)
         self._body.done |= status in (204, 304)
         self._streamed = headers.get(b"content-type", b"text/event-stream").lower().startswith(b"text/event-stream")
@@ -123,12 +125,7 @@ class HttpResponse:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         keep = self._body.done and self.headers.get(b"connection", b"").lower() != b"close"
-        self._client.release(self._connection, keep=keep)
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that have arrived and wait to be read."""
-        return len(self._connection.buffer)
+        self._client.release(self.connection, keep=keep)
 
     async def read_some(self) -> bytes:
         """The bytes since the last call, waiting for at least one; none at the end of the response."""
@@ -141,7 +138,7 @@ class HttpResponse:
         return await self._take(self._body.take_events) or []
 
     async def _take(self, take: Callable[[bytearray], T]) -> T | None:
-        body, connection = self._body, self._connection
+        body, connection = self._body, self.connection
         while not body.done:
             try:
                 taken = take(connection.buffer)
@@ -160,7 +157,6 @@ class HttpResponse:
         return None
 
     async def read(self) -> bytes:
-        """The whole body."""
         whole = await self.read_some()
         while data := await self.read_some():
             whole += data
@@ -171,26 +167,23 @@ class HttpResponse:
         data = await self.read()
         return [data] if data else []
 
-    async def drain(self, seconds: float = 1.0) -> None:
+    async def drain(self) -> None:
         """Read and drop the rest, so that the connection can be kept; a server that takes too long loses it."""
+        body, connection = self._body, self.connection
         with contextlib.suppress(ValueError):
-            while not self._body.done:
-                self._body.take_bytes(self._connection.buffer)
-                if not self._body.done and (self._connection.lost or not await self._connection.wait_for_data(seconds)):
+            while not body.done:
+                body.take_bytes(connection.buffer)
+                if not body.done and (connection.lost or not await connection.wait_for_data(_DRAIN_SECONDS)):
                     return
 
 
 class HttpClient:
-    """Sends requests to one server."""
-
     def __init__(
         self,
         url: str,
         *,
         api_key: str | None = None,
         timeout: float = 600.0,
-        connect_timeout: float = 10.0,
-        max_idle: int = 1024,
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -208,14 +201,8 @@ class HttpClient:
         self._headers = f" HTTP/1.1\r\nhost: {parts.netloc}\r\n".encode()
         if api_key:
             self._headers += f"authorization: Bearer {api_key.strip()}\r\n".encode()
-        self._connect_timeout = connect_timeout
-        self._max_idle = max_idle
-        self._idle: list[Connection] = []
+        self.idle: list[Connection] = []
         self._closed = False
-
-    @property
-    def idle_connections(self) -> int:
-        return len(self._idle)
 
     def error(
         self, what: str, *, status: int = 502, sampled_any: bool = False, retry_after: float | None = None
@@ -303,8 +290,8 @@ class HttpClient:
         return int(first[9:12]), headers
 
     def _idle_connection(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             if not connection.lost and not connection.buffer:
                 return connection
             connection.close()
@@ -313,25 +300,25 @@ class HttpClient:
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with asyncio.timeout(_CONNECT_SECONDS):
                 _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._ssl)
         except TimeoutError as e:
-            raise self.error(f"could not be reached within {self._connect_timeout:g} s", status=503) from e
+            raise self.error(f"could not be reached within {_CONNECT_SECONDS:g} s", status=503) from e
         except OSError as e:
             raise self.error(f"could not be reached: {e}", status=503) from e
         return connection
 
     def release(self, connection: Connection, *, keep: bool) -> None:
-        if keep and not connection.lost and not self._closed and len(self._idle) < self._max_idle:
-            self._idle.append(connection)
+        if keep and not connection.lost and not self._closed and len(self.idle) < _MOST_IDLE:
+            self.idle.append(connection)
         else:
             connection.close()
 
     async def close(self) -> None:
         self._closed = True
-        for connection in self._idle:
+        for connection in self.idle:
             connection.close()
-        self._idle.clear()
+        self.idle.clear()
         await asyncio.sleep(0)  # lets the transports close
 
 

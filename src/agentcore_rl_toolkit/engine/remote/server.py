@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -32,14 +31,10 @@ SERVED_MODELS = msgspec.json.Decoder(ServedModels)
 
 
 class ServerEngine:
-    """An inference server at `url`."""
-
     forms = True
 
-    def __init__(
-        self, url: str, *, api_key: str | None = None, timeout: float = 600.0, ssl: ssl_module.SSLContext | None = None
-    ) -> None:
-        self.http = HttpClient(url, api_key=api_key, timeout=timeout, ssl=ssl)
+    def __init__(self, url: str, *, api_key: str | None = None, timeout: float = 600.0) -> None:
+        self.http = HttpClient(url, api_key=api_key, timeout=timeout)
         self._info: EngineInfo | None = None
 
     def __repr__(self) -> str:

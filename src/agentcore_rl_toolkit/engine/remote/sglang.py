@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import ssl as ssl_module
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -65,23 +64,10 @@ _FINISHED = re.compile(rb'"finish_reason":\s*\{')  # within a string, its quotes
 
 
 class SglangEngine(ServerEngine):
-    """An SGLang server at `url`.
+    """An SGLang server at `url`. It recomputes the requests that a pause interrupts after `resume`."""
 
-    `pause_mode` is SGLang's: `retract` recomputes running requests after `resume`, `in_place` continues with their old
-    KV cache, `abort` ends them.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        pause_mode: str = "retract",
-        timeout: float = 600.0,
-        ssl: ssl_module.SSLContext | None = None,
-    ) -> None:
-        super().__init__(url, api_key=api_key, timeout=timeout, ssl=ssl)
-        self._pause_mode = pause_mode
+    def __init__(self, url: str, *, api_key: str | None = None, timeout: float = 600.0) -> None:
+        super().__init__(url, api_key=api_key, timeout=timeout)
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
@@ -103,8 +89,7 @@ class SglangEngine(ServerEngine):
                 self._abort(rid)
 
     async def pause(self) -> None:
-        mode = orjson.dumps({"mode": self._pause_mode})
-        await self.http.post_command("/pause_generation", mode, optional=True)
+        await self.http.post_command("/pause_generation", b'{"mode":"retract"}', optional=True)
 
     async def resume(self) -> None:
         await self.http.post_command("/continue_generation", b"{}", optional=True)

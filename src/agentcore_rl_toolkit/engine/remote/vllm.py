@@ -7,7 +7,6 @@ endpoint takes images beside token ids.
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 
@@ -46,11 +45,10 @@ class VllmEngine(ServerEngine):
         api_key: str | None = None,
         pause_mode: str = "wait",
         timeout: float = 600.0,
-        ssl: ssl_module.SSLContext | None = None,
     ) -> None:
         if mode not in ("tokens", "generate"):
             raise ConfigError(f"unknown vLLM mode {mode!r}", hint="one of tokens, generate")
-        super().__init__(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout, ssl=ssl)
+        super().__init__(url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout=timeout)
         self.mode = mode
         self._pause_mode = pause_mode
         self._reports_version = True
@@ -92,7 +90,6 @@ class VllmEngine(ServerEngine):
         return self.mode == "generate" or bool(request.images)
 
     def _read(self, events: list[bytes], request: SampleRequest) -> Sampled | None:
-        """The tokens that arrived together."""
         generate = self._uses_generate(request)
         if not generate and not request.sampling.top_logprobs and (plain := wire.read_plain(events)) is not None:
             return plain

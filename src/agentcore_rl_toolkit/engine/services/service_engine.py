@@ -1,4 +1,4 @@
-"""What engines on a training service share: weights that change under them, and replies that come as a whole.
+"""The base of engines on a training service: their weights change under them, and replies arrive whole.
 
 Such a service answers a request when all of its tokens are sampled. The engine refuses settings that the service lacks
 (penalties, a grammar, …): without them the tokens would come from another distribution than the requested one.
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from ...errors import EngineError
-from ..base import EngineInfo, Sampled, SampleRequest
+from ..base import EngineInfo, HoldingEngine, Sampled, SampleRequest
 
 NEUTRAL: dict[str, Any] = {
     "min_p": 0.0,
@@ -26,7 +26,7 @@ NEUTRAL: dict[str, Any] = {
 """Settings that training services lack, with the value that changes nothing."""
 
 
-class ServiceEngine:
+class ServiceEngine(HoldingEngine):
     """Base of the engines of Tinker and of SageMaker's training sessions.
 
     Running requests end with the weights they began with, and carry their version.
@@ -39,34 +39,23 @@ class ServiceEngine:
     def __init__(
         self, weights: Any, *, name: str, context_length: int | None, weight_version: str, timeout: float
     ) -> None:
+        super().__init__()
         self._weights: tuple[Any, str] = weights, weight_version  # one value, so that threads see both change together
         self._name, self._context_length, self._timeout = name, context_length, timeout
-        self._resumed = asyncio.Event()
-        self._resumed.set()
         self._closed = False
 
     # --- the Engine protocol -----------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Nothing to prepare, unless an engine says otherwise."""
-
     async def close(self) -> None:
         self._closed = True
-        self._resumed.set()
+        self.resumed.set()
 
     async def info(self) -> EngineInfo:
         self._current()
         return EngineInfo((self._name,), self._context_length, self.weight_version)
 
-    async def pause(self) -> None:
-        """New requests wait; running ones continue."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        self._resumed.set()
-
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        await self._resumed.wait()
+        await self.resumed.wait()
         weights, version = self._current()
         self._check(request)
         try:

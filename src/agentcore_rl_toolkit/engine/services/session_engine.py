@@ -2,7 +2,7 @@
 
 The service samples at least 512 tokens a request and knows stop strings but no stop ids. So the engine asks for more
 where it has to, and cuts the reply at the first stop id or at the wanted number of tokens: a sequence that is cut has
-the distribution of one that was sampled no further. What was cut off is billed all the same.
+the distribution of one that was sampled no further. AWS bills the tokens that are cut off too.
 
 Every request names the model package it samples from, if the engine was given one. AWS's documents differ on what a
 request without one samples: the service model says the session's latest checkpoint, the SDK says the base model.

@@ -74,7 +74,6 @@ class TrainingSession:
         return self._wait(kind, "get_training_operation_result", operation_id)
 
     def train(self, kind: str, config: Mapping[str, Any]) -> Result:
-        """Submit a training operation and wait for it."""
         return self.result(kind, self.submit(kind, config))
 
     def load(self, package: str) -> None:

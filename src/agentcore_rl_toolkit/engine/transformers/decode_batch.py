@@ -12,8 +12,6 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class DecoderLimits:
-    """How much the decoder takes on."""
-
     max_batch: int
     max_batch_tokens: int
     """Rows × the longest row: the space that the batch's keys and values may take."""
@@ -28,7 +26,7 @@ class DecoderLimits:
 
 @dataclass
 class Counters:
-    """What the decoder has done so far, in tokens unless stated otherwise."""
+    """Counts of the decoder's work, in tokens unless stated otherwise."""
 
     steps: int = 0
     """Forward passes of the batch."""

@@ -203,7 +203,6 @@ class Decoder:
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def _step(self) -> Draw:
-        """One token for each sequence of the batch."""
         while len(self.batch) > 1 and len(self.batch) * (self.batch.width + 1) > self.limits.max_batch_tokens:
             self._preempt(self.batch.sequences[-1])
         draw = self.batch.step()

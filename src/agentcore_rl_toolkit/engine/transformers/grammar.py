@@ -16,8 +16,6 @@ _LEXEMES = re.compile(r'\s+|[{}\[\]:,]|"[^"]*"|[^\s{}\[\]:,"]+|"')
 
 
 class GrammarFactory:
-    """Compiles grammars for one tokenizer."""
-
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: frozenset[int]) -> None:
         import llguidance.hf
 
@@ -70,8 +68,6 @@ class GrammarFactory:
 
 
 class Grammar:
-    """The state of one sequence's grammar."""
-
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self._matcher = matcher
         self._bits = torch.zeros((vocab_size + 31) // 32, dtype=torch.int32)

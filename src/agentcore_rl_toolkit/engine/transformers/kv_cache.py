@@ -74,7 +74,7 @@ class _BatchLayer(BorrowedLayer):
         return self.keys[:count, :, first : batch.end + 1], self.values[:count, :, first : batch.end + 1]
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
-        """Make buffers of the batch's size, unless there are some."""
+        """Make buffers of the batch's size if the layer has none yet."""
         if self.keys is None:
             self.keys, self.values = (_zeros(self.batch.rows, like, self.batch.columns) for like in (keys, values))
             self.end, self.size = self.batch.end, self.batch.size
@@ -222,9 +222,6 @@ class PrefixCache:
             self._drop(next(iter(self.entries)))
         self.entries[key] = KeptPrefix(key, [(keys.clone(), values.clone()) for keys, values in kv], nbytes)
         self.nbytes += nbytes
-
-    def mark_used(self, entry: KeptPrefix) -> None:
-        self.entries.move_to_end(entry.key)
 
     def clear(self) -> None:
         self.entries.clear()

@@ -51,8 +51,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class ModelRunner:
-    """A causal language model and what the engine has to know about it."""
-
     def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None, own_stream: bool = False) -> None:
         if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
             raise ConfigError("prompt and prefix tuning put tokens before the prompt, which this engine can't follow")
@@ -113,7 +111,6 @@ class ModelRunner:
                 module.training = False
 
     def restore_training(self) -> None:
-        """Leave the module's training flags as they were found."""
         for module in self._was_training:
             module.training = True
         self._was_training.clear()

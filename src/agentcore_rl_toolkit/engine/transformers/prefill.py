@@ -29,14 +29,12 @@ SMALLEST_PASS = 64
 AHEAD = 256
 """How many tokens a sequence should be able to sample before the batch is full again."""
 PADDED = 16
-"""Chunks up to this length are prefilled together whatever their lengths are."""
+"""Chunks up to this length are prefilled together even if their lengths differ."""
 
 PrefixSource = KeptPrefix | Sequence
 
 
 class PrefillQueue(deque[Sequence]):
-    """The waiting sequences, in order."""
-
     def __init__(
         self,
         runner: ModelRunner,
@@ -73,7 +71,6 @@ class PrefillQueue(deque[Sequence]):
         return group
 
     def prefill(self, group: list[Sequence]) -> None:
-        """One pass over the next ids of each sequence."""
         group = [s for s in group if not s.prefilled]
         if not group:
             return
@@ -124,7 +121,7 @@ class PrefillQueue(deque[Sequence]):
             sequence.kv = self._batch.read_kv(source, length)
         else:
             sequence.kv = source.kv
-            self._prefixes.mark_used(source)
+            self._prefixes.entries.move_to_end(source.key)
         sequence.filled = length
         self._counters.reused += length
 

@@ -360,7 +360,7 @@ def test_leaving_early_closes_the_connection(loop: LoopThread) -> None:
             await asyncio.sleep(0)
 
         loop.run(leave())
-        assert client.idle_connections == 0
+        assert client.idle == []
         loop.run(client.close())
 
 
@@ -372,7 +372,7 @@ def test_a_reader_that_lags_makes_the_server_wait(loop: LoopThread) -> None:
         async def lag() -> tuple[int, int]:
             with await client.post("/x") as answer:
                 await asyncio.sleep(0.5)
-                waiting = answer.buffered
+                waiting = len(answer.connection.buffer)
                 return waiting, len(await answer.read())
 
         waiting, got = loop.run(lag())

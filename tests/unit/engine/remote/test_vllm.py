@@ -402,7 +402,7 @@ def test_a_cancelled_request_frees_its_connection(loop: LoopThread) -> None:
                 await task
 
         loop.run(give_up())
-        assert engine.http.idle_connections == 0
+        assert engine.http.idle == []
         loop.run(engine.close())
 
 
