@@ -376,7 +376,7 @@ def test_a_failure_that_the_table_trains_on(client: RolloutClient) -> None:
 def test_a_session_that_the_gateway_has_lost_is_run_again(client: RolloutClient) -> None:
     def forget_the_first() -> None:
         if running.core.sessions.opened == 1:
-            (only,) = running.core.sessions.ids()
+            (only,) = (one["session_id"] for one in running.core.sessions.latest(2))
             running.core.sessions.delete(only)
 
     with gateway(told(forget_the_first, row_a=["0", "0.5", "0.75"])) as running:

@@ -149,7 +149,6 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         super().run(port, host, **kwargs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         refusal = None
         if self._guard is not None and scope["type"] in ("http", "websocket"):
             refusal = self._guard.refusal(Headers(scope=scope))

@@ -33,7 +33,7 @@ _ANNOUNCE_SECONDS = 10.0
 
 
 class Destination(Protocol):
-    """Where a result goes: a `Store`, or `JobFeedback`."""
+    """Receives a result: a `Store`, or `JobFeedback`."""
 
     def prepare(self) -> None:
         """Do slow preparations early."""
@@ -68,7 +68,6 @@ class BackgroundRun:
 
     @property
     def key(self) -> str:
-        """The key of the result."""
         return self.builder.id.result_key
 
     async def ended(self) -> dict[str, Any]:
@@ -98,8 +97,6 @@ class BackgroundRun:
 
 
 class BackgroundRunner:
-    """Runs any number of rollouts at a time."""
-
     def __init__(self, config: AgentCoreConfig) -> None:
         self._config = config
         self._live: set[BackgroundRun] = set()

@@ -33,8 +33,6 @@ class JsonLine:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         redact = current_redactor.get()
         when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
@@ -72,7 +70,7 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 def _silence_sdk_handler() -> None:
-    """Let the SDK's lines come once, and redacted: an app gives its logger a handler of its own if it has none."""
+    """Print the SDK's lines once, and redacted: an app adds its own handler to a logger without one."""
     sdk = logging.getLogger("bedrock_agentcore.app")
     for handler in sdk.handlers[:]:
         if type(handler.formatter).__module__.startswith("bedrock_agentcore."):

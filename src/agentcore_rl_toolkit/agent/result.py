@@ -1,4 +1,4 @@
-"""The result: the document that the app stores for a rollout, whatever the function returned or raised.
+"""The result: the one document that the app stores for a rollout, also if its function failed.
 
 A document is the user's dict plus reserved keys (docs/reference/results.md). The app writes it and the client reads it,
 both with this module; storing it is the caller's task. Its size is bounded: `LARGEST_RESULT` bytes in all, a quarter of
@@ -129,7 +129,7 @@ class Result:
 
 
 def read_result(store: Store, key: str) -> Result:
-    """The result under `key`; raises `ResultUnreadable` if it is too large or malformed, whatever an agent stored."""
+    """The result under `key`; raises `ResultUnreadable` if it is too large or malformed: agents are hostile."""
     try:
         return Result.from_bytes(store.get(key, limit=LARGEST_RESULT))
     except StoreError:  # some are ValueErrors too
@@ -181,7 +181,6 @@ class ResultBuilder:
             return self.failed(Status.AGENT_ERROR, error, finished_at, returned=value)
 
     def raised(self, error: BaseException, finished_at: float) -> Result:
-        """The result for a function that raised."""
         try:
             status = classify(error)
         except BaseException:  # the exception's own attributes may raise
@@ -275,7 +274,7 @@ def classify(error: BaseException) -> Status:
 
 
 def _is_any_of(error: BaseException, names: tuple[tuple[str, str], ...]) -> bool:
-    """Whether it is an instance of one of these classes, as far as the agent has imported them."""
+    """Whether it is an instance of one of these classes, of those that the agent has imported."""
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in names]
     return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
 

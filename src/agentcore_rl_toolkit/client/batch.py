@@ -1,4 +1,4 @@
-"""Batches: many rollouts, so many at a time, each with its own time limit, retries and outcome.
+"""Batches: many rollouts with bounded concurrency, each with its own time limit, retries and outcome.
 
 One bad rollout is one failed `BatchItem`, and no other item notices. Leaving the loop early, an exception, Ctrl-C and
 `close()` all stop every session that still runs. `BatchRun` gives the client's loop its rows; `BatchResult` and
@@ -60,8 +60,6 @@ class BatchItem:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """How a batch is run."""
-
     max_concurrent_sessions: int = 25
     timeout: float | None = 900.0
     n: int = 1

@@ -140,7 +140,7 @@ class Outage:
 
 
 class _OpenGroup(Generic[OutcomeT]):
-    """What the loop knows of a group that is open."""
+    """The loop's state of an open group."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -178,7 +178,7 @@ class RolloutLoop(Generic[OutcomeT, T]):
         """A heap of the open groups that have pending rollouts, the first opened on top."""
         self._running: dict[asyncio.Task[OutcomeT], tuple[JobGroup[Any, OutcomeT], Job[OutcomeT]]] = {}
         self._finishing: set[asyncio.Future[None]] = set()
-        """What groups without rollouts have still to do."""
+        """Remaining work of groups whose rollouts have ended."""
         self._done: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
         """Rollouts that have ended; None for a call of `wake()`."""
         self._used, self._used_at = 0.0, 0.0

@@ -30,7 +30,7 @@ _IN_USE = 0.9
 _QUEUED = 0.5
 """Requests that may wait for each one that is sampled."""
 _CAREFUL = 10
-"""Above what an engine could not hold, so many sessions must end before one more starts."""
+"""Beyond the number that an engine could not hold, this many sessions must end before one more starts."""
 _MOST = 100_000
 
 

@@ -1,4 +1,4 @@
-"""What objects show of themselves at a prompt, in a notebook and in a debugger: what they are, never a secret."""
+"""The repr of our objects, for prompts, notebooks and debuggers: their identity, and never a secret."""
 
 from __future__ import annotations
 

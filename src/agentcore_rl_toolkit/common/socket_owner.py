@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
@@ -41,7 +42,7 @@ def peer_uid(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
         return None
     with contextlib.suppress(OSError, ValueError, struct.error):
         uid = _ask_kernel(local, peer)
-        return None if uid == _overflow_uid() else uid
+        return None if uid == int(Path("/proc/sys/kernel/overflowuid").read_text()) else uid
     return None
 
 
@@ -66,8 +67,3 @@ def _ask_kernel(local: tuple[Any, ...], peer: tuple[Any, ...]) -> int | None:
 
 def _packed(family: int, address: tuple[Any, ...]) -> bytes:
     return socket.inet_pton(family, address[0].partition("%")[0])
-
-
-def _overflow_uid() -> int:
-    with open("/proc/sys/kernel/overflowuid") as file:
-        return int(file.read())

@@ -1,6 +1,6 @@
 """The child's side of `_process.py`: reads one job, limits itself, tries it, and reports whether it passed.
 
-Run by path under `python -I`, never imported, so it imports nothing of ours. Until it reports `ready`, only trusted
+Run by path under `python -I`, never imported, so it can't import this package. Until it reports `ready`, only trusted
 code has run, and a failure is reported as one; afterwards only the token counts as a pass.
 """
 

@@ -56,13 +56,9 @@ def normalized_tokens(text: str) -> list[str]:
     ['eiffel', 'tower', 'in', 'paris']
     """
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
-    kept = "".join(char for char in text if not _is_punctuation(char))
+    kept = "".join(c for c in text if c not in string.punctuation and not unicodedata.category(c).startswith("P"))
     # Again, because punctuation may have separated a letter from its accent.
     return [token for token in unicodedata.normalize("NFKC", kept).split() if token not in _ARTICLES]
-
-
-def _is_punctuation(char: str) -> bool:
-    return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def _accepted_answers(ground_truth: Any) -> list[str]:

@@ -75,8 +75,8 @@ def test_serve_says_where_and_with_which_key_and_ends_in_peace(folder: Path):
     ("arguments", "said"),
     [
         (["--engine", "gpt=4"], "not an engine"),
-        (["--tokenizer", "/nowhere"], "no tokenizer could be loaded from '/nowhere': there is no such folder"),
-        (["--renderer", "nothing"], "there is no renderer 'nothing'"),
+        (["--tokenizer", "/nowhere"], "no tokenizer could be loaded from '/nowhere': the folder does not exist"),
+        (["--renderer", "nothing"], "unknown renderer 'nothing'"),
         (["--renderer", "auto"], "has no chat template and no renderer"),
         (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--workers", "2"], "workers need a port to count from"),

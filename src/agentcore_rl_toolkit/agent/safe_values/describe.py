@@ -18,7 +18,6 @@ LONGEST_TRACEBACK = 100_000
 
 
 def type_name(value: object) -> str:
-    """The name of the value's class."""
     return type(value).__name__[:LONGEST_REPR]
 
 

@@ -65,8 +65,9 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = (), names: Iterable[str] = ()) -> None:
         self._names = frozenset(map(_plain, names))
-        found = sorted({s for s in secrets if _worth_hiding(s)}, key=len, reverse=True)
-        self._values = re.compile("|".join(map(re.escape, found))) if found else None
+        found = {s for s in secrets if len(s) >= _SHORTEST_SECRET and s.lower() not in _PLACEHOLDERS}
+        longest_first = sorted(map(re.escape, found), key=len, reverse=True)
+        self._values = re.compile("|".join(longest_first)) if found else None
 
     @classmethod
     def of(cls, payload: Any, names: Iterable[str] = ()) -> Redactor:
@@ -187,7 +188,3 @@ def _strings(value: Any) -> Iterable[str]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.\s]", "", name).lower()
-
-
-def _worth_hiding(secret: str) -> bool:
-    return len(secret) >= _SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS

@@ -29,7 +29,7 @@ _SECONDS = 60
 
 
 class JobFeedback:
-    """Where the result of one of a job's rollouts goes: the app's store, if any, then the job."""
+    """Delivers the result of a job's rollout to the app's store, if it has one, and then to the job."""
 
     def __init__(self, job: JobRollout, store: Store | None) -> None:
         self._job, self._store = job, store
@@ -60,7 +60,6 @@ class JobFeedback:
         return True
 
     def announce(self, key: str) -> None:
-        """Announce the stored result."""
         if self._store is not None:
             self._store.announce(key)
 
@@ -91,7 +90,7 @@ class JobFeedback:
         except StoreError:
             raise
         except Exception as error:
-            if _is_processed(error):
+            if error_code(error) == "ConflictException" or any(part in str(error) for part in _PROCESSED):
                 text = "%s of trajectory %s: the service has one already, or has ended the trajectory (%s)"
                 logger.warning(text, operation, job.trajectory_id, error)
                 return
@@ -124,10 +123,6 @@ def _client(job: JobRollout) -> Any:
         raise StoreMisconfigured(
             str(error), hint="this boto3 is too old for SageMaker jobs: pip install -U boto3"
         ) from None
-
-
-def _is_processed(error: Exception) -> bool:
-    return error_code(error) == "ConflictException" or any(part in str(error) for part in _PROCESSED)
 
 
 def _translate(error: Exception, what: str) -> Exception:

@@ -4,9 +4,9 @@ SageMaker invokes the agent with `{instance | prompt, metadata, inferenceParams,
 SDK reads each name in two spellings, and so does this module. Model calls are OpenAI chat completions at
 `{endpoint}/v1` with two headers, which name the job and the trajectory, and a bearer token.
 
-The request names the endpoint, so whoever sends it decides where model calls go. A token signed with the container's
-credentials therefore goes to SageMaker's hosts only. Any other endpoint gets none, also AWS's others: anybody can have
-an API there.
+The sender of the request chooses the endpoint, and so where model calls go. A token signed with the container's
+credentials therefore goes to SageMaker's hosts only. Other hosts get none, AWS's included: any AWS customer can run an
+API there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class JobRollout:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of each model call."""
         return {JOB_HEADER: self.job_arn, TRAJECTORY_HEADER: self.trajectory_id}
 
     def api_key(self) -> str:
@@ -97,7 +96,8 @@ class JobRollout:
 
     def id(self, session_id: str | None) -> RolloutId:
         """The ids under which the result is stored: the experiment is the job, the row is the trajectory."""
-        job, trajectory = (quote(text, safe=" :=+@,")[:200] for text in (_name_of(self.job_arn), self.trajectory_id))
+        name = self.job_arn.rsplit("/", 1)[-1] or "job"
+        job, trajectory = (quote(text, safe=" :=+@,")[:200] for text in (name, self.trajectory_id))
         return RolloutId(f"sagemaker/{job}", trajectory, quote(session_id or trajectory, safe=" :=+@,")[:200])
 
 
@@ -137,7 +137,7 @@ def bearer_token(region: str) -> str:
     credentials = Session().get_credentials()
     if credentials is None:
         raise ConfigError(
-            "a SageMaker job's model needs AWS credentials, and there are none", hint="give the runtime a role"
+            "a SageMaker job's model needs AWS credentials, and this process has none", hint="give the runtime a role"
         )
     request = AWSRequest("POST", "https://sagemaker.amazonaws.com/", {"host": "sagemaker.amazonaws.com"})
     request.params = {"Action": "CallWithBearerToken"}
@@ -190,7 +190,3 @@ def _sampling(params: Any) -> dict[str, Any]:
         return {}
     found = {name: params.get(name) if params.get(name) is not None else params.get(camel) for name, camel in _SAMPLING}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _name_of(job_arn: str) -> str:
-    return job_arn.rsplit("/", 1)[-1] or "job"

@@ -115,7 +115,7 @@ class Pacer:
 
 
 class Admission:
-    """Permission to start sessions on a runtime that has only so many.
+    """Permission to start sessions on a runtime with a limited number of them.
 
     After the first "full", it admits no more sessions than the runtime is known to hold. One that ends lets another
     start. Now and then it admits one more, because other clients may have left. Not thread-safe.

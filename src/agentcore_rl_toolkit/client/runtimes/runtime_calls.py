@@ -1,8 +1,8 @@
 """Calls to a runtime: queued, paced, tried again where that helps, and contained if a runtime misbehaves.
 
 Stops go before invokes, because they free the sessions that invokes may wait for; among each, first come, first
-served. Throttles are waited out, and so is a full runtime, for as long as it takes. Whatever a runtime raises comes out
-as a `RuntimeFault`, so it costs one rollout and not the client. Refuses to read an answer of more than a megabyte: an
+served. The client waits out throttles and a full runtime, without a time limit. Every exception of a runtime becomes
+a `RuntimeFault`, so it costs one rollout and not the client. Refuses to read an answer of more than a megabyte: an
 app accepts a rollout in a hundred bytes.
 """
 

@@ -83,7 +83,7 @@ class _Member:
 
     @property
     def wait(self) -> float:
-        """Seconds until it would send one more session, as far as its rate says."""
+        """Seconds until it would send one more session, by its rate."""
         return (self.waiting + 1) / (self.calls.rate or math.inf)
 
     def has_room(self, now: float) -> bool:
@@ -197,7 +197,7 @@ class RuntimePool:
         return min(free, key=lambda member: (member.wait, member.calls.running), default=None)
 
     def _wake(self) -> None:
-        """Let the first that waits go on if a runtime has room; else look again when one is due for a trial."""
+        """Wake the first in the queue if a runtime has room; else look again when one is due for a trial."""
         while self._queue and self._queue[0].done():
             self._queue.popleft()
         if not self._queue:

@@ -1,4 +1,4 @@
-"""What a client has used: the figures that a bill is made of, and that a plan predicts."""
+"""A client's usage: the figures of a bill, which `plan` predicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClientUsage:
     throttles: int
     """Requests to runtimes that came too fast for the quota."""
     failures: int
-    """Requests to runtimes that failed otherwise; a full runtime is no failure."""
+    """Requests to runtimes that failed otherwise; a full runtime doesn't count."""
     bytes_read: int
     """Bytes of results read."""
     store_requests: Mapping[str, int]
@@ -35,7 +35,6 @@ class ClientUsage:
     """Sessions of each runtime, by its ARN."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self) | {"session_seconds": round(self.session_seconds, 3)}
 
 

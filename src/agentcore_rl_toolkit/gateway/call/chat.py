@@ -65,8 +65,6 @@ class TextCall:
 
 @dataclass(slots=True)
 class ToolCall:
-    """A function the model wants called."""
-
     id: str
     name: str
     arguments: str
@@ -75,15 +73,12 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Reply:
-    """What the model sampled, parsed."""
-
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
     parse_failures: int = 0
     """Tool calls that the model attempted and that could not be parsed; their text is in `content`."""
     stop: str | None = None
-    """The stop string that ended it."""
 
     def message(self) -> Message:
         """The reply as a canonical message without reasoning."""
@@ -132,7 +127,3 @@ def split_thought(content: str) -> tuple[str, str]:
     """The thought that a text begins with, and the rest."""
     found = _THOUGHT.match(content) if "<think>" in content[:64] else None
     return (found[1], content[found.end() :]) if found is not None else ("", content)
-
-
-def has_assistant(messages: list[Message]) -> bool:
-    return any(message["role"] == "assistant" for message in messages)

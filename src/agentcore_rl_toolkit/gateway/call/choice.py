@@ -1,7 +1,7 @@
 """One choice of a model call: sampled, with pieces passed on as they come, and parsed.
 
 If an engine gives a choice up for a weight update, the choice asks it to continue from the tokens there are. A choice
-records nothing: whoever runs it records `draft`, also when sampling failed.
+records nothing: its caller records `draft`, also when sampling failed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ Piece = Callable[[int, str, str, Tokens], Awaitable[None]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChoiceRequest:
-    """What to sample, and how to pass it on."""
-
     plan: PromptPlan
     session_id: str
     model: str | None
@@ -46,8 +44,6 @@ class ChoiceRequest:
 
 
 class Choice:
-    """One of a call's `n` choices."""
-
     crowd = 100
     """With more choices than this at a time, each stream passes on its tokens `pace` seconds apart."""
     pace = 0.05
@@ -70,10 +66,9 @@ class Choice:
             finish = await self._sample_once()
             if finish != "abort":
                 return finish
-        raise EngineError("the engine gave this call up again and again", status=503, sampled_any=True)
+        raise EngineError("the engine keeps giving this call up", status=503, sampled_any=True)
 
     def parse(self) -> Reply:
-        """The reply that was sampled."""
         stopped = self._stream is not None and self._stream.stopped
         passed_on = self._stream.content if self._stream is not None and self.request.piece is not None else ""
         return self._reader.parse(self.plan, self.draft.sampled, self.request.uid, stopped=stopped, passed_on=passed_on)
@@ -113,7 +108,7 @@ class Choice:
         return finish
 
     async def _pass_on(self, ids: list[int]) -> str | None:
-        """Pass on the text that is certain now; `stop` once a stop string has come, also if the limit came with it."""
+        """Pass on the text that is certain now; `stop` after a stop string, even one that came with the limit."""
         assert self._stream is not None
         reasoning, content = self._stream.feed(ids)
         if self.request.piece is not None and (reasoning or content):

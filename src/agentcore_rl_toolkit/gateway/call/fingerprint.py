@@ -105,7 +105,7 @@ def strip_whitespace(text: str) -> bytes:
 
 
 def _normalize(message: Message) -> bytes:
-    """What two messages must have in common to count as the same, tagged with its length."""
+    """The bytes by which two messages count as the same, tagged with their length."""
     content: str = message.get("content") or ""
     role: str = message["role"]
     if role != "assistant":

@@ -29,13 +29,11 @@ from .fingerprint import Fingerprints, hash_prompt, hash_text
 
 _END = 4  # ids of the prompt's end that tell whether it opens or closes a thought
 _TIMES, _FREE = 8, 1 << 18
-"""A plan may encode so many times the context limit, and so many tokens anyway: it may encode a text repeatedly."""
+"""A plan may encode `_TIMES` the context limit, or `_FREE` tokens if that is more: it may encode a text repeatedly."""
 
 
 @dataclass(slots=True)
 class PromptPlan:
-    """A call with its prompt."""
-
     call: ChatCall | TextCall
     sampling: Sampling
     prompt: array[int]
@@ -43,12 +41,10 @@ class PromptPlan:
     """The turn that the prompt shares its first `keep` tokens with."""
     keep: int
     origin: str
-    """As in `Turn`."""
     unbridged: str = ""
-    """As in `Turn`."""
     fingerprints: Fingerprints | None = None
     match: TurnMatch = field(default_factory=TurnMatch)
-    """The turn that the conversation continues, also where the prompt was rendered from scratch."""
+    """The turn that the conversation continues, even if the prompt was rendered from scratch."""
     forced: list[int] = field(default_factory=list)
     """Ids at the prompt's end that begin the reply."""
     side: bool = False
@@ -81,12 +77,11 @@ class PromptPlan:
         return [{"role": "text", "content": self.call.prompt if isinstance(self.call.prompt, str) else "(token ids)"}]
 
     def tool_names(self) -> list[str]:
-        """The names of the tools that the model may call."""
         tools = self.call.known_tools if isinstance(self.call, ChatCall) else []
         return [str(tool.get("function", tool).get("name", "")) for tool in tools]
 
     def count_omitted(self) -> dict[str, int]:
-        """What is new and not shown to the model, by kind: parts of messages, and the API's own tools."""
+        """Count the new parts of messages, and the API's own tools, that the model doesn't see, by kind."""
         kinds: Counter[str] = Counter()
         if isinstance(self.call, ChatCall):
             kinds.update(self.call.omitted if self.origin != "bridge" else ())
@@ -96,8 +91,6 @@ class PromptPlan:
 
 
 class PromptPlanner:
-    """Plans the prompts of one model."""
-
     def __init__(self, renderer: ChatRenderer, *, forms: Callable[[], bool] = lambda: False) -> None:
         """`forms`: whether the engine can constrain the form of a reply."""
         self._renderer = renderer
@@ -119,7 +112,7 @@ class PromptPlanner:
         return plan
 
     def count(self, session: Session, call: ChatCall | TextCall, context_length: int | None) -> int:
-        """The length of the call's prompt, also beyond the context limit."""
+        """The length of the call's prompt, which may exceed the context limit."""
         return len(self._plan_bounded(session, call, _find_limit(session, context_length)).prompt)
 
     def _plan_bounded(self, session: Session, call: ChatCall | TextCall, limit: int | None) -> PromptPlan:
@@ -273,7 +266,7 @@ def _begin_call(renderer: ChatRenderer, call: ChatCall) -> str:
 
 
 def _find_call_mark(renderer: ChatRenderer, call: ChatCall) -> str:
-    """What distinguishes a call from text: the token that begins calls, or `{"name":` where the format has none."""
+    """The mark that distinguishes a call from text: the token that begins calls, or `{"name":` without one."""
     try:
         begin = _begin_call(renderer, dataclasses.replace(call, tool_choice="required"))
     except RenderFault:  # a format without calls

@@ -12,7 +12,7 @@ from ..record.conversation import store_conversation
 from ..record.log import Log
 from ..record.reasons import SIDE_CALL, UNDELIVERED
 from ..record.session import CallAnswer, Session
-from ..record.turn import Turn, new_routes
+from ..record.turn import Turn, count_routed
 from .chat import ChatCall, Reply, TextCall
 from .choice import Choice
 from .fingerprint import extend_fingerprint, hash_text
@@ -22,8 +22,6 @@ _TEXTS_REMEMBERED = 8
 
 
 class TurnRecorder:
-    """Makes turns of choices, and counts them."""
-
     def __init__(self, log: Log | None, totals: Counter[str]) -> None:
         self._log = log
         self._totals = totals
@@ -84,7 +82,7 @@ class TurnRecorder:
             masked=masked or (SIDE_CALL if plan.side else None),
             origin=plan.origin,
             unbridged=plan.unbridged,
-            routes=new_routes(draft.routes, parent, keep),
+            routes=draft.routes.since(count_routed(parent, keep)) if draft.routes is not None else None,
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
             omitted=plan.count_omitted() if plan.sibling is None else {},

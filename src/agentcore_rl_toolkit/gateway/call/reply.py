@@ -16,8 +16,6 @@ _PROMPT_END = 64  # ids of the prompt's end that parsing a reply may look at
 
 
 class ReplyReader:
-    """Reads the replies of one model."""
-
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
         self.decode = renderer.tokenizer.decode

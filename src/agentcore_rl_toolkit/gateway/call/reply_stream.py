@@ -103,7 +103,7 @@ class ReplyStream:
         return self._advance() if self._live else ("", "")
 
     def finish(self, reply: Reply) -> tuple[str, str]:
-        """The pieces that `reply`, which is everything, has more than was passed on."""
+        """The reasoning and content of the whole `reply` that were not passed on yet."""
         reasoning = _rest(reply.reasoning, self.reasoning)
         content = _rest(reply.content, self.content)
         self.reasoning += reasoning
@@ -143,7 +143,7 @@ class ReplyStream:
         return reasoning, content
 
     def _ready(self, marks: Sequence[str], *others: str) -> tuple[int, bool]:
-        """How much of what is held comes before a mark or what may become one, and whether there is a mark."""
+        """How much of the held text precedes a mark, or the possible start of one; and whether it has a mark."""
         begins = [place for place in map(self._held.find, marks) if place >= 0]
         if begins:
             return min(begins), True
@@ -162,7 +162,7 @@ class ReplyStream:
 
 
 def _trim(text: str, *, first: bool) -> tuple[str, str]:
-    """Without space at the beginning of it all, and that at the end, which may turn out to be the end of it all."""
+    """The text without space around it, and the trailing space, which may turn out to end the reply."""
     text = text.lstrip() if first else text
     core = text.rstrip()
     return core, text[len(core) :]

@@ -7,7 +7,7 @@ A call is a side call if any of the rules matches. Rules are named by what they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,8 +23,6 @@ RULES = {
 
 
 class SideCalls:
-    """The rules of one session."""
-
     def __init__(self, rules: Mapping[str, Any]) -> None:
         """Raises a ValueError that says what is wrong with them."""
         self._rules = {name: _texts(name, value) for name, value in rules.items()}
@@ -65,11 +63,7 @@ def _said(role: str, call: ChatCall | TextCall) -> str:
         return call.prompt if role == "user" and isinstance(call.prompt, str) else ""
     if role == "user":
         return next((_content(message) for message in reversed(call.messages) if message["role"] == role), "")
-    return "\n".join(_of_role(role, call.messages))
-
-
-def _of_role(role: str, messages: Iterable[Message]) -> Iterable[str]:
-    return (_content(message) for message in messages if message["role"] == role)
+    return "\n".join(_content(message) for message in call.messages if message["role"] == role)
 
 
 def _content(message: Message) -> str:

@@ -23,7 +23,7 @@ class WeightGate:
         self._engine = engine
         self._log = log
         self.version: str | None = None
-        """What is sampled now is of this version, unless the engine gives another."""
+        """The version of sampled tokens, unless the engine gives another."""
         self.changes = 0
         """How often a trainer paused, resumed, or named weights."""
         self.sampling = 0
@@ -38,7 +38,7 @@ class WeightGate:
         return not self._open.is_set()
 
     def recall(self) -> None:
-        """Continue with the version and the pause that the log has: only who paused it knows when to resume."""
+        """Restore the version and the pause from the log: only the trainer that paused it knows when to resume."""
         if self._log is not None:
             self.begin_with(self._log.read_weights())
 
@@ -65,7 +65,7 @@ class WeightGate:
         self._open.clear()
         try:
             await self._engine.pause()
-        except BaseException:  # also if cancelled: the caller has gone away, and would never resume
+        except BaseException:  # a cancelled caller has left and would never resume
             if not before:
                 self._open.set()
                 await asyncio.shield(self._undo_engine_pause())
@@ -96,13 +96,11 @@ class WeightGate:
             await (self.pause() if state.paused else self.resume())
 
     async def wait_open(self) -> None:
-        """Wait while it is paused."""
         while self.paused:
             await self._open.wait()
 
     @contextlib.contextmanager
     def count_sampling(self) -> Iterator[None]:
-        """Count a choice as being sampled."""
         self.sampling += 1
         self._still.clear()
         try:

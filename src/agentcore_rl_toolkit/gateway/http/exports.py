@@ -12,10 +12,11 @@ import orjson
 from aiohttp import web
 
 from ..record.trajectory import Row
-from ..record.turn import Turn
+from ..record.turn import PLAIN, Turn
 from ..wire.json_body import dump
 
 _PACKED = "application/msgpack"
+_TURN_NAMES = {"keep": "kept_tokens", "versions": "weight_versions", "uid": "id"}
 
 
 def wants_packed(request: web.BaseRequest) -> bool:
@@ -26,7 +27,7 @@ def wants_packed(request: web.BaseRequest) -> bool:
 async def send_list(
     request: web.BaseRequest, name: str, items: Iterable[dict[str, Any]], about: dict[str, Any], packed: bool
 ) -> web.StreamResponse:
-    """An object with one long list, sent item by item: a large session holds up nobody else."""
+    """An object with one long list, sent item by item, so that a large session delays no other request."""
     if packed:
         listed = []
         for item in items:
@@ -52,23 +53,12 @@ def turn_fields(turn: Turn, packed: bool) -> dict[str, Any]:
     return {
         "index": turn.index,
         "parent": turn.parent.index if turn.parent is not None else None,
-        "kept_tokens": turn.keep,
         "prompt_length": turn.prompt_length,
         "new_prompt_ids": _numbers(turn.delta, packed),
         "sampled_ids": _numbers(turn.sampled, packed),
         "logprobs": _numbers(turn.logprobs, packed),
-        "finish": turn.finish,
-        "weight_versions": turn.versions,
-        "masked": turn.masked,
-        "origin": turn.origin,
-        "unbridged": turn.unbridged,
-        "parse_failures": turn.parse_failures,
-        "tool_calls": turn.tool_calls,
-        "omitted": turn.omitted,
+        **{_TURN_NAMES.get(name, name): getattr(turn, name) for name in PLAIN},
         "images": [list(image) for image in turn.images],
-        "started": turn.started,
-        "seconds": turn.seconds,
-        "id": turn.uid,
     }
 
 

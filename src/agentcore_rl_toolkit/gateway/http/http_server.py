@@ -40,7 +40,7 @@ class GatewayRequest(web.BaseRequest):
 
 
 def http_server(handle: Handler, *, max_body_bytes: int, body_seconds: float) -> web.Server:
-    """A server that reads at most so many bytes of a body, and waits no longer for the next."""
+    """A server that refuses a body of more than `max_body_bytes`, or one that stalls for `body_seconds`."""
 
     def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         loop = asyncio.get_running_loop()
@@ -98,9 +98,9 @@ async def arriving(content: StreamReader, seconds: float) -> AsyncIterator[bytes
             async with asyncio.timeout(seconds):
                 piece = await content.readany()
         except TimeoutError:
-            hint = "send the whole body; --body-timeout allows for longer pauses"
+            hint = "send the whole body; --body-timeout allows longer pauses"
             raise GatewayFault(
-                f"nothing of the body arrived for {seconds:g} s", status=408, code="body_timeout", hint=hint
+                f"the body stalled for {seconds:g} s", status=408, code="body_timeout", hint=hint
             ) from None
         if not piece:
             return
@@ -119,7 +119,7 @@ async def _bounded(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[byt
 
 
 async def _decompressed(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
-    """What a gzip or deflate stream holds, in pieces of bounded size whatever its ratio is."""
+    """Decompress gzip or deflate, in pieces of bounded size."""
     stream: Any = None
     async for piece in pieces:
         stream = stream or zlib.decompressobj(_window(encoding, piece[0]))

@@ -1,4 +1,4 @@
-"""Requests of agents besides model calls: which models there are, and how many tokens a prompt has. No HTTP."""
+"""Agents' requests besides model calls: the models to choose from, and the length of a prompt. No HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from ...errors import GatewayFault
-from ..call.chat import ChatCall
 from ..call.core import Core
 from ..record.session import Session
 from ..wire.anthropic.messages_request import CountTokensRequest, read_prompt
@@ -29,7 +28,6 @@ class ModelQueries:
         self._started = int(time.time())
 
     async def list_models(self, session: Session, path: str, headers: Mapping[str, str]) -> bytes:
-        """The models that a session may call."""
         await self._core.resolve_model(None, session)
         names = (session.settings.model,) if session.settings.model else self._core.info.models
         wire = _wire(path, headers)
@@ -42,7 +40,6 @@ class ModelQueries:
         return dump({"data": data, "has_more": False, "first_id": first, "last_id": last})
 
     async def describe_model(self, session: Session, path: str, headers: Mapping[str, str]) -> bytes:
-        """One of these models."""
         name = unquote(path.partition("odels/")[2])
         served = await self._core.resolve_model(name, session)
         if served != name:
@@ -59,7 +56,8 @@ class ModelQueries:
         elif route.startswith("v1beta"):
             name, call = "totalTokens", read_count(body, google.model_name(path))
         else:
-            name, call = "inputTokens", _read_bedrock(body, path)
+            asked = parse(body, invoke_model.BedrockCountRequest)
+            name, call = "inputTokens", invoke_model.read_count(asked, converse.model_name(path))
         return dump({name: await self._core.count(session, call, size=len(raw))})
 
     def _describe(self, name: str, session: Session, wire: str) -> dict[str, Any]:
@@ -81,7 +79,3 @@ def _wire(path: str, headers: Mapping[str, str]) -> str:
     if not path.startswith("v1/models") or is_google_client(headers):
         return "google"
     return "anthropic" if is_anthropic_client(headers) else "openai"
-
-
-def _read_bedrock(body: dict[str, Any], path: str) -> ChatCall:
-    return invoke_model.read_count(parse(body, invoke_model.BedrockCountRequest), converse.model_name(path))

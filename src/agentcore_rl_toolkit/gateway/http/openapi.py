@@ -79,8 +79,6 @@ _GOOGLE_ERROR = _object("error", error=_object("code", "message", "status"))
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path."""
-
     method: str
     path: str
     name: str
@@ -251,7 +249,6 @@ _ALT: Schema = {
 
 @cache
 def openapi() -> Schema:
-    """The description, in OpenAPI 3.1."""
     bodies = [operation.body for operation in OPERATIONS if operation.body is not None]
     refs, components = msgspec.json.schema_components(
         [*bodies, SamplingSettings, ResponseItem, Fidelity, JobReport], ref_template=_REF

@@ -1,7 +1,7 @@
 """The gateway's HTTP in production: plain paths such as `/v1/chat/completions`, behind a key, and nothing recorded.
 
-Each call gets its own session that nobody else can reach and that is gone with the answer. So there is no control
-API, no result to push, and no conversation to continue by its id: clients send the whole history.
+Each call gets its own session, which no other request can reach and which ends with the answer. So this app has no
+control API and takes no results, and clients send the whole history instead of continuing a conversation by its id.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ProductionApp(App):
         return await self._route_agent(request, await self._new_session(), path)
 
     async def _new_session(self) -> Session:
-        """A session for one call. The name that the call asks for doesn't matter: there is one model to serve."""
+        """A session for one call. It serves the gateway's one model, under any name that the call asks for."""
         settings = msgspec.structs.replace(self._settings, session_id=secrets.token_hex(12))  # replicas share by it
         session = Session(settings, "", time.time())
         served = await self.core.resolve_model(None, session)
@@ -63,7 +63,7 @@ class ProductionApp(App):
         return session
 
     def check_admin(self, request: web.BaseRequest) -> None:
-        """Raise a `GatewayFault` unless the request carries a key: there are no others here."""
+        """Raise a `GatewayFault` unless the request carries a key; production has no separate admin key."""
         self._check_key(request)
 
     def _check_key(self, request: web.BaseRequest) -> None:

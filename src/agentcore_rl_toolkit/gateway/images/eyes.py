@@ -59,7 +59,7 @@ class Eyes:
         return int(self._processor.merge_size)
 
     def __call__(self, images: Sequence[Any], **_: Any) -> Mapping[str, Any]:
-        """The size of one image, of which the renderer has a reference. It needs no more, and nobody reads pixels.
+        """The size of one image, of which the renderer has a reference. The renderer reads no pixels.
 
         Pixels take up to 20,000 times as much memory as a file, so those of one image are decoded at a time.
         """
@@ -114,7 +114,7 @@ class Eyes:
         return self._marks.sub(lambda found: f"{found[0][:-1]} {found[0][-1]}", text)
 
     def place(self, ids: array[int], hashes: Sequence[str], start: int = 0) -> tuple[PlacedImage, ...]:
-        """Where images are in new tokens, which begin at position `start` of the prompt: one run of tokens each."""
+        """Locate the images in new tokens, which begin at position `start` of the prompt; each is one run of tokens."""
         is_image = np.frombuffer(ids, np.uint32) == self._token if ids else np.zeros(0, bool)
         edges = np.flatnonzero(np.diff(is_image.astype(np.int8), prepend=0, append=0)).tolist()
         runs = list(zip(edges[::2], edges[1::2], strict=True))
@@ -123,12 +123,11 @@ class Eyes:
         return tuple(PlacedImage(start + a, b - a, known) for (a, b), known in zip(runs, hashes, strict=True))
 
     def prepare(self, placed: Sequence[PlacedImage], images: Mapping[str, SessionImage]) -> tuple[PromptImage, ...]:
-        """Images as an engine takes them."""
         return tuple(PromptImage(*image, self._token, images[image.sha256].to_png) for image in placed)
 
 
 def find_eyes(tokenizer: Any, family: str, renderer: Any, obstacle: str = "") -> tuple[Eyes | None, str]:
-    """The eyes of the model that a tokenizer was loaded with; or none, and why a vision model is shown no images."""
+    """The eyes of a tokenizer's model; or None and, for a vision model, the reason why it sees no images."""
     if not obstacle and family in SIZES:
         try:
             from transformers import AutoImageProcessor

@@ -29,8 +29,6 @@ REFUSED = "the model's image processor refuses its shape"
 
 @dataclass(frozen=True, slots=True)
 class SessionImage:
-    """An image of a session."""
-
     sha256: str
     """Of `data`, in hexadecimal."""
     data: bytes = field(repr=False)

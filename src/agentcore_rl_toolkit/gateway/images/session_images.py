@@ -20,8 +20,6 @@ _NOT_SENT = "only images sent as data are shown"
 
 
 class SessionImages(dict[str, SessionImage]):
-    """Images by the SHA-256 of their bytes."""
-
     def __init__(self) -> None:
         super().__init__()
         self._bytes = 0
@@ -65,7 +63,7 @@ def take_media(messages: Sequence[Message], images: SessionImages, measure: Meas
     """Keep the images of messages, and put their markers in place of the placeholders.
 
     The model sees images of users and of tools' results. Any other, one behind a URL, and one that can't be read or
-    measured leave a placeholder, so that the agent goes on.
+    measured leave a placeholder, and the rollout continues.
     """
     count = sum(len(message.get("media", ())) for message in messages)
     if count > MOST_SHOWN:  # each takes thousands of tokens

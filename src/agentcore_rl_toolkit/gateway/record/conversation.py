@@ -1,4 +1,4 @@
-"""What was said in a session, as text: conversations that a later call continues by an id alone, as OpenAI's Responses
+"""A session as text: conversations that a later call continues by an id alone, as OpenAI's Responses
 API allows, and the transcript for people to read.
 
 Each stores only the messages that its predecessor lacks, so a session's memory is linear in the number of messages,
@@ -18,6 +18,7 @@ from .turn import Turn
 
 LONGEST_TEXT = 4 << 20
 """Characters of a session's transcript that are kept whole."""
+_OF_TURN = ("started", "seconds", "waited", "finish", "origin", "unbridged", "versions", "parse_failures")
 _BEGINNING = 200  # characters of each string in a message beyond that bound
 _MOST_CUT = 10_000  # messages beyond the bound of which anything is kept
 
@@ -89,7 +90,6 @@ class ReadableTurn:
     """One turn for people to read: what was said, when, and how it ended."""
 
     turn: int
-    """The turn's index."""
     before: int | None
     """The turn whose conversation it continues; None if it begins one."""
     messages: tuple[int, ...]
@@ -136,28 +136,17 @@ class Transcript:
             at = one.before
         return [message for part in reversed(parts) for message in part]
 
-    def tool_seconds(self) -> dict[int, float]:
-        """For each turn that continues one: seconds between that one's reply and it, in which the agent worked."""
-        ended = {one.turn: one.started + one.seconds for one in self.turns}
-        return {
-            one.turn: max(0.0, one.started - ended[one.before])
-            for one in self.turns
-            if one.before is not None and one.before in ended
-        }
-
     def unknown_tools(self) -> list[str]:
         """Names that the model called and that were not offered to it."""
         calls = ((one, call.get("name")) for one in self.turns for call in one.reply.get("tool_calls") or ())
         return [str(name) for one, name in calls if name not in one.tools]
 
     def to_fields(self) -> dict[str, Any]:
-        """As JSON values."""
         turns = [asdict(one) for one in self.turns]
         return {"messages": list(self.messages), "turns": turns, "left_out": self.left_out}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Transcript:
-        """The inverse of `to_fields`."""
         turns = []
         for one in fields["turns"]:
             versions = tuple((str(version), int(count)) for version, count in one["versions"])
@@ -190,7 +179,7 @@ class TranscriptKeeper:
         self._said[turn.index] = (before.index if before is not None else None, places, self._fit(said), tuple(tools))
 
     def transcript(self, turns: Sequence[Turn], reasons: Mapping[Turn, str]) -> Transcript:
-        """What was said in these turns; `reasons` says why those that are masked are."""
+        """The text of these turns; `reasons` has the reason for each masked one."""
         shown = []
         for turn in turns:
             before, places, reply, tools = self._said.get(turn.index, (None, (), {}, ()))
@@ -201,17 +190,10 @@ class TranscriptKeeper:
                     messages=places,
                     reply=reply,
                     tools=tools,
-                    started=turn.started,
-                    seconds=turn.seconds,
-                    waited=turn.waited,
                     prompt_tokens=turn.prompt_length,
                     sampled_tokens=turn.length - turn.prompt_length,
-                    finish=turn.finish,
-                    origin=turn.origin,
-                    unbridged=turn.unbridged,
                     masked=reasons.get(turn),
-                    versions=turn.versions,
-                    parse_failures=turn.parse_failures,
+                    **{name: getattr(turn, name) for name in _OF_TURN},
                 )
             )
         return Transcript(tuple(self._messages), tuple(shown), self._left_out)

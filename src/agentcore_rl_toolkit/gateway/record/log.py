@@ -49,8 +49,6 @@ class WeightState(msgspec.Struct):
 
 
 class Log:
-    """A folder of segments, open for writing by one gateway."""
-
     def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int = 8 << 30, sync_seconds: float = 1.0) -> None:
         """The log is synced to the disk every `sync_seconds`, which is how much a crash of the machine can lose."""
         self._max_bytes, self._sync_seconds = max_bytes, sync_seconds
@@ -101,18 +99,20 @@ class Log:
 
     @property
     def removed(self) -> dict[str, str]:
-        """Sessions that were removed and why, as far as their first record is still there."""
+        """Removed sessions with the reason, while their first record is still on disk."""
         return self._index.removed
 
     @property
     def error(self) -> str:
-        """What is wrong with the folder or its disk now; empty if nothing is."""
+        """The current problem with the folder or its disk; empty without one."""
         return f"the log folder {self._index.folder} has vanished" if self._vanished else self._error
 
     @property
     def _vanished(self) -> bool:
-        with self._lock:
-            return self._file >= 0 and not _is_at(self._index.path(self._segment), self._file)
+        with self._lock, contextlib.suppress(OSError):
+            at = self._index.path(self._segment)
+            return self._file >= 0 and not os.path.samestat(os.stat(at), os.fstat(self._file))
+        return True
 
     def check_session(self) -> None:
         """Refuse a session that a restart would not find."""
@@ -193,13 +193,11 @@ class Log:
         )
 
     def write_weights(self, version: str | None, *, paused: bool) -> None:
-        """Replace the weight state in the folder."""
         with self._lock:
             self._pending_weights = WeightState(version, paused)
             self._write_pending_weights()
 
     def read_weights(self) -> WeightState:
-        """The weight state that was written last."""
         try:
             return msgspec.json.decode((self._index.folder / _WEIGHTS).read_bytes(), type=WeightState)
         except FileNotFoundError:
@@ -250,7 +248,6 @@ class Log:
         self._crowded = self.full
 
     def close(self) -> None:
-        """Write and sync the pending records, and end."""
         self._closed.set()
         self._syncer.join()
         with self._lock:
@@ -379,11 +376,3 @@ def _lock_folder(folder: Path) -> int:
         os.close(descriptor)
         raise OSError("another gateway writes to it") from error
     return descriptor
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still found at its path."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except OSError:
-        return False

@@ -16,7 +16,7 @@ from ..images.image_file import SessionImage
 from .conversation import restore_conversation
 from .reasons import SIDE_CALL
 from .session import CallAnswer, ChoiceOutcome, Session, SessionSettings
-from .turn import LOGPROBS, PlacedImage, Turn
+from .turn import LOGPROBS, PLAIN, PlacedImage, Turn
 
 SCHEMA = 1
 _STARTED = time.monotonic()
@@ -33,7 +33,7 @@ _BOOT = _read_boot_id()
 
 
 def stamp_clock() -> tuple[str, float]:
-    """The current time for a record: idle time must survive a restart, whatever happens to the wall clock.
+    """The current time for a record: idle time must survive a restart and a change of the wall clock.
 
     On Linux, all processes since the machine booted share one monotonic clock.
     """
@@ -85,27 +85,17 @@ def _doubt_delivery(session: Session) -> None:
 def _replay_turn(session: Session, record: dict[str, Any]) -> None:
     turns = session.tree.turns
     routes = record["routes"]
+    record["versions"] = tuple((version, count) for version, count in record["versions"])
+    record["images"] = tuple(PlacedImage(*image) for image in record.get("images", ()))
     turn = Turn(
         index=record["index"],
         parent=turns[record["parent"]] if record["parent"] is not None else None,
-        keep=record["keep"],
         delta_ids=_unpack(IDS, record["delta"]),
         sampled_ids=_unpack(IDS, record["sampled"]),
         logprobs=_unpack(LOGPROBS, record["logprobs"]),
-        finish=record["finish"],
-        versions=tuple((version, count) for version, count in record["versions"]),
-        masked=record["masked"],
-        origin=record["origin"],
-        unbridged=record["unbridged"],
         routes=Routes(*routes) if routes is not None else None,
-        parse_failures=record["parse_failures"],
-        tool_calls=record["tool_calls"],
-        omitted=record["omitted"],
-        images=tuple(PlacedImage(*image) for image in record.get("images", ())),
-        started=record["started"],
-        seconds=record["seconds"],
         waited=record.get("waited", 0.0),
-        uid=record["uid"],
+        **{name: record[name] for name in PLAIN},
     )
     reply = Reply(**record["reply"] | {"tool_calls": [ToolCall(**call) for call in record["reply"]["tool_calls"]]})
     session.tree.add(turn, record["end"], record["asked"], reply if record["end"] else None)

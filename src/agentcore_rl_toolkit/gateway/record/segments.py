@@ -29,7 +29,7 @@ MARKS = ("", "deleted", "expired")
 """The marks of a first record: the session counts, or why it was removed."""
 PLACE_BITS = 40
 RESUMED = "resumed"
-"""The kind of record that says: the session continues here, after so many turns, and skips damage before."""
+"""The kind of record that marks where a damaged session continues, and after how many turns."""
 
 _SUFFIX = ".turns"
 _REMOVED_REMEMBERED = 10_000
@@ -45,13 +45,12 @@ _Data = bytes | mmap.mmap
 
 
 def pack_record(session_id: str, body: bytes, mark: int = 0) -> bytes:
-    """A record as it is written to a segment."""
     name = session_id.encode()
     return HEAD.pack(len(body), zlib.crc32(body, zlib.crc32(name, mark)), len(name), mark) + name + body
 
 
 class SegmentIndex:
-    """Where the records of each session are: numbers of `segment << 40 | place`. It only reads."""
+    """An index of each session's records, as numbers `segment << 40 | place`. It only reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +58,6 @@ class SegmentIndex:
         """Bytes of each segment, without a record cut short at its end."""
         self.places: dict[str, array[int]] = {}
         self.removed: dict[str, str] = {}
-        """Sessions that were removed, and why."""
         self.sessions_in: defaultdict[int, set[str]] = defaultdict(set)
         """Sessions that have records in each segment."""
         self.damaged_sessions: set[str] = set()
@@ -97,7 +95,6 @@ class SegmentIndex:
             self.sessions_in[segment].add(session_id)
 
     def forget(self, session_id: str, reason: str) -> None:
-        """Take a session out of the index."""
         self._leave(session_id)
         self.removed.pop(session_id, None)
         self.removed[session_id] = reason
@@ -105,7 +102,6 @@ class SegmentIndex:
             del self.removed[next(iter(self.removed))]
 
     def forget_segment(self, segment: int) -> None:
-        """Take a segment out of the index."""
         self.sizes.pop(segment, None)
         self.sessions_in.pop(segment, None)
         self.unreadable = {position for position in self.unreadable if position >> PLACE_BITS != segment}

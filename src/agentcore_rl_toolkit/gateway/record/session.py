@@ -36,13 +36,13 @@ class SessionSettings(msgspec.Struct, frozen=True):
     enforced: dict[str, Any] = {}
     """Sampling settings that override those of calls."""
     seed: int | None = None
-    """Seeds every call by its prompt, whatever seed the call asks for; None leaves seeds to the calls."""
+    """Seeds every call by its prompt, and overrides a call's own seed; None leaves seeds to the calls."""
     context_limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Most tokens of prompt and reply together."""
     group_id: str | None = None
     input_id: str | None = None
     model: str | None = None
-    """The model or adapter to sample from, whatever name calls ask for."""
+    """The model or adapter to sample from; overrides the name that a call asks for."""
     metadata: dict[str, Any] = {}
     ttl_seconds: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] = 86_400.0
     """The session expires after this time without use."""
@@ -56,7 +56,6 @@ _TYPES = get_type_hints(SessionSettings, include_extras=True)
 
 
 def read_settings(body: dict[str, Any]) -> SessionSettings:
-    """The settings in a request to open a session."""
     unknown = sorted(body.keys() - _TYPES.keys())
     if unknown:
         raise GatewayFault.invalid(
@@ -92,8 +91,6 @@ def _check_sampling(name: str, sampling: dict[str, Any]) -> None:
 
 @dataclass(slots=True, eq=False)
 class ChoiceOutcome:
-    """One choice of an answer."""
-
     turn: Turn
     reply: Reply
     tops: list[dict[int, float]]
@@ -103,7 +100,6 @@ class ChoiceOutcome:
 
     @property
     def tokens(self) -> Tokens:
-        """All sampled tokens."""
         return Tokens(self.turn.sampled, self.turn.logprobs, self.tops)
 
 
@@ -131,14 +127,11 @@ class CallAnswer:
 
 
 class Session:
-    """A session, open or closed."""
-
     def __init__(self, settings: SessionSettings, key: str, created: float) -> None:
         self.settings = settings
         self.key = key
         self.created = created
         self.used = time.monotonic()
-        """When it was last used."""
         self.tree = Tree()
         self.made_calls = MadeCalls()
         self.result: Any = None

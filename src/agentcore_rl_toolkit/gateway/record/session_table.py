@@ -17,8 +17,6 @@ _REMOVED_REMEMBERED = 10_000
 
 
 class SessionTable:
-    """All sessions of a gateway."""
-
     def __init__(self, log: Log | None = None, *, most: int = 100_000) -> None:
         self._log = log
         self._most = most
@@ -29,10 +27,6 @@ class SessionTable:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    def ids(self) -> list[str]:
-        """Ids of the sessions in memory."""
-        return list(self._sessions)
 
     def latest(self, most: int) -> list[dict[str, Any]]:
         """The sessions in memory that were opened last, the newest first, for people to look at."""
@@ -50,7 +44,6 @@ class SessionTable:
         ]
 
     def open(self, settings: SessionSettings) -> Session:
-        """Open a session."""
         if len(self._sessions) >= self._most:
             raise GatewayFault(
                 f"{len(self._sessions)} sessions are open", status=503, code="too_many_sessions", retry_after=10
@@ -129,7 +122,6 @@ class SessionTable:
             self._log.write(session.id, "result", result=result)
 
     def sweep(self) -> None:
-        """Remove expired sessions."""
         for session in [s for s in self._sessions.values() if s.idle_until_expired < 0 and not s.in_flight]:
             self._remove(session, "expired")
 

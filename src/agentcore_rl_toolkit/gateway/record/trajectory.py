@@ -34,7 +34,7 @@ class TurnSpan:
 
 @dataclass(frozen=True)
 class RouteTable:
-    """Expert routes of a row's tokens: `width` numbers a token. Where `known` is 0 nothing was reported."""
+    """Expert routes of a row's tokens: `width` numbers a token. Where `known` is 0, the engine reported none."""
 
     data: npt.NDArray[np.int32]
     known: npt.NDArray[np.uint8]
@@ -83,7 +83,6 @@ class Fidelity:
     """Prompts rendered from scratch in a session that had turns: the history changed, or could not be bridged."""
     parse_failures: int
     tool_calls: int = 0
-    """Tools that the model called."""
     unbridged: dict[str, int] = field(default_factory=dict)
     """Why prompts were rendered from scratch, and how many: together they are `renders`."""
     damaged: bool = False
@@ -104,7 +103,7 @@ class Fidelity:
 
 @dataclass(frozen=True, repr=False)
 class Trajectories:
-    """What a session's turns come to."""
+    """A session's turns, folded."""
 
     rows: tuple[Row, ...]
     fidelity: Fidelity
@@ -120,9 +119,9 @@ class Trajectories:
 
 
 def fold(turns: Sequence[Turn], *, mask_truncated: bool = False, damaged: bool = False) -> Trajectories:
-    """The rows that `turns` come to.
+    """Fold `turns` into rows.
 
-    `mask_truncated` leaves out turns that were cut at the token limit; `damaged` says that these are not all turns.
+    `mask_truncated` leaves out turns that were cut at the token limit; `damaged`: some turns are missing.
     """
     reasons = mask_reasons(turns, mask_truncated=mask_truncated)
     masked: Counter[str] = Counter()

@@ -26,7 +26,7 @@ _WORTH_SHARING = 16  # tokens
 
 @dataclass(slots=True)
 class RecordedReply:
-    """A turn's reply, as far as it is needed to recognize its echo. Texts are kept as hashes."""
+    """The parts of a turn's reply that identify its echo. Texts are kept as hashes."""
 
     turn: Turn
     call_ids: tuple[str, ...]
@@ -92,8 +92,6 @@ class RecordedReply:
 
 
 class TurnMatch(NamedTuple):
-    """The turn that a call continues."""
-
     turn: Turn | None = None
     messages: int = 0
     """How many of the call's messages that turn has seen, its own reply included."""
@@ -102,8 +100,6 @@ class TurnMatch(NamedTuple):
 
 
 class Tree:
-    """Turns, and the conversations that end in them."""
-
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self._by_end: dict[bytes, list[RecordedReply]] = {}
@@ -124,12 +120,8 @@ class Tree:
 
     def find(self, call: ChatCall) -> tuple[TurnMatch, Fingerprints]:
         """The turn that a call continues, and the call's fingerprints."""
-        fingerprints = self.fingerprint(call)
+        fingerprints = fingerprint_call(call, self._is_recorded)
         return self.match(fingerprints), fingerprints
-
-    def fingerprint(self, call: ChatCall) -> Fingerprints:
-        """The fingerprints of a call, in which edited text beside tool calls counts as an edit."""
-        return fingerprint_call(call, self._is_recorded)
 
     def match(self, fingerprints: Fingerprints) -> TurnMatch:
         """The deepest turn whose conversation the call's begins with."""
@@ -200,7 +192,6 @@ class MadeCalls:
         self._made: dict[str, tuple[str, Any]] = {}
 
     def add(self, calls: Iterable[ToolCall]) -> None:
-        """Add the calls of a reply."""
         for call in calls:
             self._made[call.id] = (call.name, parse_arguments(call.arguments))
 
@@ -248,7 +239,6 @@ def _skip_letters(text: str, length: int) -> str:
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:
-    """How many leading ids are the same."""
     length = min(len(one), len(other))
     if length == 0:
         return 0

@@ -17,11 +17,14 @@ from ...engine.base import IDS, Routes, Sampled
 from ...errors import EngineError
 
 LOGPROBS = "f"
+PLAIN = (
+    *("keep", "finish", "versions", "masked", "origin", "unbridged", "parse_failures", "tool_calls", "omitted"),
+    *("images", "started", "seconds", "uid"),
+)
+"""The fields of a `Turn` that records and answers hold as they are."""
 
 
 class PlacedImage(NamedTuple):
-    """An image in a sequence of tokens."""
-
     start: int
     """The position of its first placeholder token."""
     length: int
@@ -46,7 +49,6 @@ class TokenBuffer:
         self._ids = array(IDS)
 
     def __len__(self) -> int:
-        """How many ids it holds itself."""
         return len(self._ids)
 
     @property
@@ -75,8 +77,6 @@ class TokenBuffer:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One sampled sequence of a session."""
-
     index: int
     """Its place in the order in which the session's turns were recorded."""
     parent: Turn | None = field(repr=False)
@@ -125,7 +125,7 @@ class Turn:
 
     @property
     def delta(self) -> array[int]:
-        """What the prompt has beyond the parent's first `keep` tokens."""
+        """The prompt's tokens after the parent's first `keep`."""
         return self.buffer.tokens(self.keep, self.prompt_length)
 
     @property
@@ -133,7 +133,6 @@ class Turn:
         return self.buffer.tokens(self.prompt_length, self.length)
 
     def path(self) -> Iterator[Turn]:
-        """This turn, its parent, and so on to the first."""
         turn: Turn | None = self
         while turn is not None:
             yield turn
@@ -147,10 +146,6 @@ class Turn:
                 return kept > other.prompt_length or (not other.sampled and kept == other.length)
             kept = min(kept, turn.keep)
         return False
-
-    def prompt(self) -> array[int]:
-        """The whole prompt's token ids."""
-        return self.tokens(self.prompt_length)
 
     def placed_images(self, end: int | None = None) -> list[PlacedImage]:
         """The images in the first `end` tokens of prompt and sampled together (by default all)."""
@@ -176,8 +171,6 @@ class Tokens:
 
 @dataclass(slots=True)
 class Draft:
-    """The part of a turn that has been sampled so far."""
-
     started: float
     sampled: array[int] = field(default_factory=lambda: array(IDS))
     logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))
@@ -228,11 +221,6 @@ class Draft:
         """The tokens sampled since the last time."""
         start, self.sent = self.sent, len(self.sampled)
         return Tokens(self.sampled[start:], self.logprobs[start:], self.tops[start:])
-
-
-def new_routes(routes: Routes | None, parent: Turn | None, keep: int) -> Routes | None:
-    """The part of an engine's routes that the turns before don't have."""
-    return routes.since(count_routed(parent, keep)) if routes is not None else None
 
 
 def count_routed(parent: Turn | None, keep: int) -> int:

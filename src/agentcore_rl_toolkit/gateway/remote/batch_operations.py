@@ -38,8 +38,6 @@ class BatchRequest(msgspec.Struct):
 
 
 class BatchOperations:
-    """Answers batches from a `Core`."""
-
     def __init__(self, core: Core, urls: Callable[[Session], dict[str, Any]]) -> None:
         """`urls` gives what an agent needs to know of a session."""
         self._core, self._urls = core, urls

@@ -1,4 +1,4 @@
-"""Calls that many callers make at the same time, sent together; and how long they are tried again."""
+"""Sends calls that many callers make at the same time together, and retries them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from ...errors import GatewayFault
 logger = logging.getLogger(__name__)
 
 _AT_A_TIME = 4
-"""Requests of one kind on their way; what is asked meanwhile waits for the next, together."""
+"""Requests of one kind in flight; later calls wait and share the next request."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
 @dataclass(eq=False)
 class BatchedCall:
-    """One caller's part of a batch."""
-
     item: Any
     session_id: str
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class CallBatches:
-    """Calls of one kind. The first goes at once, alone; those that arrive while some are on their way go together."""
+    """Calls of one kind. The first is sent alone at once; calls that arrive while it is in flight are sent together."""
 
     def __init__(self, send: Callable[[list[BatchedCall]], Awaitable[None]], most: int) -> None:
         """`send` sends up to `most` calls, and sets their answers; one that it leaves open was not answered."""
@@ -71,7 +69,7 @@ class CallBatches:
 
 
 class Patience:
-    """Tries calls again while a gateway is away, for so many seconds, and says when it goes and comes back."""
+    """Retries calls while a gateway is away, for up to `seconds`, and logs when it goes and comes back."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url, self.seconds = url, seconds

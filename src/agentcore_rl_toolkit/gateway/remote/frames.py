@@ -105,7 +105,7 @@ class PackedTrajectories(msgspec.Struct, frozen=True):
 
 
 class BatchAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a batch operation says of one session: its fault, its URLs, its trajectories, or nothing if it is gone."""
+    """A batch operation's answer for one session: its fault, its URLs, its trajectories, or nothing for a deletion."""
 
     session_id: str
     fault: PackedFault | None = None
@@ -133,7 +133,7 @@ class FrameReader:
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[BatchAnswer]:
-        """The answers that `piece` completes; a `ValueError` for bytes that are none."""
+        """The answers that `piece` completes; a `ValueError` for malformed bytes."""
         self._held += piece
         start = 0
         while (end := self._end(start)) is not None:

@@ -63,7 +63,7 @@ class ToldHealth(msgspec.Struct, frozen=True):
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """What a session that was opened has at least."""
+    """The fields that the client needs of an opened session."""
 
     session_id: str
     base_url: str

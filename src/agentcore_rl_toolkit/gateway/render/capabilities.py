@@ -6,7 +6,6 @@ prompt.
 
 from __future__ import annotations
 
-import json
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,14 +14,14 @@ from typing import Any
 
 from ...engine.base import IDS
 from ...errors import RenderFault
-from ..call.chat import ChatCall, Message, Reply, parse_arguments
+from ..call.chat import ChatCall, Message
 from ..record.reasons import MEANINGS
 from ..record.trajectory import Fidelity
 from ..record.turn import LOGPROBS, Turn
 from .chat_template import ChatTemplate
 from .probes import SYSTEM, TEXT, THOUGHT, TOOL, USER, make_calls
 from .renderer import ChatRenderer
-from .template_reply import encode_template_reply, make_next_message
+from .template_reply import encode_template_reply, make_next_message, matches_reply
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +123,7 @@ def _find_problem(
                     return MEANINGS[reason]
         ids = encode_template_reply(renderer.tokenizer, _make_prompt(renderer), renderer.stops, [USER], sampled, tools)
         reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "probe")
-        if not _matches_reply(reply, sampled):
+        if not matches_reply(reply, sampled):
             return f"replies like {renderer.tokenizer.decode(ids)[:100]!r} are not parsed correctly"
         found = renderer.bridge(_make_turn(prompt, ids), ChatCall(messages, tools), 2)
     except RenderFault as fault:
@@ -146,10 +145,3 @@ def _make_prompt(renderer: ChatRenderer) -> Any:
         return renderer.render(ChatCall(messages, tools))
 
     return prompt
-
-
-def _matches_reply(parsed: Reply, sampled: Message) -> bool:
-    calls = [(call.name, parse_arguments(call.arguments)) for call in parsed.tool_calls]
-    wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in sampled.get("tool_calls", ())]
-    thought = parsed.reasoning in ("", sampled.get("reasoning_content", ""))
-    return thought and (parsed.content, json.dumps(calls)) == (sampled["content"], json.dumps(wanted))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..call.chat import Message, parse_arguments
 from ..record import reasons
-from .probes import SYSTEM, TOOL, USER, find_common_prefix, make_calls, make_result, strip_thoughts
+from .probes import SYSTEM, TOOL, USER, count_common, make_calls, make_result, strip_thoughts
 
 _MARK, _NEXT, _THOUGHT_MARK = "probe51mark", "probe82mark", "probe37mark"
 _CALLED = [USER, make_calls(arguments={"at": _MARK}), make_result()]
@@ -124,24 +124,28 @@ class ChatTemplate:
         return self._shows(self.forms, [USER, make_calls(), make_result(content=_MARK)], _MARK)
 
     def shows_tools(self) -> bool:
-        try:
-            return "look" in self.render_text([USER], [TOOL], True)
-        except Exception:
-            return False
+        return self._prompts("look", [USER], [TOOL])
 
     def shows_thoughts(self) -> bool:
         return self._shows(self.forms, _THOUGHT, _MARK)
 
     def shows_system(self) -> bool:
+        return self._prompts(str(SYSTEM["content"]), [SYSTEM, USER], None)
+
+    def _prompts(self, text: str, messages: list[Message], tools: Any) -> bool:
+        """Whether a prompt for a reply has this text."""
         try:
-            return str(SYSTEM["content"]) in self.render_text([SYSTEM, USER], None, True)
-        except Exception:
+            return text in self.render_text(messages, tools, True)
+        except Exception:  # a Jinja template may raise any exception
             return False
 
     def find_opening(self) -> str:
-        """The text that the generation prompt adds to the conversation."""
-        asked, prompt = self.render_text([USER], None, False), self.render_text([USER], None, True)
-        return prompt[len(find_common_prefix(asked, prompt)) :]
+        """The text that the generation prompt adds to the conversation; none if the template refuses the probe."""
+        try:
+            asked, prompt = self.render_text([USER], None, False), self.render_text([USER], None, True)
+        except Exception:
+            return ""
+        return prompt[count_common(asked, prompt) :]
 
 
 class TemplateBridge:
@@ -153,11 +157,11 @@ class TemplateBridge:
         self._marks = re.compile("|".join(map(re.escape, sorted(tokenizer.get_added_vocab(), key=len, reverse=True))))
         self._has_marks = bool(tokenizer.get_added_vocab())
         self._shows_calls = template.shows_calls()
-        self._opening = self._find_opening()
+        self._opening = template.find_opening()
         self._ends: list[TurnEnd | None] = []
         """How a reply ends that has no tool call, one call, or several calls."""
         for calls in (0, 1, 2) if self._shows_calls else (0,):
-            known = not calls or self._ends[0] is not None  # without an end for text, there is none for calls
+            known = not calls or self._ends[0] is not None  # a template that doesn't end text doesn't end calls
             self._ends.append(self._find_end(calls) if known else None)
         sampled = [end.sampled for end in self._ends if end is not None]
         self.stop_ids = [tokenizer.convert_tokens_to_ids(token) for token in dict.fromkeys(sampled)]
@@ -182,7 +186,7 @@ class TemplateBridge:
         *,
         thought: bool | None = None,
     ) -> list[int] | str:
-        """The tokens that follow a sampled reply, which is message number `used`; or the reason why there is no bridge.
+        """The tokens that follow a sampled reply, which is message number `used`; or why a bridge would not be exact.
 
         `thought` says whether the reply has reasoning; with it, the history must be exactly what the template writes.
         """
@@ -224,12 +228,6 @@ class TemplateBridge:
         missing = [] if calls else self._tokenizer.encode(end.before)
         return [*missing, self._tokenizer.convert_tokens_to_ids(end.sampled), *ids[1:]]
 
-    def _find_opening(self) -> str:
-        try:
-            return self._template.find_opening()
-        except Exception:
-            return ""
-
     def _find_end(self, calls: int) -> TurnEnd | None:
         """Find the end of a reply: the last token that it has both in the history and as the last message."""
         reply = _mark_reply(make_calls(calls) if calls else {}, calls)
@@ -240,7 +238,7 @@ class TemplateBridge:
         if history is None or last is None:
             return None
         gap = history.partition(_NEXT)[0]
-        tokens = self._find_tokens(find_common_prefix(gap, last))
+        tokens = self._find_tokens(gap[: count_common(gap, last)])
         if tokens:
             start, token = tokens[-1]
             return TurnEnd(gap[:start], token, self._find_sampled_end(token))

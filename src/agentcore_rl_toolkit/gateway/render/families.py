@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...errors import ConfigError
-from ..call.chat import ChatCall, Message, ToolCall, parse_arguments
+from ..call.chat import ChatCall, Message
 from .chat_template import ChatTemplate, TemplateRenderer
 from .probes import TEXT, THOUGHT, TOOL, USER, Difference, ProbeComparison, Render, compare_rendering, make_calls
 from .reply_parser import ReplyParser
-from .template_reply import encode_template_reply
+from .template_reply import encode_template_reply, matches_reply
 from .tokenizer import Tokenizer
 from .tool_formats import READERS, TextReader
 
@@ -173,7 +173,7 @@ def _load_config(name: str) -> Any:
     try:
         return config_from_name(name)
     except ValueError as error:
-        raise ConfigError(f"there is no renderer {name!r}: {error}") from error
+        raise ConfigError(f"unknown renderer {name!r}: {error}") from error
 
 
 def _make_creator(tokenizer: Tokenizer, config: Any, history: History) -> Callable[[dict[str, Any]], Any]:
@@ -253,12 +253,4 @@ def _parses_reply(replies: ReplyParser, renderer: Any, ids: list[int], prompt: l
         reply = replies.parse(renderer, ids, prompt[-64:], ChatCall([USER], [TOOL]), "probe")
     except Exception:  # a parser of another format may raise any exception
         return False
-    calls = [{"function": _read_function(call)} for call in reply.tool_calls]
-    wanted = [{"function": call["function"]} for call in message.get("tool_calls", ())]
-    return (reply.content, calls) == (message["content"], wanted) and (
-        not reply.reasoning or reply.reasoning == message.get("reasoning_content")
-    )
-
-
-def _read_function(call: ToolCall) -> dict[str, Any]:
-    return {"name": call.name, "arguments": parse_arguments(call.arguments)}
+    return matches_reply(reply, message)

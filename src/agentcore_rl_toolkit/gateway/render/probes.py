@@ -5,6 +5,7 @@ The gateway trusts a renderer that renders all of them as the template does. It 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ Render = Callable[[list[Message], list[dict[str, Any]] | None, bool], Any]
 
 _THOUGHTS = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _ARGUMENTS = {"at": "Zürich <&> 'x'", "days": 2, "exact": True, "of": [1.5, {"a": None}]}
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "look",
@@ -41,12 +42,10 @@ THANKS: Message = {"role": "user", "content": "Thanks! And\n\n tomorrow?"}
 THOUGHT: Message = TEXT | {"reasoning_content": "Let me think."}
 
 
-def make_calls(count: int = 1, arguments: Any = _ARGUMENTS, **others: Any) -> Message:
+def make_calls(count: int = 1, arguments: Any = _ARGUMENTS, name: str = "look", **others: Any) -> Message:
     """A reply that makes `count` tool calls."""
-    calls = [
-        {"id": f"functions.look:{n}", "type": "function", "function": {"name": "look", "arguments": arguments}}
-        for n in range(count)
-    ]
+    function = {"name": name, "arguments": arguments}
+    calls = [{"id": f"functions.{name}:{n}", "type": "function", "function": function} for n in range(count)]
     return {"role": "assistant", "content": "", "tool_calls": calls} | others
 
 
@@ -56,8 +55,6 @@ def make_result(number: int = 0, content: str = "12 degrees") -> Message:
 
 @dataclass(frozen=True)
 class Probe:
-    """A conversation to render."""
-
     label: str
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
@@ -146,11 +143,10 @@ def strip_thoughts(text: str) -> str:
 
 def quote_difference(one: str, other: str) -> tuple[str, str]:
     """Quote both texts around the first place where they differ."""
-    place = len(find_common_prefix(one, other))
+    place = count_common(one, other)
     return one[max(0, place - 24) : place + 40], other[max(0, place - 24) : place + 40]
 
 
-def find_common_prefix(one: str, other: str) -> str:
-    """The longest prefix that both texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))]
+def count_common(one: Any, other: Any) -> int:
+    """How many leading characters of two texts, or ids of two lists, are the same."""
+    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 - not of paths

@@ -20,13 +20,14 @@ from weakref import WeakKeyDictionary
 
 from ...engine.base import IDS
 from ...errors import ConfigError, PromptTooLong, RenderFault
-from ..call.chat import ChatCall, Message, Reply, has_assistant
+from ..call.chat import ChatCall, Message, Reply
 from ..images.eyes import Eyes, find_eyes
 from ..images.session_images import SessionImages, drop_media, take_media
 from ..record import reasons
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
 from .families import History, choose_family
+from .probes import TOOL, count_common, make_calls, make_result
 from .reply_parser import PlainReplies, ReplyParser
 from .roles import RoleOrderAdapter, adapt_roles, unwrap_adapter
 from .tokenizer import Tokenizer
@@ -66,7 +67,8 @@ class ChatRenderer:
         self._template = dict(template or {})
         self.family = choose_family(tokenizer, renderer, history, self._template)
         self._create = self.family.create
-        self._renderers: OrderedDict[str, Any] = OrderedDict()
+        self.renderers: OrderedDict[str, Any] = OrderedDict()
+        """By the template settings they were created with."""
         self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
         self.eyes: Eyes | None = None
         """What the model sees images with; None if it reads placeholders."""
@@ -85,7 +87,8 @@ class ChatRenderer:
         self._parser = ReplyParser(tokenizer, self.stop_ids)
         self._plain_replies = PlainReplies(tokenizer, self.stop_ids, self._parser.parse)
         self._cache: OrderedDict[bytes, array[int]] = OrderedDict()
-        self._cached = 0
+        self.cached_tokens = 0
+        """Of the prompts in the cache."""
         self._takes_placeholders = self._agrees_on_placeholders()
 
     @property
@@ -103,16 +106,6 @@ class ChatRenderer:
 
     # Prompts
 
-    @property
-    def cached_tokens(self) -> int:
-        """How many tokens the cached prompts have together."""
-        return self._cached
-
-    @property
-    def kept_settings(self) -> int:
-        """How many renderers are kept, one for each template setting."""
-        return len(self._renderers)
-
     def render(self, call: ChatCall, key: bytes | None = None) -> array[int]:
         """Render the whole conversation. Calls with the same `key` have the same prompt, which is cached."""
         with self._lock:  # other threads render large calls
@@ -128,10 +121,10 @@ class ChatRenderer:
             raise RenderFault(f"the model's chat template can't render these messages: {error}") from error
         if key is not None:
             with self._lock:
-                self._cached += len(prompt) - len(self._cache.pop(key, ()))
+                self.cached_tokens += len(prompt) - len(self._cache.pop(key, ()))
                 self._cache[key] = prompt
-                while self._cached > self.most_cached_tokens and self._cache:
-                    self._cached -= len(self._cache.popitem(last=False)[1])
+                while self.cached_tokens > self.most_cached_tokens and self._cache:
+                    self.cached_tokens -= len(self._cache.popitem(last=False)[1])
         return prompt
 
     def _render_whole(self, renderer: Any, call: ChatCall, *, placeholders: bool) -> array[int]:
@@ -162,7 +155,7 @@ class ChatRenderer:
         if appended:
             return self._bridge_appended(turn, call, used, appended)
         new = self._form(call.messages[used:], call)
-        if not new or has_assistant(new):
+        if not new or any(message["role"] == "assistant" for message in new):
             return reasons.FOREIGN
         known = turn.tokens(turn.prompt_length, max(0, turn.prompt_length - self.bridge_tail)).tolist()
         sampled = turn.sampled.tolist()
@@ -188,7 +181,7 @@ class ChatRenderer:
         else:
             return reasons.REFUSED
         old = known + sampled
-        common = len(old) if ids[: len(old)] == old else _count_common(ids, old)
+        common = len(old) if ids[: len(old)] == old else count_common(ids, old)
         if common < len(known):
             return reasons.REFUSED
         return turn.length - (len(old) - common), array(IDS, ids[common:])
@@ -286,9 +279,9 @@ class ChatRenderer:
         arguments = {"probe_key": 1}
         probes = [(name, arguments), (name, {})] if name else [("probe_name", arguments), ("other_name", arguments)]
         probed = ChatCall([_PROBE], call.tools, template=call.template)
-        replies = self.render_replies(probed, [_make_probe_call(*probe) for probe in probes])
+        replies = self.render_replies(probed, [make_calls(1, made, called) for called, made in probes])
         first, second = map(self.tokenizer.encode, replies)
-        ids = first[: _count_common(first, second)]
+        ids = first[: count_common(first, second)]
         if not ids or first == second or (name and name not in self.tokenizer.decode(ids)):
             raise RenderFault("this model's tool format does not allow a forced call")
         return ids
@@ -308,7 +301,7 @@ class ChatRenderer:
         before, text = self.tokenizer.decode(start), self.tokenizer.decode(whole)
         if text.startswith(before):
             return text[len(before) :]
-        common = _count_common(start, whole)
+        common = count_common(start, whole)
         rest = self.tokenizer.decode(whole[common:]).lstrip()
         # The prompt may have opened a thought that the template then omits.
         opened = "<think>" in self.tokenizer.decode(start[common:]) and not rest.startswith("</think>")
@@ -317,10 +310,10 @@ class ChatRenderer:
     # Images
 
     def open_eyes(self, obstacle: str = "") -> None:
-        """Show images to the model from now on, if it has eyes and there is no `obstacle`."""
+        """Show images to the model from now on, if it has eyes and `obstacle` is empty."""
         self.eyes, self.blind = find_eyes(self.tokenizer, self.family.name, self._plain, obstacle)
         if self.eyes is not None:
-            self._renderers.clear()
+            self.renderers.clear()
             self._plain = self._get_renderer({})
 
     def take_images(self, call: ChatCall, images: SessionImages) -> None:
@@ -347,41 +340,25 @@ class ChatRenderer:
         settings = self._template | template
         try:
             key = json.dumps(settings, sort_keys=True) if settings else ""
-            if key in self._renderers:
-                self._renderers.move_to_end(key)
-                return self._renderers[key]
+            if key in self.renderers:
+                self.renderers.move_to_end(key)
+                return self.renderers[key]
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"reserved names: {', '.join(refused)}")
             made = self._create(settings) if self.eyes is None else self.eyes.equip(self._create(settings))
-            created = self._renderers[key] = adapt_roles(made, self.tokenizer.decode)
+            created = self.renderers[key] = adapt_roles(made, self.tokenizer.decode)
         except ConfigError:
             raise
         except Exception as error:
             raise RenderFault(f"can't use chat_template_kwargs {str(settings)[:200]}: {error}") from error
-        if len(self._renderers) > self.most_settings:
-            self._renderers.popitem(last=False)
+        if len(self.renderers) > self.most_settings:
+            self.renderers.popitem(last=False)
         return created
 
 
 _PROBE: Message = {"role": "user", "content": "x"}
 _PROBE_REPLY: Message = {"role": "assistant", "content": "x"}
-
-
-def _make_probe_call(name: str, arguments: dict[str, Any]) -> Message:
-    function = {"name": name, "arguments": arguments}
-    call = {"id": f"functions.{name}:0", "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def _count_common(one: list[int], other: list[int]) -> int:
-    common = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        common += 1
-    return common
-
 
 _LONG_TEXT = "the quick brown fox, 12 of them:\n    jumps(over) {'the': \"lazy dog\"}\n" * 12
 _LONG_CHAT: list[Message] = [
@@ -391,11 +368,10 @@ _LONG_CHAT: list[Message] = [
     {"role": "user", "content": f"{_LONG_TEXT}\n\n"},
 ]
 _LONG_TOOLS: list[Message] = [
-    _make_probe_call("look", {"at": _LONG_TEXT}),
-    {"role": "tool", "tool_call_id": "functions.look:0", "name": "look", "content": _LONG_TEXT},
+    make_calls(arguments={"at": _LONG_TEXT}),
+    make_result(content=_LONG_TEXT),
 ]
-_LONG_TOOL = {"type": "function", "function": {"name": "look", "description": _LONG_TEXT, "parameters": {
-    "type": "object", "properties": {"at": {"type": "string"}}}}}  # fmt: skip
+_LONG_TOOL = {"type": "function", "function": TOOL["function"] | {"description": _LONG_TEXT}}
 LONG_CALLS = [
     ChatCall(_LONG_CHAT[1:2]),
     ChatCall(_LONG_CHAT),

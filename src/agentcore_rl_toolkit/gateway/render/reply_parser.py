@@ -101,8 +101,6 @@ class PlainReplies:
 
 
 class ReplyParser:
-    """Parses replies for one tokenizer."""
-
     def __init__(self, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids

@@ -91,7 +91,7 @@ class RoleOrderAdapter:
 
 
 def _join(one: Any, other: Any) -> Any:
-    """Two contents as one: texts, or parts if there are images."""
+    """Join two contents: texts, or parts if one of them has images."""
     if isinstance(one, str) and isinstance(other, str):
         return one + _BETWEEN + other
     return [*_split(one), {"type": "text", "text": _BETWEEN}, *_split(other)]
@@ -102,5 +102,4 @@ def _split(content: Any) -> list[Any]:
 
 
 def unwrap_adapter(renderer: Any) -> Any:
-    """Return the renderer inside an adapter, or the renderer itself."""
     return renderer.inner if isinstance(renderer, RoleOrderAdapter) else renderer

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import RenderFault
-from ..call.chat import Message
+from ..call.chat import Message, Reply, parse_arguments
+from .probes import count_common
 
 Prompt = Callable[[list[Message], list[dict[str, Any]]], Sequence[int]]
 """Renders the prompt for a reply, given the messages and the tools."""
@@ -53,6 +55,14 @@ def make_next_message(reply: Message, content: str | None = None) -> Message:
     }
 
 
+def matches_reply(parsed: Reply, sampled: Message) -> bool:
+    """Whether a parser found what was sampled; it may leave out the reasoning."""
+    calls = [(call.name, parse_arguments(call.arguments)) for call in parsed.tool_calls]
+    wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in sampled.get("tool_calls", ())]
+    thought = parsed.reasoning in ("", sampled.get("reasoning_content", ""))
+    return thought and (parsed.content, json.dumps(calls)) == (sampled["content"], json.dumps(wanted))
+
+
 def _split_at_prompt(start: str, whole: str, ends: list[str]) -> tuple[str, str] | None:
     """The text that ends every prompt, and the rest of `whole` after it; None if `whole` does not contain it."""
     prompt = start[max((start.rfind(end) + len(end) for end in ends if end in start), default=0) :]
@@ -64,6 +74,5 @@ def _split_at_prompt(start: str, whole: str, ends: list[str]) -> tuple[str, str]
 
 def _split_at_difference(decode: Callable[[list[int]], str], start: list[int], whole: list[int]) -> tuple[str, str]:
     """The rest of each text after the tokens that both share."""
-    pairs = zip(start, whole, strict=False)
-    common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(start), len(whole)))
+    common = count_common(start, whole)
     return decode(start[common:]), decode(whole[common:])

@@ -40,8 +40,6 @@ class ParsedText:
 
 
 class TextReader:
-    """Parses replies from their text."""
-
     def __init__(self, tokenizer: Any, read: Callable[[str], ParsedText]) -> None:
         self._tokenizer, self._read = tokenizer, read
 
@@ -130,7 +128,9 @@ def read_atem(text: str) -> ParsedText:
         elif recipient[1] == "self":
             reading.reasoning_content = (reading.reasoning_content or "") + body
         elif "<atem:invoke" in body:
-            reading.tool_calls += [_read_atem_call(found[1], found[2], found[0]) for found in _INVOKED.finditer(body)]
+            for raw, name, inner in ((found[0], found[1], found[2]) for found in _INVOKED.finditer(body)):
+                values = {found[1]: _read_json_or_text(found[2]) for found in _PARAMETER.finditer(inner)}
+                reading.tool_calls.append(CallAttempt(raw, name, values))
         else:
             reading.content += body
     return reading
@@ -138,10 +138,6 @@ def read_atem(text: str) -> ParsedText:
 
 _INVOKED = re.compile(r'<atem:invoke name="([^"]*)">(.*?)</atem:invoke>', re.DOTALL)
 _PARAMETER = re.compile(r'<atem:parameter name="([^"]*)"[^>]*>(.*?)</atem:parameter>', re.DOTALL)
-
-
-def _read_atem_call(name: str, body: str, raw: str) -> CallAttempt:
-    return CallAttempt(raw, name, {found[1]: _read_json_or_text(found[2]) for found in _PARAMETER.finditer(body)})
 
 
 def _read_json_or_text(text: str) -> Any:

@@ -22,7 +22,7 @@ SSE = "text/event-stream; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """One request, as far as a wire looks at it."""
+    """The parts of a request that a wire reads."""
 
     body: dict[str, Any]
     session: Session
@@ -34,8 +34,6 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """A fault in a wire's own format."""
-
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -71,8 +69,6 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Wire:
-    """One API that agents may call."""
-
     read: Callable[[WireRequest], Exchange]
     refuse: Callable[[GatewayFault], ErrorReply]
     stream_type: str = SSE

@@ -57,7 +57,7 @@ def _split(message: str) -> tuple[str, list[str | int]]:
 
 
 def _make_integer(body: Any, path: list[str | int]) -> bool:
-    """Replace a float at `path` by the integer of the same value, if there is one."""
+    """Replace a float at `path` by the equal integer; returns whether one exists."""
     value = _at(body, path)
     if not path or not isinstance(value, float) or not value.is_integer() or abs(value) > 2**63:
         return False

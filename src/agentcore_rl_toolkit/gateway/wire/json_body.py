@@ -21,7 +21,6 @@ _LINE_ENDS = [(c.encode(), b"\\u%04x" % ord(c)) for c in "\u2028\u2029\x85"]
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """A request's body as an object."""
     _check_memory(body)
     try:
         data = orjson.loads(body)
@@ -32,14 +31,14 @@ def read_json(body: bytes) -> dict[str, Any]:
             raise GatewayFault.invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise GatewayFault.invalid("the body is not a JSON object", code="invalid_json")
-    # Counting brackets is quicker than looking for them in what they made, until there are many.
+    # Counting brackets is quicker than walking the parsed objects, unless the body has many.
     if (len(body) > _LONG or body.count(b"[") + body.count(b"{") > MAX_DEPTH) and depth(data) > MAX_DEPTH:
         raise GatewayFault.invalid(f"the body is nested more than {MAX_DEPTH} deep", code="invalid_json")
     return data
 
 
 def _check_memory(body: bytes) -> None:
-    """Refuse a body of so many small values that the parsed objects would be far larger than it.
+    """Refuse a body whose many small values would take far more memory than the body itself.
 
     Brackets and commas inside strings count like any other: the strings may be JSON again, as tool arguments are.
     """
@@ -75,7 +74,6 @@ def _refused(constant: str) -> Any:
 
 
 def depth(value: Any) -> int:
-    """How deep a value is nested."""
     known, level = 0, [value]
     while level:
         known += 1

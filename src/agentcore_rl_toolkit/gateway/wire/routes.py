@@ -61,7 +61,7 @@ def find_wire(path: str, query: str = "") -> Wire | None:
 
 
 def error_wire(path: str, headers: Mapping[str, str]) -> Wire:
-    """The wire in whose format to refuse a request to `path`, whatever is wrong with it."""
+    """The wire whose error format a client of `path` expects."""
     route = find_route(path)
     wire = WIRES.get(route)
     if path in _REPORTS:

@@ -39,7 +39,6 @@ class OfferedTools:
         return "\n".join(dump(tool).decode() for tool in new)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a `ChatCall`."""
         return {"tools": self.shown, "loaded": self.loaded, "omitted": tuple(self.omitted)}
 
     def require_any(self, param: str = "tool_choice") -> str:
@@ -57,7 +56,11 @@ class OfferedTools:
             return f"={name}"
         if self.omitted:
             return "auto"
-        why = f"names none of the tools: {', '.join(names)[:200]}" if names else "names a tool, but there are no tools"
+        why = (
+            f"names none of the tools: {', '.join(names)[:200]}"
+            if names
+            else "names a tool, but the request has no tools"
+        )
         raise GatewayFault.invalid(f"{param} {str(name)[:80]!r} {why}", param=param)
 
     def allow(self, names: list[Any], *, required: bool, param: str = "tool_choice") -> str:
@@ -74,7 +77,6 @@ class OfferedTools:
 
 
 def function_tool(name: str, description: str | None, schema: dict[str, Any] | None) -> dict[str, Any]:
-    """A tool in canonical form."""
     function: dict[str, Any] = {"name": name}
     if description:
         function["description"] = description
@@ -82,7 +84,6 @@ def function_tool(name: str, description: str | None, schema: dict[str, Any] | N
 
 
 def function_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A tool call of a canonical message."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -16,8 +16,6 @@ from ...errors import ConfigError
 
 @dataclass(frozen=True)
 class Member:
-    """A process that has sessions of its own."""
-
     name: str
     """What is hashed: it must outlast a restart."""
     url: str
@@ -25,8 +23,6 @@ class Member:
 
 @dataclass(frozen=True)
 class Members:
-    """All of them, as one of them knows them."""
-
     members: tuple[Member, ...]
     index: int
     """Which of them this process is."""

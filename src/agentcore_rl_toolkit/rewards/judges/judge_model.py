@@ -87,8 +87,7 @@ class JudgeModel:
 
     def ask(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
         """The model's answer, an object as `schema` says; callers check its values. Raises `JudgeFault`."""
-        asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
-        place = self._place(asked | {"options": dict(self.options)})
+        place = self._place(system, text, schema)
         with self._one_at_a_time(place):
             known = _read(place)
             if known is not None:
@@ -101,9 +100,8 @@ class JudgeModel:
             return answer
 
     def forget(self, system: str, text: str, schema: Mapping[str, Any]) -> None:
-        """Remove an answer from the cache, because it was no valid one."""
-        asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
-        place = self._place(asked | {"options": dict(self.options)})
+        """Remove an invalid answer from the cache."""
+        place = self._place(system, text, schema)
         if place is not None:
             place.unlink(missing_ok=True)
 
@@ -114,9 +112,11 @@ class JudgeModel:
         with self._lock:
             return self._asking.setdefault(place, threading.Lock())
 
-    def _place(self, asked: Mapping[str, Any]) -> Path | None:
+    def _place(self, system: str, text: str, schema: Mapping[str, Any]) -> Path | None:
         if self.cache is None:
             return None
+        asked = {"judge": self.name, "url": self.base_url, "system": system, "text": text, "schema": schema}
+        asked["options"] = dict(self.options)
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
         return Path(self.cache) / digest[:2] / f"{digest}.json"
 
@@ -284,7 +284,7 @@ def _object(answer: Any) -> Answer:
 
 
 def _read(place: Path | None) -> Answer | None:
-    """A cached answer; None if there is none that can be read."""
+    """A cached answer; None if it is missing or can't be read."""
     try:
         return _object(json.loads(place.read_text())) if place is not None else None
     except (OSError, ValueError, TypeError):

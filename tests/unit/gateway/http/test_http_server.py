@@ -30,6 +30,6 @@ def test_a_slow_client_has_as_long_as_it_takes() -> None:
 
 
 def test_a_silent_client_is_given_up() -> None:
-    with pytest.raises(GatewayFault, match="nothing of the body arrived for 60 s") as raised:
+    with pytest.raises(GatewayFault, match="the body stalled for 60 s") as raised:
         run_virtual(read(61, 100))
     assert raised.value.status == 408

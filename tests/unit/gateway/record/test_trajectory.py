@@ -249,7 +249,7 @@ def test_choices_of_one_call_are_rows_that_share_a_prompt() -> None:
     assert [row.spans[-1].turn for row in rows] == [first.index, others[1].index, after.index]
     assert [row.trained for row in rows] == [6, 3, 6]  # the root is trained in the first, which came first
     assert [len(row.spans) for row in rows] == [2, 2, 3]
-    assert all(row.token_ids[: first.prompt_length] == first.prompt() for row in rows)
+    assert all(row.token_ids[: first.prompt_length] == first.tokens(first.prompt_length) for row in rows)
 
 
 def test_compaction_is_a_second_row_with_what_is_left_of_the_prompt() -> None:
@@ -423,7 +423,7 @@ def test_any_stretch_of_a_turns_tokens_is_cut_from_the_whole(session: Session, d
     for turn in session.turns:
         whole = turn.tokens()
         assert len(whole) == turn.length
-        assert turn.prompt() == whole[: turn.prompt_length]
+        assert turn.tokens(turn.prompt_length) == whole[: turn.prompt_length]
         start, end = sorted(data.draw(st.tuples(st.integers(0, turn.length), st.integers(0, turn.length))))
         assert turn.tokens(end, start) == whole[start:end]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.call.chat import ChatCall, Message, Reply, ToolCall
-from agentcore_rl_toolkit.gateway.call.fingerprint import Echo, Fingerprints, extend_fingerprint, fingerprint_call
+from agentcore_rl_toolkit.gateway.call.fingerprint import Echo, Fingerprints, extend_fingerprint
 from agentcore_rl_toolkit.gateway.record.tree import MadeCalls, Tree, TurnMatch, common_prefix
 from agentcore_rl_toolkit.gateway.record.turn import LOGPROBS, Turn
 
@@ -35,12 +35,12 @@ class Talk:
             logprobs=array(LOGPROBS, [0.0] * sampled),
             finish="stop",
         )
-        whole = self.tree.fingerprint(ChatCall(messages)).whole
+        whole = self.tree.find(ChatCall(messages))[1].whole
         self.tree.add(turn, extend_fingerprint(whole, reply.message()), whole.digest(), reply)
         return turn
 
     def match(self, messages: list[Message]) -> tuple[Turn | None, int]:
-        return self.tree.match(self.tree.fingerprint(ChatCall(messages)))[:2]
+        return self.tree.find(ChatCall(messages))[0][:2]
 
 
 def user(text: str) -> Message:
@@ -89,7 +89,7 @@ def test_no_call_continues_an_undelivered_turn() -> None:
     tree = Tree()
     tree.add(Turn(0, None, 0, array(IDS, [1]), array(IDS), array(LOGPROBS), "abort"))
     assert len(tree.turns) == 1
-    assert tree.match(fingerprint_call(ChatCall([user("a")]))) == TurnMatch()
+    assert tree.find(ChatCall([user("a")]))[0] == TurnMatch()
     assert tree.match(Fingerprints(None, [Echo(1, b"", user("a"), b"")])) == TurnMatch()
 
 
@@ -195,7 +195,7 @@ def test_histories_that_are_rendered_anew_are_kept_once() -> None:
         longest = prompt(*range(1, number + 2))
         talk.add([user(str(number))], says("x"), longest)
     turns = talk.tree.turns
-    assert turns[-1].prompt() == array(IDS, longest)
+    assert turns[-1].tokens(turns[-1].prompt_length) == array(IDS, longest)
     assert sum(len(turn.delta) for turn in turns) == len(longest)
 
 
@@ -205,7 +205,7 @@ def test_what_is_shared_is_what_the_prompt_begins_with(prompts: list[list[int]])
     for parts in prompts:
         whole = prompt(*parts)
         turn = talk.add([user("a")], says("A"), whole)
-        assert turn.prompt() == array(IDS, whole)
+        assert turn.tokens(turn.prompt_length) == array(IDS, whole)
         assert turn.parent is None or turn.parent.keep < turn.keep <= turn.parent.length
         seen = [prompt(*other) for other in prompts[: turn.index]]
         assert turn.keep == max((common_prefix(array(IDS, whole), array(IDS, other)) for other in seen), default=0)
@@ -217,14 +217,14 @@ def test_each_branch_of_identical_replies_continues_its_own_turn() -> None:
     for first in ("a b", "a  b"):
         history, turn = [user("q")], None
         for n in range(400):
-            reply, whole = says("same" if n else first), tree.fingerprint(ChatCall(history)).whole
+            reply, whole = says("same" if n else first), tree.find(ChatCall(history))[1].whole
             ids = array(IDS, [1]), array(IDS, [2]), array(LOGPROBS, [0.0])
             turn = Turn(len(tree.turns), turn, turn.length if turn is not None else 0, *ids, "stop")
             tree.add(turn, extend_fingerprint(whole, reply.message()), whole.digest(), reply)
             history += [reply.message(), user("on")]
         branches.append((turn, history))
     for turn, history in branches:
-        assert tree.match(tree.fingerprint(ChatCall(history)))[:2] == (turn, len(history) - 1)
+        assert tree.find(ChatCall(history))[0][:2] == (turn, len(history) - 1)
 
 
 # Echoed tool calls in which a client has filled in defaults

@@ -36,7 +36,7 @@ def test_a_turn_reads_back_what_it_was_made_of(data: st.DataObject) -> None:
         wholes.append([*before[:keep], *delta, *sampled])
         for turn, whole in zip(turns, wholes, strict=True):  # also those that were there before
             assert turn.tokens().tolist() == whole
-            assert turn.prompt().tolist() == whole[: turn.prompt_length]
+            assert turn.tokens(turn.prompt_length).tolist() == whole[: turn.prompt_length]
         assert (turns[-1].delta.tolist(), turns[-1].sampled.tolist()) == (delta, sampled)
         start, end = sorted(data.draw(st.tuples(st.integers(0, len(whole) + 2), st.integers(0, len(whole) + 2))))
         assert turns[-1].tokens(end, start).tolist() == whole[start:end]

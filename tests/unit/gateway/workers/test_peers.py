@@ -36,7 +36,7 @@ class Peer:
 
     @property
     def sessions(self) -> set[str]:
-        return set(self.core.sessions.ids())
+        return {one["session_id"] for one in self.core.sessions.latest(1000)}
 
 
 @asynccontextmanager

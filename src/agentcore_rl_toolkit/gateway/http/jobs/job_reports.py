@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -30,24 +31,19 @@ from .job_rules import (
 JOB_HEADER = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_HEADER = "X-Amzn-SageMaker-Trajectory-Id"
 _LONGEST_WAIT = 30.0
+R = TypeVar("R", CompleteRolloutRequest, UpdateRewardRequest)
 
 
 class JobReports:
-    """Takes and hands out the reports of a `Core`'s sessions."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def complete(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        """CompleteRollout."""
-        body = parse(read_json(await read_body(request)), CompleteRolloutRequest)
-        check_job(body.job_arn or request.headers.get(JOB_HEADER) or "")
+        body = await _read(request, CompleteRolloutRequest)
         return self._put(session, JobReport.read(session.result).complete(body))
 
     async def reward(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        """UpdateReward."""
-        body = parse(read_json(await read_body(request)), UpdateRewardRequest)
-        check_job(body.job_arn or request.headers.get(JOB_HEADER) or "")
+        body = await _read(request, UpdateRewardRequest)
         return self._put(session, JobReport.read(session.result).reward(body))
 
     async def read(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
@@ -61,7 +57,7 @@ class JobReports:
                 break
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(session.result_changed.wait(), left)
-        return _json(report)
+        return _json(msgspec.to_builtins(report))
 
     def check_open(self, session: Session) -> None:
         """Refuse model calls of a rollout that is complete."""
@@ -71,7 +67,7 @@ class JobReports:
 
     def _put(self, session: Session, report: JobReport) -> web.StreamResponse:
         self._core.sessions.put_result(session, msgspec.to_builtins(report))
-        return web.Response(body=b"{}", content_type="application/json")
+        return _json({})
 
 
 def _stage(report: JobReport) -> str:
@@ -89,5 +85,11 @@ def _seconds(text: str) -> float:
     return min(seconds, _LONGEST_WAIT)
 
 
-def _json(report: JobReport) -> web.Response:
-    return web.Response(body=dump(msgspec.to_builtins(report)), content_type="application/json")
+async def _read(request: web.BaseRequest, kind: type[R]) -> R:
+    body = parse(read_json(await read_body(request)), kind)
+    check_job(body.job_arn or request.headers.get(JOB_HEADER) or "")
+    return body
+
+
+def _json(body: dict[str, Any]) -> web.Response:
+    return web.Response(body=dump(body), content_type="application/json")

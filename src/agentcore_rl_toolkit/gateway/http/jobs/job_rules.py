@@ -1,4 +1,4 @@
-"""What an agent reports of its rollout to SageMaker's Job Runtime: that it is complete, then its reward. Pure.
+"""The two reports of a SageMaker rollout to its Job Runtime, completion and then reward, and their rules. Pure.
 
 A trajectory is sampling until it is completed, as ready or as failed; a ready one is rewarded once. Repeating a report
 with its client token changes nothing. Reports are kept as the session's result, so that they outlive a restart.
@@ -61,7 +61,6 @@ class JobReport(Struct, frozen=True):
         raise GatewayFault("the session has another result", status=409, code="conflict")
 
     def complete(self, request: CompleteRolloutRequest) -> JobReport:
-        """After a completion."""
         status = request.status.lower()
         if status not in ("ready", "failed"):
             raise GatewayFault.invalid(f"Status is {request.status[:40]!r}: send ready or failed", param="Status")
@@ -72,7 +71,6 @@ class JobReport(Struct, frozen=True):
         return self._with("complete", request.client_token, job_status=status)
 
     def reward(self, request: UpdateRewardRequest) -> JobReport:
-        """After a reward."""
         if not all(map(math.isfinite, request.rewards)):
             raise GatewayFault.invalid("Rewards must be finite numbers", param="Rewards")
         if self._repeats("reward", request.client_token):
@@ -91,7 +89,6 @@ class JobReport(Struct, frozen=True):
 
 
 def is_complete(result: Any) -> bool:
-    """Whether a session's result says that its rollout is complete."""
     return isinstance(result, dict) and result.get("job_status") in ("ready", "failed")
 
 

@@ -85,7 +85,6 @@ class JobRuntimeApp(App):
 
 
 def trajectory_session(job_arn: str, trajectory_id: str) -> str:
-    """The id of a trajectory's session."""
     return hashlib.sha256(f"{job_arn}\n{trajectory_id}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 

@@ -67,8 +67,6 @@ _STARTS: dict[str, dict[str, Any]] = {
 
 
 class MessagesExchange:
-    """One request to `/messages`."""
-
     def __init__(self, request: WireRequest) -> None:
         body = parse(request.body, MessagesRequest)
         self.call: ChatCall | TextCall = read_call(body)
@@ -152,7 +150,6 @@ _TYPES = {
 
 
 def error(fault: GatewayFault, request_id: str) -> dict[str, Any]:
-    """An error in Anthropic's format."""
     kind = _TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
     message = fault.message
     if fault.code == "context_length_exceeded":  # agents look for these words

@@ -93,7 +93,6 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 
 def read_call(request: MessagesRequest) -> ChatCall:
-    """The call of a request to `/messages`."""
     call = read_prompt(request)
     without_prefill(list(call.messages))
     return call
@@ -143,7 +142,6 @@ class MessagesTools(OfferedTools):
         return (self.load([self._all[name]]) if name in self._all else name) + "\n"
 
     def choose(self, choice: MessagesToolChoice | None) -> str:
-        """The canonical tool choice."""
         if choice is None:
             return "auto"
         if choice.type == "any":

@@ -52,8 +52,6 @@ def _event(name: str, **fields: Any) -> bytes:
 
 
 class ConverseExchange:
-    """One request to `converse`, or to `converse-stream`."""
-
     def __init__(self, request: WireRequest, *, stream: bool) -> None:
         body = parse(request.body, ConverseRequest)
         self.call: ChatCall | TextCall = read_converse(body, model_name(request.path))

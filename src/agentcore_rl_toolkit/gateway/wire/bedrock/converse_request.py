@@ -133,7 +133,6 @@ class ConverseRequest(Struct, rename="camel", kw_only=True):
 
 
 def read_converse(request: ConverseRequest, model: str | None) -> ChatCall:
-    """The call of a request to either operation."""
     if request.guardrail_config:
         raise GatewayFault.invalid(
             "guardrailConfig is not supported: the gateway applies no guardrails", param="guardrailConfig"

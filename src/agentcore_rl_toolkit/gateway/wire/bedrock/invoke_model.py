@@ -30,8 +30,6 @@ _OTHERS = ("prompt", "inputText", "inferenceConfig", "schemaVersion")
 
 
 class InvokeExchange(MessagesExchange):
-    """One request to `invoke`, or to `invoke-with-response-stream`."""
-
     def __init__(self, request: WireRequest, *, stream: bool) -> None:
         others = [name for name in _OTHERS if name in request.body]
         if others and "anthropic_version" not in request.body:
@@ -73,7 +71,6 @@ class BedrockCountRequest(Struct):
 
 
 def read_count(request: BedrockCountRequest, model: str | None) -> ChatCall:
-    """The prompt of a request to `count-tokens`."""
     if request.input.converse is not None:
         return read_converse(request.input.converse, model)
     if request.input.invoke_model is None:

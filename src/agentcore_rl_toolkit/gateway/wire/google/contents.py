@@ -63,7 +63,6 @@ class GoogleContent(Struct):
 
 
 def read_contents(contents: list[GoogleContent], system: str | GoogleContent | None = None) -> list[Message]:
-    """Contents in canonical form."""
     read, calls = _read_system(system), _OpenCalls()
     for by_model, parts, where in _merge_replies(contents):
         read += [_read_reply(parts, calls, where)] if by_model else _read_input(parts, calls, where)

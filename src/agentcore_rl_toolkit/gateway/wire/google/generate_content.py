@@ -200,7 +200,6 @@ _TYPE = "type.googleapis.com/google.rpc."
 
 
 def error(fault: GatewayFault) -> dict[str, Any]:
-    """An error in Google's format."""
     message = fault.message
     if fault.code == "context_length_exceeded":  # agents look for these words
         message = f"The input token count exceeds the maximum number of tokens allowed: {message}"

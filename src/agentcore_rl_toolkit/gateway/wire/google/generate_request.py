@@ -104,14 +104,12 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
 
 
 def read_generate(request: GenerateRequest, model: str | None) -> ChatCall:
-    """The call of a request to `generateContent` or `streamGenerateContent`."""
     call = read_prompt(request, model)
     without_prefill(list(call.messages))
     return call
 
 
 def read_count(body: dict[str, Any], model: str | None) -> ChatCall:
-    """The prompt of a request to `countTokens`."""
     request = parse(in_camel_case(body), GoogleCountRequest)
     return read_prompt(parse_generate(request.generate_content_request or body), model)
 

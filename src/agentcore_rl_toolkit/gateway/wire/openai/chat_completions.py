@@ -102,7 +102,6 @@ class ChatRequest(CompletionsRequest, kw_only=True):
 
 
 def read_chat(request: ChatRequest) -> ChatCall:
-    """The call of a request."""
     if request.functions:
         raise GatewayFault.invalid("functions is not supported; send tools instead", param="functions")
     tools = _read_tools(request.tools or [])
@@ -131,7 +130,6 @@ def template_settings(settings: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def read_message(message: ChatMessage, where: str) -> Message:
-    """A message in canonical form."""
     if message.function_call:
         raise GatewayFault.invalid(f"{where}.function_call is not supported; send tool_calls instead", param=where)
     content = message.refusal if message.content is None else message.content
@@ -219,7 +217,6 @@ def _chosen(choice: Any, nested: bool) -> dict[str, Any]:
 
 
 def usage(answer: CallAnswer) -> dict[str, Any]:
-    """The tokens that an answer took."""
     turns = [outcome.turn for outcome in answer.outcomes]
     prompt, sampled = turns[0].prompt_length, sum(len(turn.sampled) for turn in turns)
     return {
@@ -294,8 +291,6 @@ class CompletionsExchange(ABC):
 
 
 class ChatExchange(CompletionsExchange):
-    """One request to `/chat/completions`."""
-
     _prefix, _kind, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, request: WireRequest) -> None:
@@ -367,7 +362,6 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 
 def error(fault: GatewayFault) -> bytes:
-    """An error in OpenAI's format."""
     return dump({"error": error_fields(fault)})
 
 

@@ -39,7 +39,6 @@ class TextRequest(CompletionsRequest, kw_only=True):
 
 
 def read_completion(request: TextRequest) -> TextCall:
-    """The call of a request."""
     for name in ("echo", "suffix"):
         if getattr(request, name):
             raise GatewayFault.invalid(f"{name} is not supported", param=name)
@@ -66,8 +65,6 @@ def _read_prompt(prompt: str | list[Any]) -> str | list[int]:
 
 
 class TextExchange(CompletionsExchange):
-    """One request to `/completions`."""
-
     _prefix, _kind, _chunk = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, request: WireRequest) -> None:
@@ -101,7 +98,6 @@ class TextExchange(CompletionsExchange):
 
 
 def text_logprobs(tokens: Sequence[str], values: Sequence[float], tops: Tops, start: int = 0) -> dict[str, Any]:
-    """Logprobs in the format of `/completions`."""
     offsets, place = [], start
     for token in tokens:
         offsets.append(place)

@@ -29,7 +29,6 @@ class SampleExchange(ChatExchange):
 
 
 def refuse(fault: GatewayFault) -> ErrorReply:
-    """A fault as one of the Job Runtime's errors."""
     other = (400, "ValidationException") if fault.status < 500 else (500, "InternalServiceError")
     status, kind = _ERRORS.get(fault.status, other)
     return ErrorReply(status, dump({"Message": fault.message}), {"x-amzn-ErrorType": kind})

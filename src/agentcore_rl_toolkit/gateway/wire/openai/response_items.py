@@ -172,7 +172,7 @@ class _ItemReader:
 
 
 def _starts_turn(item: ResponseItem, before: Message) -> bool:
-    """Whether an item starts another turn, as far as the order tells: a text ends a turn without calls."""
+    """Whether the order of items starts another turn here: a text ends a turn without calls."""
     return bool(before["content"]) and "tool_calls" not in before and item.type not in _CALLS
 
 

@@ -36,7 +36,6 @@ class ResponseOutput:
         end: str = "completed",
         tools: ResponseTools | None = None,
     ) -> list[dict[str, Any]]:
-        """All items of a reply."""
         output = cls(uid, tools)
         if reply.reasoning:
             output.extend("reasoning", reply.reasoning)

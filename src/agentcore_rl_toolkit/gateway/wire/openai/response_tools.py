@@ -51,7 +51,7 @@ class ResponseTool(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ToolOrigin:
-    """What one of the model's functions is to the client."""
+    """The client's tool behind one of the model's functions."""
 
     kind: str
     """`function`, `custom` or `tool_search`."""

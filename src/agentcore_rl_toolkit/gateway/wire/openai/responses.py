@@ -140,8 +140,6 @@ def _read_format(text: TextSettings | None) -> ResponseFormat | None:
 
 
 class ResponseExchange:
-    """One request to `/responses`."""
-
     def __init__(self, request: WireRequest) -> None:
         body = parse(request.body, ResponseRequest)
         self._tools = ResponseTools(body.tools)
@@ -240,7 +238,6 @@ def _status(outcome: ChoiceOutcome) -> str:
 
 
 def usage(outcome: ChoiceOutcome, decode: Callable[[Sequence[int]], str]) -> dict[str, Any]:
-    """The tokens that a response took."""
     turn = outcome.turn
     return {
         "input_tokens": turn.prompt_length,

@@ -54,7 +54,6 @@ SAMPLING = frozenset(SamplingSettings.__struct_fields__)
 
 
 def read_sampling(body: dict[str, Any], top_logprobs: int = 0) -> Sampling:
-    """The sampling settings of a session."""
     return to_sampling(parse(body, SamplingSettings), top_logprobs)
 
 
