@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentcore_rl_toolkit.backends.verl import VerlSettings
+from agentcore_rl_toolkit.backends.verl.backend import BACKEND
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.rollout.run_folder.run_lock import locked_run
 from support.process import clean_env
 
 AGENT = Path(__file__).parents[2] / "examples" / "echo_agent" / "rl_app.py"
@@ -32,3 +36,14 @@ def test_it_gets_to_the_gpus_that_there_are_not(tmp_path: Path) -> None:
     ]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["exit_code"], summary["interrupted"]) == (1, False)
+
+
+def test_a_second_run_removes_nothing_of_one_that_is_running(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n' * 4)
+    (tmp_path / "run" / "rollouts").mkdir(parents=True)
+    settings = VerlSettings(
+        agent=str(AGENT), data=str(tmp_path / "rows.jsonl"), output=str(tmp_path / "run"), n=4, rows_per_step=2
+    )
+    with locked_run(tmp_path / "run"), pytest.raises(ConfigError, match="another run is writing to"):
+        BACKEND.train(settings)
+    assert (tmp_path / "run" / "rollouts").exists()

@@ -1,7 +1,6 @@
 """The checkpoints of a run, so that a killed run resumes from the latest, and what is removed of the steps after it.
 
 checkpoints/checkpoint-K   the weights after K updates
-.lock                      locked by the run that writes to the folder
 
 `rollout/run_folder` writes and reads the run's rollouts.
 """
@@ -9,17 +8,13 @@ checkpoints/checkpoint-K   the weights after K updates
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import ConfigError
-from ...rollout.run_folder.run_text import read_object
-
-logger = logging.getLogger(__name__)
+from ...rollout.run_folder.run_lock import locked_run
 
 
 class CheckpointFolder:
@@ -33,22 +28,11 @@ class CheckpointFolder:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int | None]:
-        """Keep other runs out, remove the files of later steps, and give the step to resume from; None for a new run.
-
-        Another run must find out before it removes anything: until its first checkpoint, a run looks like a dead one.
-        """
+        """Keep other runs out, remove the files of later steps, and give the step to resume from (None: a new run)."""
         if not self._first:
             yield self.latest()
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                hint = "wait for it, end it, or choose another output"
-                raise ConfigError(f"another run is writing to {self.path}", hint=hint) from None
-            except OSError as error:
-                logger.warning("%s can't be locked, so keep other runs out of it: %s", self.path, error)
+        with locked_run(self.path):
             yield self._prepare()
 
     def _prepare(self) -> int | None:
@@ -56,9 +40,6 @@ class CheckpointFolder:
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
         if latest is None:
-            if (read_object(self.path / "run.json") or {}).get("kind") == "rollout":
-                hint = "choose another output; training would remove them"
-                raise ConfigError(f"{self.path} has rollouts that were made without training", hint=hint)
             for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl", "summary.json"):
                 _remove(self.path / name)
         else:

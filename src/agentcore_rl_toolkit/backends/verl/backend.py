@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ...common.checked_settings import option
 from ...engine.checkpoints import verl_step
 from ...errors import ConfigError
+from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
 from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require
@@ -142,9 +143,13 @@ class VerlBackend:
 
     def train(self, settings: VerlSettings) -> dict[str, Any]:
         require("verl", self.extra, "training with verl")
-        plan, checkpoints = self.plan(settings), settings.checkpoints
+        plan = self.plan(settings)
+        with locked_run(settings.folder):
+            return self._train(settings, plan)
+
+    def _train(self, settings: VerlSettings, plan: TrainingPlan) -> dict[str, Any]:
+        checkpoints = settings.checkpoints
         remove_stale_files(settings.folder, checkpoints, resumes=settings.resumes)
-        settings.folder.mkdir(parents=True, exist_ok=True)
         describe_run(settings.folder, backend=self.name, processes=settings.workers, **describe_settings(settings))
         began = time.monotonic()
         watch = StepWatch(settings)
