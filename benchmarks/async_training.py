@@ -1,11 +1,12 @@
-"""Asynchronous training against synchronous, in one run: steps per hour, what is trained on, stragglers, kills.
+"""Asynchronous training against synchronous, in one run: steps per hour, what is trained on, stragglers.
 
-    python benchmarks/async_training.py                                    slots, schedule, distribution, straggler
-    python benchmarks/async_training.py --only kills demo --kills 50       the others keep their figures
+    python benchmarks/async_training.py                   all cases
+    python benchmarks/async_training.py --only order      the others keep their figures
 
-The first four run everything but a model and an agent's process: client, gateway, runner, stream and steps ahead, over
-a runtime whose agent makes one model call and then sleeps as tools do, log-normal with a mean of 2 s and one in a
-hundred above 20 s, times `--scale`. Training sleeps too. The demo is the math agent with a calculator that sleeps.
+`order` runs the scheduler on a fake clock, and `possible` adds up drawn seconds. The others run everything but a model
+and an agent's process: client, gateway, runner, stream and steps ahead, over a runtime whose agent makes one model call
+and then sleeps as tools do, log-normal with a mean of 2 s and one in a hundred above 20 s, times `--scale`. Training
+sleeps too. A model and an agent's processes are in `async_demo.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,15 +23,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import report
+import start_order
+from async_floor import least_seconds, possible_ratios, tool_seconds
 
 ROOT = Path(__file__).parents[1]
-AGENT = ROOT / "examples" / "strands_math_agent"
-sys.path[:0] = [str(AGENT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from agentcore_rl_toolkit import Gateway, RolloutClient  # noqa: E402
 from agentcore_rl_toolkit.backends.loop.steps_ahead import StepsAhead  # noqa: E402
@@ -49,33 +46,27 @@ ROWS, N, SLOTS = 8, 8, 64
 TRAIN_SECONDS = 2.0
 
 
-def tool_seconds(dice: random.Random) -> float:
-    """Log-normal: a mean of 2 s, and 20 s at the 99th percentile."""
-    return dice.lognormvariate(-0.328, 1.429)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12, help="steps of each schedule")
     parser.add_argument("--scale", type=float, default=0.3, help="of all seconds of the schedules")
     parser.add_argument("--rollouts", type=int, default=2000, help="rollouts of each distribution")
-    parser.add_argument("--demo", type=int, default=8, help="steps of the demo, at K = 0, 1 and 3")
-    parser.add_argument("--seeds", type=int, default=3, help="of the demo")
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--only", nargs="+", default=["slots", "schedule", "distribution", "straggler"])
+    parser.add_argument(
+        "--only", nargs="+", default=["slots", "order", "possible", "schedule", "distribution", "straggler"]
+    )
     args = parser.parse_args()
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "slots": slots,
+        "order": start_order.orders,
+        "possible": possible_ratios,
         "schedule": lambda: schedules(args.steps, args.scale) | {"steps": args.steps, "scale": args.scale},
         "distribution": lambda: distributions(args.rollouts),
         "straggler": stragglers,
-        "demo": lambda: demos(args.demo, args.seeds),
-        "kills": lambda: kills(args.kills),
     }
     path = ROOT / "benchmarks" / "results" / "async_training.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     found.pop("machine", None)
-    for name in args.only:
+    for name in args.only or cases:
         found[name] = cases[name]()
         report.write("async_training", found)
 
@@ -108,11 +99,15 @@ class Pipeline:
             max_failures=10**9,
         )  # fmt: skip
         self.runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
-        self.dice, self.draw = random.Random(0), tool_seconds
+        self.draw = tool_seconds
+        self._samples: Counter[str] = Counter()
+        """How many samples of each prompt have started."""
         self.scale, self.hang = 1.0, 0
 
     async def _work(self, payload: dict[str, Any]) -> bytes | None:
-        drawn = self.draw(self.dice)
+        prompt = payload["prompt"]
+        self._samples[prompt] += 1
+        drawn = self.draw(random.Random(f"{prompt}/{self._samples[prompt]}"))  # the same in every schedule
         seconds = drawn * self.scale
         self.sampled.append(seconds)
         await ask(payload["_rollout"]["base_url"], words=1 + int(8 * min(drawn, 40)))
@@ -201,16 +196,18 @@ def slots() -> dict[str, Any]:
 
 
 def schedules(steps: int, scale: float) -> dict[str, Any]:
-    """Steps per hour at K = 0, 1 and 3."""
+    """Steps per hour at K = 0, 1 and 3, of the same rollouts, and the least seconds for them on any number of slots."""
     found: dict[str, Any] = {}
     for ahead in (0, 1, 3):
         with pipeline() as made:
             made.scale = scale
             began = time.monotonic()
-            made.run(steps, ahead, TRAIN_SECONDS * scale)
+            taken = made.run(steps, ahead, TRAIN_SECONDS * scale)
             seconds = time.monotonic() - began
+        longest = [max(one.result["took"] for group in step for one in group.trained if one.result) for step in taken]
+        least = least_seconds(longest, [TRAIN_SECONDS * scale] * steps, ahead)
         found[str(ahead)] = {"seconds": round(seconds, 2), "steps_per_hour": 3600 * steps / seconds * scale}
-        found[str(ahead)]["ratio"] = found["0"]["seconds"] / seconds
+        found[str(ahead)] |= {"ratio": found["0"]["seconds"] / seconds, "least": round(least, 2)}
         print("K =", ahead, found[str(ahead)], flush=True)
     return found
 
@@ -265,99 +262,6 @@ def stragglers() -> dict[str, Any]:
             found[str(ahead)] = {"timeouts": round((time.monotonic() - began) / 4.0, 2)}
     print("stragglers", found, flush=True)
     return found
-
-
-# --- the demo ---------------------------------------------------------------------------------------------------------
-
-
-def demos(steps: int, seeds: int) -> dict[str, Any]:
-    """The demo's policy, with a calculator that sleeps: steps per hour, and the held-out reward."""
-    found: dict[str, Any] = {}
-    for seed, ahead in ((seed, ahead) for seed in range(seeds) for ahead in (0, 1, 3)):
-        with tempfile.TemporaryDirectory() as folder:
-            program = start_demo(Path(folder), steps, ahead, seed)
-            assert program.wait(1800) == 0, Path(folder, "log").read_text()[-3000:]
-            summary = json.loads(Path(folder, "run", "summary.json").read_text())
-            lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-        seconds = sum(line["seconds"] for line in lines[1:])
-        names = ("before", "after", "after_interval")
-        one = {name: summary[name] for name in names} | {"seconds": seconds, "rollouts": summary["rollouts"]}
-        found[f"seed {seed}, K = {ahead}"] = one | {
-            "ratio": found[f"seed {seed}, K = 0"]["seconds"] / seconds if ahead else 1
-        }
-        print(f"seed {seed}, K = {ahead}", found[f"seed {seed}, K = {ahead}"], flush=True)
-    return found
-
-
-_RUN = """
-import json, sys
-from agentcore_rl_toolkit.backends.trl import TrlSettings, train
-train(TrlSettings.from_mapping(json.loads(sys.argv[1])))
-"""
-
-
-def start_demo(folder: Path, steps: int, ahead: int, seed: int, **more: Any) -> subprocess.Popen[bytes]:
-    from problems import problems
-
-    if not (folder / "agent").exists():
-        shutil.copytree(AGENT, folder / "agent")
-        path = folder / "agent" / "calculator.py"
-        text, call = path.read_text(), "    return evaluate(expression)\n"
-        assert text.count(call) == 1
-        wait = "    time.sleep(random.lognormvariate(-0.328, 1.429))\n"
-        path.write_text(
-            text.replace(call, wait + call).replace("import ast\n", "import ast\nimport random\nimport time\n")
-        )
-        for split, number in (("train", 256), ("held-out", 64)):
-            rows = [json.dumps(one.row) + "\n" for one in islice(problems(split, seed), number)]
-            (folder / f"{split}.jsonl").write_text("".join(rows))
-    settings = {
-        "agent": str(folder / "agent" / "rl_app.py"), "model": "tiny", "data": str(folder / "train.jsonl"),
-        "eval_data": str(folder / "held-out.jsonl"), "output": str(folder / "run"), "steps": steps, "rows_per_step": 4,
-        "n": 4, "learning_rate": 2.5e-4, "batch_size": 16, "max_tokens": 64, "concurrency": 16, "timeout": 120.0,
-        "save_every": steps, "seed": seed, "async_steps": ahead, "device": "cpu",
-    } | more  # fmt: skip
-    with (folder / "log").open("ab") as log:
-        command = [
-            sys.executable,
-            "-c",
-            _RUN,
-            json.dumps({name: value for name, value in settings.items() if value is not None}),
-        ]
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-# --- kills -----------------------------------------------------------------------------------------------------------
-
-
-def kills(number: int) -> dict[str, Any]:
-    """Kill runs at random moments, resume them, and count what each step has trained on at the end."""
-    from agentcore_rl_toolkit.backends.loop.rows.row_order import RowOrder, name_sources
-    from agentcore_rl_toolkit.rollout import read_rollouts
-
-    dice, done, wrong, runs = random.Random(0), 0, 0, 0
-    while done < number:
-        with tempfile.TemporaryDirectory() as name:
-            folder, steps = Path(name), 12
-            for attempt in count():
-                program = start_demo(folder, steps, 2, 0, eval_data=None, save_every=2, resume=True, rows_per_step=2)
-                try:
-                    program.wait(dice.uniform(8, 40) if done < number and attempt < 5 else 900)
-                except subprocess.TimeoutExpired:
-                    program.send_signal(signal.SIGKILL)
-                    done += 1
-                if program.wait() == 0:
-                    break
-            rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
-            files = sorted((folder / "run" / "rollouts").iterdir())
-            wrong += len(files) != steps
-            order = RowOrder(name_sources([("train.jsonl", len(rows), 1.0)]), 2, 0)
-            for step, file in enumerate(files):
-                wanted = Counter(rows[number]["prompt"] for number in order.step(step) for _ in range(4))
-                wrong += Counter(one.payload["prompt"] for one in read_rollouts(file)) != wanted
-            runs += 1
-        print(f"{done} kills in {runs} runs, {wrong} steps wrong", flush=True)
-    return {"kills": done, "runs": runs, "wrong": wrong}
 
 
 if __name__ == "__main__":

@@ -257,7 +257,10 @@ def asynchronous() -> list[str]:
     found = _read("async_training")
     steps, scale = found["schedule"]["steps"], found["schedule"]["scale"]
     runs = {ahead: of for ahead, of in found["schedule"].items() if ahead.isdigit()}
-    schedule = [(f"K = {ahead}", f"{of['seconds']:.0f}", f"{of['ratio']:.2f}×") for ahead, of in runs.items()]
+    schedule = [
+        (f"K = {ahead}", f"{of['seconds']:.0f}", f"{of['ratio']:.2f}×", f"{of['least']:.0f}" if "least" in of else "–")
+        for ahead, of in runs.items()
+    ]
     trained = [
         (
             name,
@@ -277,15 +280,17 @@ def asynchronous() -> list[str]:
         f"`python benchmarks/async_training.py`: {steps} steps of 64 rollouts on 64 slots, each with a tool\n"
         f"that sleeps (log-normal, mean 2 s, 99th percentile 20 s, all seconds times {scale:g}). Training sleeps as\n"
         "long as a mean tool; everything but the model and the agent's process is real.",
-        _table(["`--async-steps`", "seconds", "steps per hour ÷ K = 0"], schedule),
+        _table(["`--async-steps`", "seconds", "steps per hour ÷ K = 0", "least seconds possible"], schedule),
+        *_possible(found),
         *_slots(found),
+        *_order(found),
         "How long rollouts took that were trained on, and how many tokens they sampled, against all that were sampled\n"
         "(Kolmogorov-Smirnov).",
         _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p", "tokens ÷", "distance"], trained),
         "Four steps, in each of which one rollout never ends: how many timeouts they cost.",
         _table(["", "timeouts"], late),
-        *_demo(found),
-        *_kills(found),
+        *_demo(),
+        *_kills(),
     ]
 
 
@@ -304,34 +309,84 @@ def _slots(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _demo(found: dict[str, Any]) -> list[str]:
+def _possible(found: dict[str, Any]) -> list[str]:
+    rows = [(count, *(f"{of[ahead]:.2f}×" for ahead in "13")) for count, of in found.get("possible", {}).items()]
+    if not rows:
+        return []
+    return [
+        "How much more steps per hour these tools allow with any number of slots and cores, over 10,000 steps: a step\n"
+        "isn't trained on before its longest rollout has ended, which starts at most K updates earlier. The most\n"
+        "is K + 1, if all lengths are the same.",
+        _table(["rollouts a step", "K = 1", "K = 3"], rows),
+    ]
+
+
+def _order(found: dict[str, Any]) -> list[str]:
     rows = [
-        (
-            name,
-            f"{of['seconds']:.0f}",
-            f"{of['ratio']:.2f}×",
-            f"{of['before']:.2f} → {of['after']:.2f}",
-            "{:.2f} to {:.2f}".format(*of["after_interval"]),
-        )
-        for name, of in found.get("demo", {}).items()
+        (name, *("{mean:.2f}× ({least:.2f}–{most:.2f})".format(**of[one]) for one in ("given", "longest_first")))
+        for name, of in found.get("order", {}).items()
     ]
     if not rows:
         return []
-    some = next(iter(found["demo"].values()))
     return [
-        f"The math agent with such a calculator, each run with {some['rollouts']} training rollouts, on 16 slots and\n"
-        "two cores, which sampling and training share. The first step doesn't count.",
-        _table(["", "seconds", "÷ K = 0", "held-out reward", "95 % interval of the latter"], rows),
+        "The scheduler on a fake clock, each slot eight rollouts long: seconds of a synchronous step ÷ the least\n"
+        "possible, mean (least–most), if rows start in their own order, or those first that were long in an earlier\n"
+        "epoch. Where rows differ, half of the variance of lengths is theirs.",
+        _table(["", "own order", "longest first"], rows),
     ]
 
 
-def _kills(found: dict[str, Any]) -> list[str]:
-    if "kills" not in found:
+def _demo() -> list[str]:
+    found = _read("async_demo").get("demo") if (ROOT / "benchmarks" / "results" / "async_demo.json").exists() else None
+    if not found:
         return []
-    of = found["kills"]
+    steps, seeds, of = found["steps"], found["seeds"], found["together"]
+    means = ("longest rollout, s", "training, s", "busy cores")
+    speed = [
+        (
+            f"K = {ahead}",
+            f"{one['seconds']:.0f}",
+            f"{one['ratio']:.2f}×",
+            ", ".join(f"{ratio:.2f}" for ratio in one["ratios"]),
+            f"{one['possible']:.2f}×",
+            f"{one['over_floor']:.2f}",
+            f"{one['longest']:.1f}",
+            f"{one['training']:.1f}",
+            f"{one['busy_cores']:.1f}",
+        )
+        for ahead, one in of.items()
+    ]
+    reward = [
+        (
+            f"K = {ahead}",
+            f"{one['held_out']:.2f}",
+            "{:.2f} to {:.2f}".format(*one["interval"]),
+            f"{one['difference']['difference']:+.2f}" if "difference" in one else "–",
+            "{:+.2f} to {:+.2f}".format(*one["difference"]["interval"]) if "difference" in one else "–",
+        )
+        for ahead, one in of.items()
+    ]
     return [
-        f"{of['kills']} kills (−9) at random moments in {of['runs']} runs of the math agent at K = 2, each resumed: "
-        f"{of['wrong']}\nsteps whose rows were lost or doubled."
+        f"`python benchmarks/async_demo.py`: the math agent with such a calculator, {seeds} seeds of {steps} steps of\n"
+        f"{found['rollouts']} rollouts, on {found['slots']} slots and two cores, shared by sampling, training and\n"
+        "sessions. Seconds are those of all steps. *Possible* is the ratio that the synchronous runs' rollouts allow\n"
+        "at this K with any number of slots and cores: a step isn't trained on before its longest rollout has ended,\n"
+        "which starts at most K updates earlier. *÷ floor* compares a run with that bound for its own rollouts. The\n"
+        "last three are means over steps and runs: if K lengthens rollouts or training, they wait for a core.",
+        _table(["", "seconds", "÷ K = 0", "by seed", "possible", "÷ floor", *means], speed),
+        f"Held-out reward after the same {steps * found['rollouts']} rollouts, and its difference from K = 0, paired\n"
+        "by seed and row (bootstrap).",
+        _table(["", "held-out reward", "95 %", "difference", "95 %"], reward),
+    ]
+
+
+def _kills() -> list[str]:
+    of = _read("async_demo").get("kills") if (ROOT / "benchmarks" / "results" / "async_demo.json").exists() else None
+    if not of:
+        return []
+    return [
+        f"{of['kills']} kills (−9) at random moments in {of['runs']} runs of the math agent at K = 2, each resumed:\n"
+        f"{of['wrong']} steps lost or doubled, with other rows or sessions, or with tokens older than K."
     ]
 
 
