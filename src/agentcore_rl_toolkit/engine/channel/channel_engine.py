@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from ...errors import EngineError, GatewayFault
 from ..base import EngineInfo, Sampled, SampleRequest
-from .channel_wire import Abort, Answer, Ask, Command, Failure, Hello, Link, Message, Outbox, SampledTokens, decode
+from .channel_wire import Abort, Answer, Ask, Command, Failure, Hello, Link, Outbox, SampledTokens, decode
 
 logger = logging.getLogger(__name__)
 
@@ -36,18 +36,15 @@ class _Connected:
         try:
             while (data := await self._link.receive()) is not None:
                 for message in decode(data):
-                    self._hand_out(message)
+                    queue = self._waiting.get(message.id) if isinstance(message, _Said) else None
+                    if queue is not None and isinstance(message, _Said):  # else its reader has gone
+                        queue.put_nowait(message)
         finally:
             self.lost = True
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
             for queue in self._waiting.values():
                 queue.put_nowait(None)
-
-    def _hand_out(self, message: Message) -> None:
-        queue = self._waiting.get(message.id) if isinstance(message, _Said) else None
-        if queue is not None and isinstance(message, _Said):  # else its reader has gone
-            queue.put_nowait(message)
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         number, given, ended = next(self._numbers), False, False

@@ -244,15 +244,13 @@ class TransformersEngine:
             if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
                 wrong = max(ids) if max(ids) >= vocabulary else min(ids)
                 raise EngineError(f"{what} has token id {wrong}, but the model has {vocabulary} tokens", status=400)
-        self._check_length(len(request.prompt), s.max_tokens, self._context(decoder))
+        prompt, context = len(request.prompt), self._context(decoder)
+        over = 0 if context is None else prompt + (s.max_tokens or 1) - context
+        if over > 0:
+            wanted = f"{prompt} tokens and {s.max_tokens or 'at least 1'} to sample"
+            raise EngineError(f"the prompt has {wanted}, {over} more than the context of {context}", status=400)
         if decoder.waiting >= self._max_queue:
             raise EngineError(f"{decoder.waiting} requests are waiting already", status=503, retry_after=1.0)
-
-    def _check_length(self, prompt: int, max_tokens: int | None, context: int | None) -> None:
-        over = 0 if context is None else prompt + (max_tokens or 1) - context
-        if over > 0:
-            wanted = f"{prompt} tokens and {max_tokens or 'at least 1'} to sample"
-            raise EngineError(f"the prompt has {wanted}, {over} more than the context of {context}", status=400)
 
     def _sequence(self, request: SampleRequest, decoder: Decoder, grammar: Grammar | None) -> Sequence:
         s, length = request.sampling, len(request.prompt)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +121,9 @@ def _find_problem(
             for asked in (messages, [*messages, *messages[1:]]):
                 if isinstance(reason := renderer.bridge(plain, ChatCall(asked, tools), len(asked) - 1), str):
                     return MEANINGS[reason]
-        ids = encode_template_reply(renderer.tokenizer, _make_prompt(renderer), renderer.stops, [USER], sampled, tools)
+        ids = encode_template_reply(
+            renderer.tokenizer, lambda *asked: renderer.render(ChatCall(*asked)), renderer.stops, [USER], sampled, tools
+        )
         reply = renderer.parse(ids, prompt[-64:], ChatCall([USER], tools), "probe")
         if not matches_reply(reply, sampled):
             return f"replies like {renderer.tokenizer.decode(ids)[:100]!r} are not parsed correctly"
@@ -138,10 +140,3 @@ def _find_problem(
 
 def _make_turn(prompt: array[int], ids: list[int]) -> Turn:
     return Turn(0, None, 0, prompt, array(IDS, ids), array(LOGPROBS, [0.0] * len(ids)), "stop")
-
-
-def _make_prompt(renderer: ChatRenderer) -> Any:
-    def prompt(messages: list[Message], tools: list[dict[str, Any]]) -> Sequence[int]:
-        return renderer.render(ChatCall(messages, tools))
-
-    return prompt
