@@ -51,9 +51,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="steps of each schedule")
     parser.add_argument("--scale", type=float, default=0.3, help="of all seconds of the schedules")
     parser.add_argument("--rollouts", type=int, default=2000, help="rollouts of each distribution")
-    parser.add_argument(
-        "--only", nargs="+", default=["slots", "order", "possible", "schedule", "distribution", "straggler"]
-    )
+    parser.add_argument("--only", nargs="+", help="these cases instead of all")
     args = parser.parse_args()
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "slots": slots,
