@@ -2,8 +2,8 @@
 
 The gateway is `gateway serve` with a log and two engine replicas, each a process. This process runs the rollouts as a
 trainer does (`RolloutRunner`, `GatewayClient`); its sessions are scripted agents that ask turn after turn and try a
-call again twice, as SDKs do by default. What is killed starts again at once, at the same address. The client that is
-killed and the store that is away are in `scale_client.py`.
+call again twice, as SDKs do by default. What is killed starts again at once, at the same address; the gateway of
+`worker` does so itself (`--restart`). The client that is killed and the store that is away are in `scale_client.py`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,11 @@ class Served:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def kill_worker(self) -> None:
+        """Kill the process that it starts again."""
+        pid = self._process.pid
+        os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), signal.SIGKILL)
+
 
 def measure(kind: str, rollouts: int, seconds: float) -> dict[str, Any]:
     """One run in which a gateway or a replica is killed when a third of all calls has been answered."""
@@ -142,6 +147,7 @@ def measure(kind: str, rollouts: int, seconds: float) -> dict[str, Any]:
             "--log",
             str(folder / "log"),
         ]
+        line += ["--restart"] if kind == "worker" else []
         line += ["--tokenizer", str(tiny.path()), "--no-images", "--body-timeout", "600"]
         line += [part for port in ports[1:] for part in ("--engine", f"vllm=http://127.0.0.1:{port}")]
         served = [Served(one, port) for one, port in zip([line, *replicas], ports, strict=True)]
@@ -156,7 +162,10 @@ def measure(kind: str, rollouts: int, seconds: float) -> dict[str, Any]:
                 time.sleep(0.05)
             killed_at.append(time.monotonic())
             in_flight.append(agents.running)
-            served[0 if kind == "gateway" else 1].kill_and_start()
+            if kind == "worker":
+                served[0].kill_worker()
+            else:
+                served[0 if kind == "gateway" else 1].kill_and_start()
 
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
@@ -215,7 +224,7 @@ def serve_replica(port: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=["gateway", "replica"], help="what is killed")
+    parser.add_argument("kinds", nargs="*", default=["gateway", "worker", "replica"], help="what is killed")
     parser.add_argument("--rollouts", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=40.0, help="that a session takes, about")
     args = parser.parse_args()

@@ -48,7 +48,7 @@ def gateway_section(found: dict[str, Any], table: Table) -> list[str]:
 
 def faults_section(found: dict[str, Any], table: Table) -> list[str]:
     """What became of rollouts whose gateway or replica was killed."""
-    names = {"gateway": "the gateway", "replica": "one of two replicas"}
+    names = {"gateway": "the gateway", "worker": "the same with `--restart`", "replica": "one of two replicas"}
     rows = [
         (
             names[kind],
@@ -76,9 +76,9 @@ def _in_flight(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _flat(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    sizes = f"{it['mb_after_a_quarter']:.0f} → {it['mb_at_the_end']:.0f}"
-    yield f"memory after a quarter of {it['rollouts']:,} rollouts and at their end, MB", sizes, "flat"
-    yield "CPU for each of them, ms", f"{it['client_cpu_ms_each']:.2f}", "≤ 3"
+    sizes = [mb for number, mb in it["mb_after"].items() if int(number)]
+    each = f"each fifth of {it['rollouts']:,} rollouts"
+    yield f"memory after {each}, MB", " → ".join(f"{mb:.1f}" for mb in sizes), "flat"
 
 
 def _latency(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -251,13 +251,13 @@ class Answering(FakeVllm):
 class Served:
     """`agentcore-rl gateway serve`, started again on the same port whenever it was killed."""
 
-    def __init__(self, folder: Path, engine: str, log: Path) -> None:
+    def __init__(self, folder: Path, engine: str, log: Path, *flags: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin_key = "the admin's key"
         self._command = [
             str(Path(sys.executable).parent / "agentcore-rl"), "gateway", "serve", "--engine", f"vllm={engine}",
-            "--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(self.port), "--log", str(log),
+            "--tokenizer", str(folder), "--renderer", "qwen3", "--port", str(self.port), "--log", str(log), *flags,
         ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -274,6 +274,13 @@ class Served:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    @property
+    def worker(self) -> int:
+        """The process that `--restart` starts again."""
+        assert self.process is not None
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
 
 class Talk:
     """An agent that keeps on talking, asking again whenever the gateway is gone."""
@@ -289,12 +296,15 @@ class Talk:
         with openai.OpenAI(base_url=self.session["base_url"], api_key="EMPTY", max_retries=0, timeout=30) as asker:
             while len(self.acknowledged) < turns and not stop.is_set():
                 try:
-                    uid, text = self._ask(asker)
+                    self.acknowledge(asker)
                 except (openai.APIConnectionError, httpx.HTTPError):
                     stop.wait(0.1)
-                    continue
-                self.acknowledged.append((uid, text))
-                self.history += [{"role": "assistant", "content": text}, {"role": "user", "content": "and then?"}]
+
+    def acknowledge(self, asker: openai.OpenAI) -> None:
+        """One turn."""
+        uid, text = self._ask(asker)
+        self.acknowledged.append((uid, text))
+        self.history += [{"role": "assistant", "content": text}, {"role": "user", "content": "and then?"}]
 
     def _ask(self, asker: openai.OpenAI) -> tuple[str, str]:
         answer: Any = asker.chat.completions.create(
@@ -344,6 +354,34 @@ def test_killed_under_load_at_random_moments(tmp_path: Path):
             served.kill()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(300)
+def test_with_restart_calls_wait_for_the_process_that_takes_over(tmp_path: Path):
+    folder = tmp_path / "tokenizer"
+    tokenizer().save_pretrained(folder)
+    with Answering(context_length=100_000).serving() as fake:
+        served = Served(folder, fake.url, tmp_path / "log", "--restart")
+        served.start()
+        assert served.process is not None
+        try:
+            headers = {"Authorization": f"Bearer {served.admin_key}"}
+            session = httpx.post(f"{served.url}/sessions", headers=headers, timeout=60).json()
+            talk = Talk(session, stream=False)
+            with openai.OpenAI(base_url=session["base_url"], api_key="EMPTY", max_retries=0, timeout=240) as asker:
+                talk.acknowledge(asker)
+                killed = served.worker
+                os.kill(killed, signal.SIGKILL)
+                until(lambda: not Path(f"/proc/{killed}").exists())
+                talk.acknowledge(asker)
+            check(served.url, headers, talk, turns=2)
+            last = served.worker
+            served.process.terminate()
+            assert served.process.wait(60) == 0
+            assert not Path(f"/proc/{last}").exists()
+        finally:
+            served.kill()
+
+
 def test_a_pause_and_the_version_of_the_weights_outlive_a_kill(tmp_path: Path):
     folder = tmp_path / "tokenizer"
     tokenizer().save_pretrained(folder)
@@ -376,14 +414,14 @@ def test_a_pause_and_the_version_of_the_weights_outlive_a_kill(tmp_path: Path):
                 served.kill()
 
 
-def check(url: str, headers: dict[str, str], talk: Talk) -> None:
+def check(url: str, headers: dict[str, str], talk: Talk, turns: int = 12) -> None:
     """Every reply that arrived is on record, and each goes on from the one before."""
     read = httpx.get(f"{url}/sessions/{talk.session['session_id']}/turns", headers=headers, timeout=30).json()
-    turns = {f"chatcmpl-{turn['id']}": turn for turn in read["turns"]}
-    assert len(talk.acknowledged) == 12
+    known = {f"chatcmpl-{turn['id']}": turn for turn in read["turns"]}
+    assert len(talk.acknowledged) == turns
     before = None
     for uid, text in talk.acknowledged:
-        turn = turns[uid]
+        turn = known[uid]
         assert turn["sampled_ids"] == ids(text)
         assert len(turn["logprobs"]) == len(turn["sampled_ids"])
         assert (turn["finish"], turn["parent"]) == ("stop", before["index"] if before is not None else None)

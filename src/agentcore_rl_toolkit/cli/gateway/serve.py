@@ -20,9 +20,10 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+from ...common.http_guard import reachable_host
 from ...errors import ConfigError
 from ...gateway.workers.members import check_peers
-from ...gateway.workers.worker_process import WorkerProcess, announce_listening
+from ...gateway.workers.worker_process import WorkerProcess, announce_listening, bind_ports
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
 
@@ -67,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, default=1, help="share the sessions among processes on successive ports (default: 1)"
     )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="serve from a process that is started again when it dies, on a port that stays open: calls wait meanwhile",
+    )
     help = "share sessions with the gateways at these addresses, all of them, this one too; one admin key for all"
     parser.add_argument("--peers", type=_list, default=[], metavar="URL,…", help=help)
     parser.add_argument("--peer-url", default="", help="this gateway's own address among --peers")
@@ -91,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ[ADMIN_KEY] = admin_key
     loop = new_loop()
     try:
-        return loop.run_until_complete(_serve(args, admin_key))
+        keeps_serving = args.restart and args.socket is None
+        return loop.run_until_complete(_keep_serving(args) if keeps_serving else _serve(args, admin_key))
     finally:
         loop.close()
 
@@ -155,14 +162,39 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
             say("ending: calls in flight have 5 seconds")
     finally:
         await asyncio.gather(server.close(), *(other.close() for other in others), return_exceptions=True)
-        if has_parent and args.log:  # its sessions ended with the process that started this worker
+        if has_parent and args.log and not args.restart:  # its sessions ended with the run
             shutil.rmtree(_log_folder(args), ignore_errors=True)
     return 0
 
 
-def _start_worker(number: int, port: int) -> WorkerProcess:
+async def _keep_serving(args: argparse.Namespace) -> int:
+    """Run every worker in a process, and start it again when it dies; this one only keeps their ports open."""
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    sockets = bind_ports(args.host, args.port, args.workers)
+    port = sockets[0].getsockname()[1]
+    workers = [_start_worker(number, port + number, one) for number, one in enumerate(sockets)]
+    try:
+        await wait_unless(stop, asyncio.gather(*(worker.listening for worker in workers)))
+        if not stop.is_set():
+            print(args.public_url or f"http://{reachable_host(args.host)}:{port}", flush=True)
+            say("serving; Ctrl-C ends it")
+        await stop.wait()
+        say("ending: calls in flight have 5 seconds")
+    finally:
+        await asyncio.gather(*(worker.close() for worker in workers))
+        for one in sockets:
+            one.close()
+    return 0
+
+
+def _start_worker(number: int, port: int, listens: socket.socket | None = None) -> WorkerProcess:
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
-    return WorkerProcess(f"worker {number}", command, port=port)
+    if listens is None:
+        return WorkerProcess(f"worker {number}", command, port=port)
+    bound = listens.fileno()
+    command += ["--port", str(port - number), "--socket", str(bound)]
+    return WorkerProcess(f"worker {number}", command, port=port, keeps=[bound])
 
 
 async def wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:

@@ -15,7 +15,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -23,9 +22,8 @@ from typing import Any
 
 from ...common.http_guard import reachable_host
 from ...engine.base import Engine
-from ...errors import ConfigError
 from ..base import ADMIN_KEY
-from ..workers.worker_process import WorkerProcess
+from ..workers.worker_process import WorkerProcess, bind_ports
 from .gateway_client import GatewayClient
 
 
@@ -49,7 +47,7 @@ class GatewayProcesses(GatewayClient):
         """
         self._tokenizer, self._host, self._public_url = tokenizer, host, public_url
         self._folder = folder
-        self._sockets = _bind(host, port, workers)
+        self._sockets = bind_ports(host, port, workers)
         self._urls = [f"http://{reachable_host(host)}:{one.getsockname()[1]}" for one in self._sockets]
         self._key = secrets.token_urlsafe(24)
         self._files = contextlib.ExitStack()
@@ -94,24 +92,6 @@ class GatewayProcesses(GatewayClient):
         command += [*_save_tokenizer(self._tokenizer, home / "tokenizer"), "--log", str(home / "log")]
         command += ["--host", self._host, "--workers", str(len(self._sockets)), *self._flags]
         return [*command, *(part for url in self._urls for part in ("--worker-url", url))]
-
-
-def _bind(host: str, port: int, count: int) -> list[socket.socket]:
-    """Open sockets, one for each worker."""
-    with contextlib.ExitStack() as stack:
-        opened: list[socket.socket] = []
-        for number in range(count):
-            try:
-                found = socket.getaddrinfo(host, port + number if port else 0, type=socket.SOCK_STREAM)[0]
-                one = stack.enter_context(socket.socket(found[0], found[1]))
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                one.bind(found[4])
-                one.listen(4096)
-            except OSError as error:
-                raise ConfigError(f"can't listen on {host}:{port + number if port else 0}: {error}") from error
-            opened.append(one)
-        stack.pop_all()
-    return opened
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path) -> list[str]:

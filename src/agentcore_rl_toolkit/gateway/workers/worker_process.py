@@ -7,6 +7,7 @@ other end is closed: also if that process was killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -70,7 +71,8 @@ class WorkerProcess:
                 code = await self._run_once()
             except Exception as error:  # out of processes or descriptors
                 code = f"{type(error).__name__}: {error}"
-            if not self.listening.done() and time.monotonic() - started > _START_SECONDS:
+            refused = isinstance(code, int) and code > 0 and bool(self._keeps)  # not killed, and no port to wait for
+            if not self.listening.done() and (refused or time.monotonic() - started > _START_SECONDS):
                 text = f"{self._name} ended with {code} before it listened on port {self._port}"
                 self.listening.set_exception(ConfigError(text, hint="read its output above"))
                 return
@@ -99,3 +101,21 @@ class WorkerProcess:
             return await self._process.wait()
         finally:
             self._stdin.close()
+
+
+def bind_ports(host: str, port: int, count: int) -> list[socket.socket]:
+    """Listen on successive ports, one for each worker: calls wait there while it is started again."""
+    with contextlib.ExitStack() as stack:
+        opened: list[socket.socket] = []
+        for number in range(count):
+            try:
+                found = socket.getaddrinfo(host, port + number if port else 0, type=socket.SOCK_STREAM)[0]
+                one = stack.enter_context(socket.socket(found[0], found[1]))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(found[4])
+                one.listen(4096)
+            except OSError as error:
+                raise ConfigError(f"can't listen on {host}:{port + number if port else 0}: {error}") from error
+            opened.append(one)
+        stack.pop_all()
+    return opened
