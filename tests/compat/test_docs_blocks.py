@@ -62,7 +62,7 @@ def test_every_block_has_a_kind() -> None:
             assert all((ROOT / path).is_file() for path in re.findall(r"tests/\S+\.py", block.notes[note])), block.name
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page, found in ALL.items() if any(block.runs for block in found)])
 def test_a_page_does_what_it_says(page: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     with stage(page, tmp_path, lambda: request.getfixturevalue("aws_servers")) as ready:

@@ -22,7 +22,7 @@ from typing import Any
 
 from support.docs import MADE, ROOT, Block, blocks
 
-SECONDS = 150
+SECONDS = 450
 STATE = 'pwd > "$DOCS_STATE/pwd"; env -0 > "$DOCS_STATE/env"'
 
 

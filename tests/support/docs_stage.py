@@ -27,7 +27,7 @@ from support.rollouts import make_rollout
 from support.scripted_model import ScriptedModel
 
 BIN = Path(sys.executable).parent
-SECONDS = 200
+SECONDS = 500
 PORTS = ("8000", "8080", "8800", "8801", "9000")
 """Those of the pages. A test takes free ones."""
 
@@ -187,7 +187,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "docs/guides/prepare-your-agent.md": (port_8080,),
     "docs/guides/tinker.md": (math_agent, rows),
     "docs/guides/train.md": (rollouts,),
-    "docs/guides/verl.md": (rows,),
+    "docs/guides/verl.md": (no_torch, rows),
     "docs/quick-start.md": (aws, docker, model),
     "examples/echo_agent/README.md": (port_8080,),
     "examples/strands_appworld_agent/README.md": (docker,),
