@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +22,10 @@ from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
 from support.agent import ASKING
-from support.process import clean_env, free_port
+from support.process import free_port
 from support.runtime import eventually
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
+from support.training_process import command_line, start_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
 
@@ -105,20 +104,6 @@ def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSet
     return TrlSettings(**known | more)
 
 
-def options(given: TrlSettings) -> list[str]:
-    """The settings as a command line has them."""
-    changed = [
-        (spec.name, getattr(given, spec.name))
-        for spec in dataclasses.fields(given)
-        if spec.name != "agent" and getattr(given, spec.name) not in ({}, spec.default)
-    ]
-    flags = [
-        (f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", str(value))
-        for name, value in changed
-    ]
-    return ["train", given.agent, *(word for flag in flags for word in flag)]
-
-
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -131,16 +116,14 @@ def steps(output: Path) -> list[int]:
 def cut_off(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of a run that was killed in the middle of a step, its third or later."""
     output = tmp_path_factory.mktemp("cut_off") / "run"
-    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *options(settings(parts, output, steps=400))]
-    with (output.parent / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env(OMP_NUM_THREADS="1"))
+    process = start_training(command_line(settings(parts, output, steps=400)), output.parent / "log")
     try:
-        eventually(lambda: process.poll() is not None or (output / "checkpoints/checkpoint-2").exists(), 200)
-        assert process.poll() is None, (output.parent / "log").read_text()[-3000:]
+        eventually(lambda: not process.is_alive() or (output / "checkpoints/checkpoint-2").exists(), 200)
+        assert process.is_alive(), (output.parent / "log").read_text()[-3000:]
         eventually(lambda: (output / "rollouts/step-000002.jsonl").exists(), 60)  # in the middle of the step after it
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     return output
 
 
@@ -150,7 +133,7 @@ def test_going_on_after_a_kill_counts_every_step_once(
     last = max(int(path.name.rpartition("-")[2]) for path in (cut_off / "checkpoints").glob("checkpoint-*"))
     total = last + 2
     given = settings(parts, cut_off, steps=total, resume=True, seed=3)
-    assert main(options(given)) == 0
+    assert main(command_line(given)) == 0
     printed = capsys.readouterr()
     assert "warning: seed is 3, and was 0 before" in printed.err
     assert "vary.jsonl: line 2: " in printed.err
@@ -235,7 +218,7 @@ def test_ctrl_c_and_sigterm_end_with_a_checkpoint(
     output = tmp_path / "run"
     given = settings(parts, output, steps=400, save_every=400)
     interrupt(lambda: len(steps(output)) >= 2, number)
-    assert main(options(given)) == code
+    assert main(command_line(given)) == code
     summary = json.loads((output / "summary.json").read_text())
     assert summary["interrupted"] is True
     assert summary["steps"] >= 2
@@ -250,7 +233,7 @@ def test_a_run_whose_last_evaluation_is_interrupted_is_whole_and_has_no_after(
     held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
     given = settings(parts, output, eval_data=str(held_out))
     interrupt(lambda: list((output / "evaluations").glob("*step-000002*")))  # it has begun, and its row naps
-    assert main(options(given)) == 130
+    assert main(command_line(given)) == 130
     summary = json.loads((output / "summary.json").read_text())
     assert (summary["interrupted"], summary["steps"], summary.get("after")) == (True, 2, None)
     assert summary["before"] is not None
@@ -263,7 +246,7 @@ def test_a_run_that_is_interrupted_before_its_first_step_says_so(
     output, held_out = tmp_path / "run", tmp_path / "held_out.jsonl"
     held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
     interrupt(lambda: list((output / "evaluations").glob("*step-000000*")))  # it has begun, and its row naps
-    assert main(options(settings(parts, output, eval_data=str(held_out)))) == 130
+    assert main(command_line(settings(parts, output, eval_data=str(held_out)))) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted before training began; no checkpoint is written"
     assert not (output / "summary.json").exists()
     assert not list((output / "checkpoints").glob("*"))
@@ -277,7 +260,7 @@ def test_a_run_that_is_interrupted_between_steps_has_the_figures_of_every_step(
     held_out.write_text((parts / "nap.jsonl").read_text().splitlines()[0])
     given = settings(parts, output, steps=4, eval_data=str(held_out), eval_every=1, async_steps=ahead)
     interrupt(lambda: list((output / "evaluations").glob("*step-000001*")))  # it has begun, and its row naps
-    assert main(options(given)) == 130
+    assert main(command_line(given)) == 130
     summary = json.loads((output / "summary.json").read_text())
     assert (summary["interrupted"], summary["steps"], len(summary["reward"])) == (True, 1, 1)
     assert steps(output) == [1]
@@ -295,7 +278,7 @@ def test_a_run_that_trained_on_nothing_has_failed_and_says_what_of(
     parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     output = tmp_path / "run"
-    assert main(options(settings(parts, output, "forget"))) == 1
+    assert main(command_line(settings(parts, output, "forget"))) == 1
     said = capsys.readouterr().err
     assert "nothing could be trained on in 2 steps. What became of the rollouts:\n       8 × no reward" in said
     assert f"All of them are in {output / 'rollouts'}." in said
@@ -538,11 +521,16 @@ def test_two_processes_share_a_run(parts: Path, tmp_path: Path) -> None:
     changed = {spec.name: getattr(given, spec.name) for spec in dataclasses.fields(given)}
     known = {name: value for name, value in changed.items() if isinstance(value, (str, int, float))}
     config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in known.items()))
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
-    command = [sys.executable, *launch, "-m", "agentcore_rl_toolkit.cli", "train", "--config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_env(OMP_NUM_THREADS="1"), timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
-    summary = json.loads(done.stdout)  # one of them tells
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}  # what it sets
+    command, logs = ["train", "--config", str(config)], [tmp_path / f"log-{rank}" for rank in range(2)]
+    ranks = [
+        start_training(command, log, **torchrun, RANK=str(rank), LOCAL_RANK=str(rank)) for rank, log in enumerate(logs)
+    ]
+    for process, log in zip(ranks, logs, strict=True):
+        process.join(280)
+        assert process.exitcode == 0, log.read_text()[-3000:]
+    (told,) = filter(None, [Path(f"{log}.out").read_text() for log in logs])  # one of them tells
+    summary = json.loads(told)
     assert (summary["steps"], summary["rollouts"], summary["fidelity"]) == (1, 4, 1.0)
     groups = []
     for name in ("step-000000.jsonl", "step-000000.process-1.jsonl"):

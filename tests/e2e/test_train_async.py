@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,9 +21,9 @@ from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.rollout import Rollout, read_rollouts
 from agentcore_rl_toolkit.types import Status
 from support.agent import ASKING
-from support.process import clean_env
 from support.runtime import eventually
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
+from support.training_process import command_line, start_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Transformers' and TRL's, a different one each release
 
@@ -192,14 +190,15 @@ def test_a_run_that_is_killed_at_any_moment_trains_on_every_row_as_often(
     given, dice = settings(parts, tmp_path / "run", steps=8, resume=True), random.Random(seed)
     (tmp_path / "run").mkdir()
     for kills in range(2):
-        process = start(given, tmp_path / "log")
+        process = start_training(command_line(given), tmp_path / "log")
         after = dice.randint(1, 5) if not kills else 7
-        eventually(lambda: process.poll() is not None or steps_done(tmp_path / "run") >= after, 300)  # noqa: B023
+        eventually(lambda: not process.is_alive() or steps_done(tmp_path / "run") >= after, 300)  # noqa: B023
         time.sleep(dice.random())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    process = start(given, tmp_path / "log")
-    assert process.wait(300) == 0, (tmp_path / "log").read_text()[-3000:]
+        process.kill()
+        process.join()
+    process = start_training(command_line(given), tmp_path / "log")
+    process.join(300)
+    assert process.exitcode == 0, (tmp_path / "log").read_text()[-3000:]
     check_every_row_once(given)
 
 
@@ -211,11 +210,13 @@ def test_a_run_that_is_killed_while_weights_are_swapped_trains_on_every_row_as_o
     given = settings(parts, tmp_path / "run", resume=True)
     (tmp_path / "run").mkdir()
     copied = 35  # tensors, of which the model has 14: within the third swap
-    process = start(given, tmp_path / "log", KILL_AT_COPY.format(copied=copied))
-    assert process.wait(300) == -signal.SIGKILL, (tmp_path / "log").read_text()[-3000:]
+    process = start_training(command_line(given), tmp_path / "log", KILL_AT_COPY.format(copied=copied))
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL, (tmp_path / "log").read_text()[-3000:]
     assert 0 < steps_done(tmp_path / "run") < given.steps
-    process = start(given, tmp_path / "log")
-    assert process.wait(300) == 0, (tmp_path / "log").read_text()[-3000:]
+    process = start_training(command_line(given), tmp_path / "log")
+    process.join(300)
+    assert process.exitcode == 0, (tmp_path / "log").read_text()[-3000:]
     check_every_row_once(given)
 
 
@@ -235,16 +236,3 @@ def counting_copy(self, *args, **named):
     return copy(self, *args, **named)
 torch.Tensor.copy_ = counting_copy
 """
-
-
-def start(given: TrlSettings, log: Path, before: str = "") -> subprocess.Popen[bytes]:
-    code = "import sys, json; from agentcore_rl_toolkit.backends.trl import TrlSettings, train\n" + before
-    code += "train(TrlSettings.from_mapping(json.loads(sys.argv[1])))"
-    known = {name: value for name, value in vars(given).items() if value not in (None, (), {})}
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, json.dumps(known)],
-            stdout=file,
-            stderr=file,
-            env=clean_env(OMP_NUM_THREADS="1"),
-        )
