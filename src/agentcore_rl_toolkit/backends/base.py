@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -130,13 +130,14 @@ def require(module: str, extra: str, user: str) -> Any:
         raise ImportError(f"{missing}\nhint: {hint}", name=error.name) from error
 
 
-def lazy_attributes(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
-    """Make a package's `__getattr__`, which imports a name from its module on first use."""
+def lazy_attributes(package: str, extra: str, **modules: Sequence[str]) -> Callable[[str], Any]:
+    """Make a package's `__getattr__`, which imports a name from the module that has it on first use."""
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(require(package + homes[name], extra, f"{package}.{name}"), name)
+        return getattr(require(f"{package}.{homes[name]}", extra, f"{package}.{name}"), name)
 
     return get
 

@@ -17,5 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RllmSettings", "register"]
 
-_HOMES = {"RllmSettings": ".backend", "register": ".data"}
-__getattr__ = lazy_attributes(__name__, _HOMES, "rllm")
+__getattr__ = lazy_attributes(__name__, "rllm", backend=["RllmSettings"], data=["register"])

@@ -16,5 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SagemakerSettings", "train"]
 
-_HOMES = {"SagemakerSettings": ".backend", "train": ".job_run"}
-__getattr__ = lazy_attributes(__name__, _HOMES, "sagemaker")
+__getattr__ = lazy_attributes(__name__, "sagemaker", backend=["SagemakerSettings"], job_run=["train"])

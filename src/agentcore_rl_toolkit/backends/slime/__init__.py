@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SlimeRunner", "SlimeSettings", "generate_rollout", "post_process"]
 
-_HOMES = {
-    "SlimeRunner": ".backend",
-    "SlimeSettings": ".backend",
-    "generate_rollout": ".rollout",
-    "post_process": ".rewards",
-}
-__getattr__ = lazy_attributes(__name__, _HOMES, "slime")
+_BACKEND = ["SlimeRunner", "SlimeSettings"]
+__getattr__ = lazy_attributes(
+    __name__, "slime", backend=_BACKEND, rollout=["generate_rollout"], rewards=["post_process"]
+)

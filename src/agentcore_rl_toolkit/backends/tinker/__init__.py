@@ -17,11 +17,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Example", "TinkerSettings", "to_datum", "to_examples", "train"]
 
-_HOMES = {
-    "Example": ".convert",
-    "TinkerSettings": ".backend",
-    "to_datum": ".convert",
-    "to_examples": ".convert",
-    "train": ".weights",
-}
-__getattr__ = lazy_attributes(__name__, _HOMES, "tinker")
+_CONVERT = ["Example", "to_datum", "to_examples"]
+__getattr__ = lazy_attributes(__name__, "tinker", backend=["TinkerSettings"], convert=_CONVERT, weights=["train"])

@@ -24,11 +24,11 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` may cha
 # Transformers 5.23 renames it, and TRL keeps using the name.
 warnings.filterwarnings("ignore", r"`\w*gradient_checkpointing` is deprecated", FutureWarning)
 
-_HOMES = {
-    "AgentGRPOTrainer": ".trainer",
-    "SftSettings": ".backend",
-    "TrlSettings": ".backend",
-    "fine_tune": ".sft",
-    "train": ".training",
-}
-__getattr__ = lazy_attributes(__name__, _HOMES, "trl")
+__getattr__ = lazy_attributes(
+    __name__,
+    "trl",
+    backend=["SftSettings", "TrlSettings"],
+    sft=["fine_tune"],
+    trainer=["AgentGRPOTrainer"],
+    training=["train"],
+)

@@ -50,8 +50,8 @@ class TrlSettings(LoopSettings):
         super().__post_init__()
         if self.vllm not in (None, "colocate") and not self.vllm.startswith(("http://", "https://")):
             raise ConfigError(f"vllm must be `colocate` or the URL of a server, not {self.vllm!r}")
-        for name, unset in (("teacher_weight", 1.0), ("reward_weight", 1.0)):
-            if self.teacher is None and getattr(self, name) != unset:
+        for name in ("teacher_weight", "reward_weight"):
+            if self.teacher is None and getattr(self, name) != 1.0:
                 raise ConfigError(f"{name}={getattr(self, name)} has no effect", hint="name a teacher")
         if self.teacher is not None and (self.dynamic_sampling or self.skip_epochs):
             hint = "leave out dynamic_sampling and skip_epochs"

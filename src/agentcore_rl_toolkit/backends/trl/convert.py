@@ -23,10 +23,8 @@ from ...rollout.signal.credit import Floats, TurnCredit
 class TrlBatch:
     """A step's rows, as TRL takes them."""
 
-    prompt_ids: list[list[int]] = field(default_factory=list)
-    completion_ids: list[list[int]] = field(default_factory=list)
-    logprobs: list[list[float]] = field(default_factory=list)
-    env_mask: list[list[int]] = field(default_factory=list)
+    slots: list[SplitRow] = field(default_factory=list)
+    """The row in each slot."""
     rewards: list[float | None] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     """The weight of each slot's row among the rows of its rollout."""
@@ -39,6 +37,14 @@ class TrlBatch:
     sessions: dict[int, str] = field(default_factory=dict)
     """The session of the rollout in each slot that holds one."""
 
+    def fill_slot(
+        self, row: SplitRow, reward: float | None = None, weight: float = 1.0, advantages: Sequence[Floats] = ()
+    ) -> None:
+        self.slots.append(row)
+        self.rewards.append(reward)
+        self.weights.append(weight)
+        self.advantages.append(advantages)
+
     def row_advantages(self) -> list[Floats]:
         """With turn credit: those of every row, the rows in slots first."""
         first = [rows[0] if rows else np.zeros(1) for rows in self.advantages]
@@ -46,7 +52,7 @@ class TrlBatch:
 
     def row_names(self) -> list[tuple[str, int] | None]:
         """Session and number of every row, the rows in slots first; None for padding."""
-        names: list[tuple[str, int] | None] = [None] * len(self.prompt_ids)
+        names: list[tuple[str, int] | None] = [None] * len(self.slots)
         for slot, session in self.sessions.items():
             names[slot] = session, 0
         numbers = dict.fromkeys(self.sessions, 0)
@@ -57,8 +63,7 @@ class TrlBatch:
 
     def rows(self) -> list[SplitRow]:
         """Every row, the rows in slots first."""
-        slots = zip(self.prompt_ids, self.completion_ids, self.logprobs, self.env_mask, strict=True)
-        return [*slots, *(split_row(row) for _, row in self.more)]
+        return [*self.slots, *(split_row(row) for _, row in self.more)]
 
     def spread(self, advantages: Sequence[float]) -> list[Floats]:
         """One advantage for each row, as those of its tokens."""
@@ -66,8 +71,9 @@ class TrlBatch:
 
     def mean_over_tokens(self, by_row: Sequence[Floats]) -> dict[str, float]:
         """The mean of the advantages over each rollout's trained tokens, by session: one number to show for it."""
-        slots = [*range(len(self.prompt_ids)), *(slot for slot, _ in self.more)]
-        sums, tokens = np.zeros(len(self.prompt_ids)), np.zeros(len(self.prompt_ids))
+        count = len(self.slots)
+        slots = [*range(count), *(slot for slot, _ in self.more)]
+        sums, tokens = np.zeros(count), np.zeros(count)
         for slot, values, (*_, mask) in zip(slots, by_row, self.rows(), strict=True):
             sums[slot] += values.sum()
             tokens[slot] += sum(mask)
@@ -75,45 +81,27 @@ class TrlBatch:
 
     def fields(self) -> dict[str, Any]:
         """The return value of `rollout_func`."""
-        return {
-            "prompt_ids": self.prompt_ids,
-            "completion_ids": self.completion_ids,
-            "logprobs": self.logprobs,
-            "env_mask": self.env_mask,
-            "agent_reward": self.rewards,
-        }
+        names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+        return {name: [row[i] for row in self.slots] for i, name in enumerate(names)} | {"agent_reward": self.rewards}
 
 
 def to_batch(
     groups: Sequence[Group], n: int, padding: int, count: int | None = None, credit: TurnCredit | None = None
 ) -> TrlBatch:
     """Fill `n` slots for each group, in order, and pad the slots of missing groups up to `count`."""
-    batch = TrlBatch()
+    batch, nothing = TrlBatch(), ([padding], [padding], [0.0], [0])
     for group in groups:
         credited = credit.completion_advantages(group) if credit is not None and group.dropped is None else {}
         rollouts: list[Rollout | None] = [*group.rollouts[:n]]
         for rollout in [*rollouts, *([None] * (n - len(rollouts)))]:
             if rollout is None or group.dropped is not None or not rollout.trained:
-                _fill_slot(batch, ([padding], [padding], [0.0], [0]), None, 1.0)
+                batch.fill_slot(nothing)
                 continue
             first, *others = rollout.rows
-            batch.more.extend((len(batch.prompt_ids), row) for row in others)
-            batch.sessions[len(batch.prompt_ids)] = rollout.session_id or ""
-            _fill_slot(batch, split_row(first), rollout.reward, first.weight, credited.get(id(rollout), ()))
+            batch.more.extend((len(batch.slots), row) for row in others)
+            batch.sessions[len(batch.slots)] = rollout.session_id or ""
+            batch.fill_slot(split_row(first), rollout.reward, first.weight, credited.get(id(rollout), ()))
             batch.trained += 1
-    while count is not None and len(batch.prompt_ids) < count * n:
-        _fill_slot(batch, ([padding], [padding], [0.0], [0]), None, 1.0)
+    while count is not None and len(batch.slots) < count * n:
+        batch.fill_slot(nothing)
     return batch
-
-
-def _fill_slot(
-    batch: TrlBatch, row: SplitRow, reward: float | None, weight: float, advantages: Sequence[Floats] = ()
-) -> None:
-    prompt, completion, logprobs, mask = row
-    batch.prompt_ids.append(prompt)
-    batch.completion_ids.append(completion)
-    batch.logprobs.append(logprobs)
-    batch.env_mask.append(mask)
-    batch.rewards.append(reward)
-    batch.weights.append(weight)
-    batch.advantages.append(advantages)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentCoreManager", "AgentCoreWorker", "JsonlRows", "VerlEngine", "VerlSettings"]
 
-_HOMES = {
-    "AgentCoreManager": ".manager",
-    "AgentCoreWorker": ".manager",
-    "JsonlRows": ".data",
-    "VerlEngine": ".verl_engine",
-    "VerlSettings": ".backend",
-}
-__getattr__ = lazy_attributes(__name__, _HOMES, "verl")
+__getattr__ = lazy_attributes(
+    __name__,
+    "verl",
+    backend=["VerlSettings"],
+    data=["JsonlRows"],
+    manager=["AgentCoreManager", "AgentCoreWorker"],
+    verl_engine=["VerlEngine"],
+)

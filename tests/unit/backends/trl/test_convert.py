@@ -70,6 +70,6 @@ def test_a_group_always_has_as_many_slots() -> None:
 def test_the_first_row_has_the_slot_and_the_others_know_it() -> None:
     rows = weighted(make_row([1], [2]), make_row([3], [4, 5, 6]), make_row([7], [8]))
     batch = to_batch([make_group(make_rollout(0.0), make_rollout(1.0, *rows)), make_group(failed(), failed())], 2, PAD)
-    assert batch.completion_ids[1] == [2]
+    assert batch.slots[1][1] == [2]
     assert batch.weights == [1.0, pytest.approx(1 / 5), 1.0, 1.0]
     assert [(slot, row is other) for (slot, row), other in zip(batch.more, rows[1:], strict=True)] == [(1, True)] * 2

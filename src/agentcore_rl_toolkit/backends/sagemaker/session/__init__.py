@@ -16,5 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingSessionSettings", "train"]
 
-_HOMES = {"TrainingSessionSettings": ".backend", "train": ".session_weights"}
-__getattr__ = lazy_attributes(__name__, _HOMES, "sagemaker")
+__getattr__ = lazy_attributes(__name__, "sagemaker", backend=["TrainingSessionSettings"], session_weights=["train"])
