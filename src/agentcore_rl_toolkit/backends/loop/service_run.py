@@ -145,13 +145,10 @@ class ServiceRun:
         unfinished.write_text(json.dumps(names, indent=2) + "\n")
         unfinished.rename(place / self._file)  # a kill leaves a whole checkpoint or none
         for old in self.folder.checkpoints()[: -self.settings.keep]:
-            self._delete(old)
-
-    def _delete(self, place: Path) -> None:
-        names = json.loads((place / self._file).read_text())
-        (place / self._file).unlink()
-        place.rmdir()
-        self.weights.delete(names)
+            names = json.loads((old / self._file).read_text())
+            (old / self._file).unlink()
+            old.rmdir()
+            self.weights.delete(names)
 
     def _read(self, step: int) -> Names:
         names: Names = json.loads((self.folder.checkpoint(step) / self._file).read_text())

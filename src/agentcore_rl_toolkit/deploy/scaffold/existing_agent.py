@@ -63,15 +63,6 @@ _LARGEST_DATA = 64 << 20
 
 
 @dataclass(frozen=True)
-class Truth:
-    """The field of the rows with which the reward compares an answer."""
-
-    field: str
-    note: str
-    """Where that comes from, for the reader of `rl_app.py`."""
-
-
-@dataclass(frozen=True)
 class Entrypoint:
     """The function that serves an agent's requests."""
 
@@ -127,9 +118,8 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
     if not (folder / "rl_app.py").exists():
         found = _find_entrypoint(sources, entrypoint)
         imported = _third_party(folder, {found.file: sources[found.file]})
-        truth = _find_truth(folder, sources[found.file])
-        note = truth.note
-        texts = {"rl_app.py": found.app_text(imported, truth.field)} | texts
+        truth, note = _find_truth(folder, sources[found.file])
+        texts = {"rl_app.py": found.app_text(imported, truth)} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
         texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
     written = [folder / name for name in texts if not (folder / name).exists()]
@@ -167,8 +157,9 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
     return found[0]
 
 
-def _find_truth(folder: Path, agent: ast.Module) -> Truth:
-    """The field with the right answer: one of the usual names, or the only field that the agent never reads."""
+def _find_truth(folder: Path, agent: ast.Module) -> tuple[str, str]:
+    """The field with the right answer, and a note about it: one of the usual names, or the only field that the agent
+    never reads."""
     named = {node.value for node in ast.walk(agent) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     lacks = []
     for path in sorted(folder.iterdir(), key=lambda path: (path.stem != "rows", path.name)):
@@ -176,11 +167,11 @@ def _find_truth(folder: Path, agent: ast.Module) -> Truth:
         unread = [name for name in row if name not in named]
         if found := [name for name in _TRUTHS if name in row] or (unread if len(unread) == 1 < len(row) else []):
             field = found[0]
-            return Truth(field, f"rl_app.py compares answers with {field!r} of the rows in {path.name}.")
+            return field, f"rl_app.py compares answers with {field!r} of the rows in {path.name}."
         if row:
             lacks.append(f"{path.name}, which has {', '.join(map(repr, row))}")
     where = f"not in {lacks[0]}" if lacks else "a guess, because there are no rows here"
-    return Truth("answer", f"rl_app.py compares answers with 'answer' of a row ({where}): name the right field there.")
+    return "answer", f"rl_app.py compares answers with 'answer' of a row ({where}): name the right field there."
 
 
 def _first_row(path: Path) -> dict[str, Any]:

@@ -255,7 +255,8 @@ def _find_leaks(groups: Sequence[Group]) -> list[Leak | None]:
             continue
         place = _place(prompt, truth)
         chance = sum(_place(prompt, other) is not None for other in others) / len(others)
-        outside = _place(_other_fields(group.payload), truth) is None
+        beside = "\n".join(str(value) for name, value in group.payload.items() if not _TRUTH.search(str(name)))
+        outside = _place(beside[:_LONGEST], truth) is None
         before = prompt[max(0, place - 12) : place] if place is not None else ""
         found.append(Leak(found=place is not None, before=before, outside=outside, chance=chance))
     return found
@@ -277,10 +278,6 @@ def _truth(payload: Any) -> str | None:
             text = str(value).strip()
             return text if 0 < len(text) <= 200 else None
     return None
-
-
-def _other_fields(payload: Mapping[str, Any]) -> str:
-    return "\n".join(str(value) for name, value in payload.items() if not _TRUTH.search(str(name)))[:_LONGEST]
 
 
 def _place(text: str, truth: str) -> int | None:
