@@ -1,4 +1,4 @@
-"""What a job says while it runs: lines of its log, from CloudWatch, and figures by step, from MLflow."""
+"""A job's progress: lines of its log, from CloudWatch, and figures by step, from MLflow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JobLog:
         self.path.unlink(missing_ok=True)
 
     def read(self) -> Iterator[str]:
-        """New lines. A log that can't be read is left alone."""
+        """New lines; none if the log can't be read."""
         try:
             events = list(self._events())
         except AwsRefused as error:
@@ -84,7 +84,7 @@ class JobMetrics:
         path.unlink(missing_ok=True)
 
     def read(self, output: Mapping[str, Any]) -> Iterator[str]:
-        """A line for each new step. What MLflow doesn't give is left out."""
+        """A line for each new step, with the figures that MLflow has."""
         run = (output.get("MlflowDetails") or {}).get("RunId")
         if self._mlflow is None or not run:
             return

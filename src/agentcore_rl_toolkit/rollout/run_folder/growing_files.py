@@ -1,6 +1,7 @@
-"""The files of a run that grow: a writer's index, and rollouts that no index has. Reading continues where it ended.
+"""The files of a run that grow: a writer's index, and rollouts that no index has.
 
-A last line or record that is incomplete comes later; a broken one is left out.
+Each read continues where the last one ended. An incomplete last line or record waits for the next read; a broken one is
+skipped.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class IndexFile:
 
 
 def are_whole(records: Table) -> npt.NDArray[np.bool_]:
-    """Which records have values that a writer writes: a broken disk or copy may leave any."""
+    """Which records have possible values: a broken disk or copy may leave any."""
     whole = np.asarray((records["mark"] == MARK) & np.isin(records["kind"], (FILE, ROLLOUT)))
     for name, known in (("phase", PHASES), ("status", STATUSES), ("action", ACTIONS)):
         whole &= records[name] < len(known)
@@ -95,7 +96,7 @@ class ScannedFile:
         self.found: list[dict[str, Any]] = []
 
     def read(self, path: Path) -> None:
-        """Read the lines that were added; a last one that is incomplete comes later, a broken one is left out."""
+        """Read the lines that were added."""
         phase, step = _describe_file(self.name)
         try:
             file = path.open("rb")

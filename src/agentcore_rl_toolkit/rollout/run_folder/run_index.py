@@ -1,9 +1,9 @@
 """The index of a run's rollouts: one record of fixed size for each, and the texts that records name by number.
 
 `index/0.records` has records, `index/0.texts` one JSON string a line; the number is that of the writer, so that several
-processes can share a run. Both are only appended to. A later record of the same rollout replaces the earlier one: what
-a group came to is known after its rollouts were written. A record of kind `FILE` says that a file starts over, and
-voids the records of what was in it before. The index can be lost: readers rebuild it from the files.
+processes can share a run. Both files only grow. A later record of a rollout replaces the earlier one, because a group's
+outcome is known only after its rollouts are written. A record of kind `FILE` says that a file starts over: its earlier
+records are void. Readers rebuild a lost index from the files.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class IndexWriter:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise an exception if values from a file that anybody may have written make no record."""
+    """Raise an exception if values can't be a record: any program may have written the file."""
     _RECORD.pack(*fit_values({**_EMPTY, **values} | dict.fromkeys(TEXTS, 0)).values())
     wrong = [name for name in TEXTS if not isinstance(values.get(name), (str, type(None)))]
     if wrong:

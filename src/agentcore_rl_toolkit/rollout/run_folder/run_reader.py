@@ -1,7 +1,7 @@
 """Reading a run's folder: a table of its rollouts from the index, and any one of them from its file.
 
-It only reads, and may do so while the run is being written, after a kill, and in a copy of the folder. Lines that the
-index lacks are read from the files themselves, so runs from before there was an index open too, only more slowly.
+It only reads, also while the run is being written, after a kill, and in a copy of the folder. It reads lines that the
+index lacks from the files themselves, so a run without an index opens too, but more slowly.
 """
 
 from __future__ import annotations

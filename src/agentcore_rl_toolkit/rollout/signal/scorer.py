@@ -1,9 +1,9 @@
 """`Scorer`: rewards that the trainer's side gives a group of rollouts once the group is complete.
 
 A reward function is called as `rescore` calls it: by the names of its parameters, once per rollout, or, if it takes
-`responses` or `rollouts`, once per group. Functions run on threads of their own, which the end of the process doesn't
-wait for: a judge may take minutes. What one raises becomes `reward_error`; only a `ConfigError` ends the run, because
-every other rollout would fail as well.
+`responses` or `rollouts`, once per group. Functions run on daemon threads: a judge may take minutes, and must not delay
+the end of the process. An exception becomes `reward_error`; only a `ConfigError` ends the run, because it would fail
+every other rollout too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who may use the page's port, and the headers that keep a rollout's text from becoming more than text.
+"""Who may use the page's port, and the headers that stop a rollout's text from running as code.
 
-Web pages of other sites never may (`http_guard.py`). On loopback, processes of the user who started it may; all others
-need the key. It arrives once in the URL that `agentcore-rl ui` prints and stays in a cookie that no script can read.
+Pages of other sites never may (`http_guard.py`). On loopback, the processes of the user who started the server may; all
+others need the key. The URL that `agentcore-rl ui` prints carries it once; a cookie that no script can read keeps it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A report: the page and some of its answers in one file, which opens anywhere and fetches nothing.
 
-It has each run's figures, its steps, the rows that changed, and a selection of rollouts: examples of what failed and of
-what guards found, the groups of the first and the last step, and held-out rows before and after.
+It has each run's figures, its steps, the rows that changed, and a selection of rollouts: examples of failures and of
+guards' findings, the groups of the first and the last step, and held-out rows before and after.
 """
 
 from __future__ import annotations
