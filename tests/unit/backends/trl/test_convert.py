@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from agentcore_rl_toolkit.backends.trl.convert import to_batch
+from agentcore_rl_toolkit.backends.trl.convert import TrlBatch, to_batch
 from agentcore_rl_toolkit.rollout import Action
 from agentcore_rl_toolkit.rollout.rollout import split_row
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
@@ -41,9 +41,8 @@ def test_a_slot_for_each_sample_in_order() -> None:
 NOTHING = ([PAD], [PAD], [0.0], [0], None, 1.0)
 
 
-def slots(batch: object) -> list[tuple[object, ...]]:
-    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "rewards", "weights")
-    return list(zip(*(getattr(batch, name) for name in names), strict=True))
+def slots(batch: TrlBatch) -> list[tuple[object, ...]]:
+    return [(*row, *more) for row, *more in zip(batch.slots, batch.rewards, batch.weights, strict=True)]
 
 
 def test_what_is_not_trained_leaves_its_slot_empty() -> None:
