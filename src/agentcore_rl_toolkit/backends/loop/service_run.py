@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...common.trackers import open_trackers
-from ...engine import Engine
+from ...engine.services.service_engine import ServiceEngine
 from ...gateway.render.tokenizer import load_tokenizer
 from .checkpoint_folder import CheckpointFolder
 from .report import Report
@@ -30,19 +30,10 @@ from .service_settings import ServiceSettings
 from .training_loop import TrainingLoop, delay_interrupt
 
 
-class SampledEngine(Engine, Protocol):
-    """An engine that samples with the weights it was given last."""
-
-    weight_version: str
-
-    def update(self, weights: Any, version: str) -> None:
-        """Sample with these weights from now on, from any thread."""
-
-
 class ServiceWeights(Protocol):
     """The weights of one run, as a service trains, samples and saves them: the seam between loop and service."""
 
-    def engine(self, version: str) -> Any:
+    def engine(self, version: str) -> ServiceEngine:
         """An engine that samples with the current weights."""
 
     def sampler(self) -> Any:
@@ -66,7 +57,7 @@ class ServiceRun:
     """One run on `service`. `open_weights` makes new weights, or restores those of a checkpoint."""
 
     weights: ServiceWeights
-    engine: SampledEngine
+    engine: ServiceEngine
 
     def __init__(
         self,
