@@ -141,7 +141,8 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop)
     has_parent = args.socket is not None
-    if args.worker or has_parent:  # ends with the process that started it
+    is_first = not args.worker and not has_parent
+    if not is_first:  # ends with the process that started it
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     others: list[WorkerProcess] = []
     try:
@@ -150,15 +151,16 @@ async def _serve(args: argparse.Namespace, admin_key: str) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        if not args.worker and not has_parent and not stop.is_set():
+        if is_first and not stop.is_set():
             others = [_start_worker(number, args.port + number) for number in range(1, args.workers)]
             await wait_unless(stop, asyncio.gather(*(other.listening for other in others)))
-        if (args.worker or has_parent) and not stop.is_set():
-            announce_listening()
-        elif not stop.is_set():
-            _announce(server)
+        if not stop.is_set():
+            if is_first:
+                _announce(server)
+            else:
+                announce_listening()
         await stop.wait()
-        if not args.worker and not has_parent:
+        if is_first:
             say("ending: calls in flight have 5 seconds")
     finally:
         await asyncio.gather(server.close(), *(other.close() for other in others), return_exceptions=True)
