@@ -346,8 +346,8 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
     if job["do"] in ("watch", "receive"):
         return bare_reader(job)
-    if job.get("inside"):
-        job["client"]["agent_runtime_arn"] = InstantRuntime(job["client"]["s3_bucket"])
+    instant = InstantRuntime(job["client"]["s3_bucket"]) if job.get("inside") else None
+    job["client"] |= {"agent_runtime_arn": instant} if instant else {}
     with_client = RolloutClient(**job["client"])
     if job["do"] == "submit":
         import asyncio
@@ -359,22 +359,33 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
         asyncio.run(submit())
         return {"submitted": job["count"]}
-    return run_batch(with_client, job)
+    return run_batch(with_client, job, instant)
 
 
 class InstantRuntime:
-    """A runtime in this process: a session stores its result before it has accepted, and leaves nothing behind."""
+    """A runtime in this process: a session stores its result before it has accepted, and leaves nothing behind.
+
+    It waits for whoever reads the results, because a batch keeps those that nobody has read yet.
+    """
+
+    AHEAD = 1000
 
     def __init__(self, folder: str) -> None:
         from agentcore_rl_toolkit.store import open_store
 
         self.arn, self.folder, self.store = LOCAL_ARN, Path(folder), open_store(folder)
         self.keys: dict[str, str] = {}
+        self.started = self.read = 0
 
     async def invoke(self, session_id: str, payload: bytes, *, content_type: str = "application/json") -> Any:
+        import asyncio
+
         from agentcore_rl_toolkit.runtime import Invocation
         from agentcore_rl_toolkit.types import RolloutId
 
+        while self.started - self.read >= self.AHEAD:  # noqa: ASYNC110 - read on another thread
+            await asyncio.sleep(0.2)
+        self.started += 1
         asked = json.loads(payload)["_rollout"]
         key = self.keys[session_id] = RolloutId(asked["exp_id"], asked["input_id"], session_id).result_key
         body = {"status_code": 200, "stop_reason": "end_turn", "rewards": [1.0], "result_key": key}
@@ -395,7 +406,7 @@ class InstantRuntime:
         """Holds nothing."""
 
 
-def run_batch(with_client: Any, job: dict[str, Any]) -> dict[str, Any]:
+def run_batch(with_client: Any, job: dict[str, Any], instant: InstantRuntime | None = None) -> dict[str, Any]:
     import threading
 
     first = job.get("from", 0)
@@ -416,6 +427,8 @@ def run_batch(with_client: Any, job: dict[str, Any]) -> dict[str, Any]:
         if number % every == 0:
             sizes.append([number, memory_kb()])
         counts[item.index] += 1
+        if instant is not None:
+            instant.read += 1
         failed += not item.success
         resumed += item.resumed
         if item.result is not None and len(rows) <= 10_000:
