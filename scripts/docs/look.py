@@ -1,4 +1,4 @@
-"""Opens the main pages of the site in a browser: each has a title and text, and fetches nothing from elsewhere.
+"""Opens the main pages of the site in a browser: each has a title and text, fits a phone and fetches nothing elsewhere.
 
 python scripts/docs/look.py site [folder for pictures]
 """
@@ -14,7 +14,15 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-PAGES = ["index", "quick-start", "guides/prepare-your-agent", "guides/gateway", "guides/backends", "guides/train"]
+PAGES = [
+    "index",
+    "quick-start",
+    "tutorial",
+    "guides/prepare-your-agent",
+    "guides/gateway",
+    "guides/backends",
+    "guides/train",
+]
 PAGES += ["guides/deploy", "troubleshooting", "reference/cli", "reference/train", "concepts/architecture"]
 
 
@@ -34,8 +42,10 @@ def look(page: Page, url: str, name: str, pictures: Path | None) -> list[str]:
         problems.append(f"answered {answer and answer.status}")
     if not page.locator("h1").first.inner_text().strip() or len(page.locator("article").inner_text()) < 300:
         problems.append("has no title or no text")
-    if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
-        problems.append("is wider than the window")
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            problems.append(f"is wider than a window of {width} pixels")
     if pictures is not None:
         page.screenshot(path=pictures / f"{name.replace('/', '-')}.png")
     return problems

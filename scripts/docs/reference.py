@@ -46,25 +46,29 @@ def command_line() -> str:
 def training_settings() -> str:
     """Every setting of every backend."""
     backends = {name: find(name).settings for name in names()}
-    rows = ["| setting | also called | default | backends | what |", "|---|---|---|---|---|"]
     seen: dict[str, Any] = {}
     classes: list[type[TrainSettings]] = [TrainSettings, LoopSettings, *backends.values()]
     for settings in classes:
         for spec in dataclasses.fields(settings):
             seen.setdefault(spec.name, spec)
+    tables: dict[str, list[str]] = {}
     for name, spec in seen.items():
         takers = [b for b, settings in backends.items() if name in {s.name for s in dataclasses.fields(settings)}]
-        also = f"`{spec.metadata['alias']}`" if spec.metadata["alias"] else ""
+        several = 1 < len(takers) < len(backends)
+        of = "Several backends" if several else takers[0] if len(takers) == 1 else "All backends"
+        table = tables.setdefault(of, ["| setting | what it does | default |", "|---|---|---|"])
+        also = f", `{spec.metadata['alias']}`" if spec.metadata["alias"] else ""
         defaults = {b: _default(settings, name) for b, settings in backends.items() if b in takers}
-        others = [f"{b}: {shown}" for b, shown in defaults.items() if shown != _shown(spec.default)]
+        others = [f"{b}: {shown or 'none'}" for b, shown in defaults.items() if shown != _shown(spec.default)]
         default = ", ".join([_shown(spec.default), *others] if _shown(spec.default) else others)
-        shown = "all" if len(takers) == len(backends) else ", ".join(takers)
-        rows.append(f"| `{name}` | {also} | {default} | {shown} | {_cell(spec.metadata['help'])} |")
+        limited = f" ({', '.join(takers)})" if several else ""
+        table.append(f"| `{name}`{also} | {_cell(spec.metadata['help'])}{limited} | {default} |")
     text = """\
 Every setting is an option of `agentcore-rl train --backend NAME` (`rows_per_step` is `--rows-per-step`), a name in a
-TOML or YAML file (`--config`), and a field of the backend's settings in Python. The command line wins. Names in the
-second column are those that trainers' own files have for the same; files may use them."""
-    return "\n\n".join(["# Training settings", MADE, text, "\n".join(rows)]) + "\n"
+TOML or YAML file (`--config`), and a field of the backend's settings in Python. The command line wins. A second name is
+what trainers' own files call the setting; files may use it."""
+    sections = [part for of, rows in tables.items() for part in (f"## {of}", "\n".join(rows))]
+    return "\n\n".join(["# Training settings", MADE, text, *sections]) + "\n"
 
 
 def python() -> str:
@@ -81,7 +85,7 @@ def _default(settings: type[TrainSettings], name: str) -> str:
 
 
 def _shown(default: Any) -> str:
-    return "" if default in (None, "", dataclasses.MISSING) else f"`{default}`"
+    return "" if default in (None, "", (), dataclasses.MISSING) else f"`{default}`"
 
 
 def _verbs(
@@ -119,7 +123,10 @@ def _options(parser: argparse.ArgumentParser) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """A help text for a table. Outside of code, `*` and `<` would be formatting: `<account>` would not be seen."""
+    parts = " ".join(text.split()).replace("|", "\\|").split("`")
+    parts[::2] = [part.replace("*", "\\*").replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """MkDocs' hook: pages may link to any file of the repository, and find it on the site.
 
 `docs/X` is X there; a file outside of docs (an example's README, a table of figures) is taken along under its own path.
+A picture opens at its own size, and on a phone, columns of long text and drawings are wide enough to read, and scroll.
 """
 
 from __future__ import annotations
@@ -15,11 +16,21 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+_PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
+_CELL = re.compile(r"<td([^>]*)>(.*?)</td>", re.DOTALL)
+_LONG = 80
+"""Characters of a cell whose column is not to be narrow."""
 _CODE = {".py": "python", ".json": "json", ".sh": "bash", ".toml": "toml"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.extra_css.append("phone.css")
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Take along what pages link to, and what those link to."""
+    files.append(File.generated(config, "phone.css", content=Path(__file__).with_name("phone.css").read_text()))
     waiting = [(file.src_uri, f"docs/{file.src_uri}") for file in files.documentation_pages()]
     while waiting:
         _, source = waiting.pop()
@@ -41,6 +52,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return posixpath.relpath(_place(_target(source, link[1])), posixpath.dirname(place) or ".")
 
     return _LINK.sub(led, markdown) if source.endswith(".md") else markdown
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead pictures to themselves, and mark table cells of long text."""
+
+    def marked(cell: re.Match[str]) -> str:
+        long = len(re.sub(r"<[^>]*>", "", cell[2])) > _LONG
+        return f'<td{cell[1]} class="long">{cell[2]}</td>' if long else cell[0]
+
+    return _CELL.sub(marked, _PICTURE.sub(r'<a class="picture" href="\1">\g<0></a>', html))
 
 
 def _target(source: str, link: str) -> str:

@@ -35,6 +35,8 @@ survive pickling with their attributes, so that they can cross process boundarie
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Collection
 from typing import ClassVar, Literal
 
@@ -279,3 +281,17 @@ class RolloutFailed(AgentCoreRLError):
 
 class RolloutsStopped(AgentCoreRLError):
     """Too many rollouts failed, or the failure table says to stop."""
+
+
+def suggest_path(path: str) -> str | None:
+    """A hint for a path that does not exist: the name beside it that is the most like its own, if one is.
+
+    >>> suggest_path("/nowhere/at/all") is None
+    True
+    """
+    folder, name = os.path.split(path.rstrip(os.sep))
+    try:
+        close = difflib.get_close_matches(name, os.listdir(folder or "."), 1)
+    except OSError:
+        return None
+    return f"did you mean {os.path.join(folder, close[0])}?" if close else None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from .errors import ConfigError
+from .errors import ConfigError, suggest_path
 
 Read = tuple[list[dict[str, Any]], list[str]]
 """Rows, and problems."""
@@ -31,6 +31,7 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
     return rows[:limit], problems
 
 
+_SUFFIXES = (".jsonl", ".csv", ".parquet")
 _ROW = "agentcore_rl_row"
 _TOO_MANY = "\0"
 """Where `csv` puts the values of a line that has more of them than the header."""
@@ -164,9 +165,12 @@ def rows_of(agent: str) -> str:
     folder = os.path.dirname(agent) if os.path.isfile(agent) else agent
     if found := rows_in(folder):
         return found
-    lacks = f"{os.path.join(folder, 'rows.jsonl')} does not exist"
-    what = lacks if os.path.isdir(folder or ".") else f"there is no file or folder {agent}"
-    raise ConfigError(f"--data is missing, and {what}", hint="name a data set with --data: JSONL, CSV, Parquet or JSON")
+    if not os.path.isdir(folder or "."):
+        hint = suggest_path(agent) or "name a data set with --data: JSONL, CSV, Parquet or JSON"
+        raise ConfigError(f"--data is missing, and there is no file or folder {agent}", hint=hint)
+    there = [os.path.join(folder, name) for name in sorted(os.listdir(folder or ".")) if name.endswith(_SUFFIXES)]
+    hint = f"name a data set with --data: {', '.join(there[:8]) or 'JSONL, CSV, Parquet or JSON'}"
+    raise ConfigError(f"--data is missing, and {os.path.join(folder, 'rows.jsonl')} does not exist", hint=hint)
 
 
 def rows_in(folder: str) -> str | None:
@@ -212,7 +216,9 @@ def _open(source: str, newline: str | None = None) -> Iterator[TextIO]:
         file = open(source, encoding="utf-8-sig", errors="surrogateescape", newline=newline)  # noqa: SIM115
     except OSError as error:
         hub = f'from the Hub: datasets.load_dataset("{source}", split=…).save_to_disk(FOLDER), then --data FOLDER'
-        hint = hub if isinstance(error, FileNotFoundError) and _HUB_ID.fullmatch(source) else None
+        hint = suggest_path(source) if isinstance(error, FileNotFoundError) else None
+        if hint is None and isinstance(error, FileNotFoundError) and _HUB_ID.fullmatch(source):
+            hint = hub
         raise ConfigError(f"{source} can't be read: {error.strerror}", hint=hint) from None
     with file:
         yield file

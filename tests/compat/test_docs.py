@@ -61,7 +61,7 @@ def test_settings() -> None:
         variables = [ENV_PREFIX + field.name.upper(), field.metadata["env"]]
         shown = ", ".join(f"`{v}`" for v in variables if v)
         default = f"{field.default:g}" if isinstance(field.default, float) else ""
-        expected.append([f"`{field.name}`", shown, default, field.metadata["help"]])
+        expected.append([f"`{field.name}`", field.metadata["help"], default, shown])
     assert table_after("docs/reference/config.md", "settings") == expected
 
 

@@ -58,3 +58,14 @@ def test_every_exception_survives_pickling_with_its_attributes(kind: type[BaseEx
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 def test_the_docstring_draws_the_tree(kind: type[BaseException]) -> None:
     assert f" {kind.__name__} " in str(errors.__doc__)
+
+
+def test_the_name_most_like_a_mistyped_one_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "train.csv").touch()
+    assert errors.suggest_path("trian.csv") == "did you mean train.csv?"
+    assert errors.suggest_path("./run/") == "did you mean ./runs?"
+    assert errors.suggest_path("runs/frist") == "did you mean runs/first?"
+    assert errors.suggest_path("runs/other") is None
+    assert errors.suggest_path("nowhere/first") is None

@@ -124,3 +124,18 @@ def test_a_data_set_of_the_hub_is_saved_first() -> None:
     with pytest.raises(ConfigError) as raised:
         read_rows("missing/rows.jsonl")
     assert "Hub" not in str(raised.value)
+
+
+def test_a_mistyped_file_gets_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("prompt\na\n")
+    with pytest.raises(ConfigError, match=r"trian.csv can't be read: .*\nhint: did you mean .*/train.csv\?"):
+        read_rows(str(tmp_path / "trian.csv"))
+
+
+def test_a_folder_without_rows_says_which_data_it_has(tmp_path: Path) -> None:
+    (tmp_path / "held.csv").write_text("prompt\na\n")
+    with pytest.raises(ConfigError, match=r"hint: name a data set with --data: .*/held.csv$"):
+        rows_of(str(tmp_path))
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"hint: name a data set with --data: .*/held.csv, .*/train.jsonl$"):
+        rows_of(str(tmp_path))

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from ..agent.safe_values.redaction import HIDDEN
 from ..common.trackers import OPENERS
 from ..engine.checkpoints import context_warning, resolve_model
-from ..errors import ConfigError
+from ..errors import ConfigError, suggest_path
 from ..rows import read_rows
 from .settings import LoopSettings, RolloutSettings, TrainSettings
 
@@ -193,7 +193,8 @@ def _check_agents(settings: TrainSettings) -> list[str]:
 def _check_agent(settings: TrainSettings, agent: str) -> str:
     if not agent.startswith("arn:"):
         if not Path(agent).exists():
-            raise ConfigError(f"no agent found at {agent!r}", hint="give an ARN, or the path of an agent (rl_app.py)")
+            hint = suggest_path(agent) or "give an ARN, or the path of an agent (rl_app.py)"
+            raise ConfigError(f"no agent found at {agent!r}", hint=hint)
         return f"agent: {agent}, on this machine"
     if not runs_on_aws(agent):
         return f"agent: {agent}, not on AWS"

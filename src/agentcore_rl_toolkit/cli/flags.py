@@ -67,7 +67,8 @@ def polling(args: argparse.Namespace) -> dict[str, float]:
 def add_listen_flags(parser: argparse.ArgumentParser, port: int, hosts: str) -> None:
     """Where a server listens; `hosts` are the host names that it accepts by default."""
     parser.add_argument("--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=port, help=f"listen on this port (default: {port})")
+    help = f"listen on this port (default: {port})"
+    parser.add_argument("--port", type=read_port, metavar="N", default=port, help=help)
     help = f"accept requests for this host name too; may be repeated (default: {hosts})"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=help)
 
@@ -109,6 +110,17 @@ def split_pair(flag: str, text: str, example: str) -> tuple[str, str]:
 def read_pairs(flag: str, given: Iterable[str]) -> dict[str, Any]:
     """The values of a repeated NAME=VALUE flag; a value that is JSON (`3`, `true`, `[1, 2]`) is parsed."""
     return {name: _parse(value) for name, value in (split_pair(flag, text, "name=value") for text in given)}
+
+
+def read_port(text: str) -> int:
+    """A port; the system would take 65536 and more modulo 65536."""
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise ValueError
+    return port
+
+
+read_port.__name__ = "port"  # argparse writes `invalid port value`
 
 
 def read_concurrency(text: str) -> int | str:

@@ -27,7 +27,10 @@ def resolve_model(model: str) -> str:
     if model == tiny.NAME:
         return str(tiny.path())
     folder = Path(model)
-    if not folder.is_dir() or _has_weights(folder):
+    if not folder.is_dir():
+        _refuse_missing(model, folder)
+        return model
+    if _has_weights(folder):
         return model
     checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
     checkpoints = checkpoints or list(_verl_checkpoints(folder / "checkpoints"))
@@ -38,6 +41,16 @@ def resolve_model(model: str) -> str:
         f"{model} does not contain a model: found {found}",
         hint="give a folder with config.json or adapter_config.json, or the output folder of a run",
     )
+
+
+def _refuse_missing(model: str, folder: Path) -> None:
+    """Refuse what can only be a path: asking the hub for it takes a minute, and its answer hides the typo."""
+    beside = folder.parent.iterdir() if "/" in model and folder.parent.is_dir() else ()
+    runs = sorted(path.name for path in beside if (path / "run.json").is_file())
+    if runs:
+        raise ConfigError(f"no model found at {model}", hint=f"{folder.parent} has the runs {', '.join(runs[:8])}")
+    if model.startswith((".", "/", "~")):
+        raise ConfigError(f"no model found at {model}", hint="give a folder, a hub id, or `tiny`")
 
 
 def resolve_tokenizer(model: str) -> str:

@@ -119,3 +119,12 @@ def test_a_mistyped_word_gets_a_suggestion(words: list[str], says: str, capsys: 
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["65536", "80000", "-1", "http"])
+def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway = ["gateway", "serve", "--engine", "vllm=http://x", "--tokenizer", "tiny"]
+    for words in (["serve", "tiny"], ["runtime", "serve", "a.py"], ["ui"], gateway):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args([*words, f"--port={port}"])
+        assert f"argument --port: invalid port value: '{port}'" in capsys.readouterr().err

@@ -66,6 +66,18 @@ def test_a_folder_without_a_model_says_what_it_has(tmp_path: Path) -> None:
         resolve_model(str(tmp_path))
 
 
+def test_a_mistyped_run_is_not_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "runs" / "first", "run.json")
+    made(tmp_path / "Qwen" / "Qwen3-0.6B", "config.json")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no model found at runs/frist\nhint: runs has the runs first"):
+        resolve_model("runs/frist")
+    with pytest.raises(ConfigError, match=r"no model found at ./nowhere\nhint: give a folder, a hub id"):
+        resolve_model("./nowhere")
+    for hub_id in ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "gpt2"):
+        assert resolve_model(hub_id) == hub_id
+
+
 def test_the_context_of_a_model(tmp_path: Path) -> None:
     assert context_length(str(tiny.path())) == 2048
     assert context_length("nowhere") is None

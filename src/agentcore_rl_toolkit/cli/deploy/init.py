@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = Path(args.name)
+    if folder.is_file():
+        hint = f"agentcore-rl init {folder.parent} --entrypoint {folder.name}:FUNCTION, or without --entrypoint"
+        raise ConfigError(f"{folder} is a file, and init takes a folder", hint=hint)
     has_agent = folder.is_dir() and any(folder.glob("*.py"))
     if has_agent and args.framework:
         raise ConfigError(f"{folder} has an agent, so --framework has no effect", hint="leave it out")

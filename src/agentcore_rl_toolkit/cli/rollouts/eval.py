@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...agent.result import Result
 from ...client.evaluation import Outcome, Summary, compare, general_message, summarize
 from ...common.text_table import format_table
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...store import open_store
 from ...studio.terminal.result_view import stored_results
@@ -79,6 +80,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _evaluate_models(args: argparse.Namespace) -> int:
     """Evaluate checkpoints, the second and later ones against the first."""
     refuse_other_policies(args)
+    for model in args.model:
+        resolve_model(model)  # before the first one runs for minutes
     rows, _ = rollout.read_data(args)
     reports, columns, verdicts, lines = [], [], [], []
     first: list[Outcome] = []

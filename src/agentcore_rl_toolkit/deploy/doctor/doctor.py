@@ -127,8 +127,8 @@ def _check_model(
     if options.model is None:
         yield skipped("template", "no model is named; give --model")
         return
-    model = resolve_model(options.model)
     try:
+        model = resolve_model(options.model)
         renderer = ChatRenderer(load_tokenizer(model, options.chat_template), renderer=options.renderer)
     except AgentCoreRLError as error:
         yield failed_with("template", error)

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, suggest_path
 
 
 def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple[str, str, str]:
@@ -20,18 +20,30 @@ def find_agent(target: str | os.PathLike[str], name: str | None = None) -> tuple
     'agents'
     """
     text = os.fspath(target)
-    if text.endswith(".py") or os.sep in text or os.path.isfile(os.path.join(text, "rl_app.py")):
+    if text.endswith(".py") or os.sep in text or not _is_module(text):
         path = Path(text).resolve()
         if path.is_dir():
             path = path / "rl_app.py"
         if not path.is_file():
-            raise ConfigError(f"no agent found at {path}", hint="name a Python file, or module:app")
+            bare = path.name == "rl_app.py" and path.parent.is_dir()
+            hint = f"agentcore-rl init {os.path.relpath(path.parent)} adds one" if bare else suggest_path(text)
+            raise ConfigError(f"no agent found at {path}", hint=hint or "name a Python file, or module:app")
         default = path.parent.name if path.stem in ("rl_app", "app", "main", "basic_app") else path.stem
         folder, entry = str(path.parent), path.name
     else:
         folder, entry, default = os.getcwd(), text, text.partition(":")[0].split(".")[-1]
     fit = "".join(c if c.isalnum() or c == "_" else "_" for c in (name or default))[:48] or "agent"
     return fit, folder, entry
+
+
+def _is_module(text: str) -> bool:
+    """Whether a name without a slash is a module's (`my_agent`, `my.agents:app`), rather than a folder's or a typo."""
+    if ":" in text or "." in text:
+        return bool(text.strip("."))
+    if os.path.isdir(text):
+        has = {name for name in ("rl_app.py", "__init__.py") if os.path.isfile(os.path.join(text, name))}
+        return has == {"__init__.py"}
+    return os.path.isfile(f"{text}.py") or bool(text and importlib.util.find_spec(text))
 
 
 def load_app(folder: str, entry: str) -> Any:
