@@ -25,6 +25,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 2
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 38, 47
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _LAST_CAP = 40
+_MADV_COLLAPSE = 25
 _SYS = {
     "x86_64": {"pivot_root": 155, "mount_setattr": 442, "capset": 126},
     "aarch64": {"pivot_root": 41, "mount_setattr": 442, "capset": 91},
@@ -36,7 +37,7 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 
 def find_functions() -> None:
     """Look up the functions of libc that sessions call, so that a forked process need not."""
-    for name in ("unshare", "mount", "prctl", "sethostname", "syscall"):
+    for name in ("unshare", "mount", "prctl", "sethostname", "syscall", "fork"):
         getattr(_libc, name)
 
 
@@ -51,6 +52,19 @@ def _syscall(name: str, *args: object) -> int:
     if name not in _SYS:
         raise OSError(38, f"{name} is not known on {platform.machine()}")
     return _check(_libc.syscall(_SYS[name], *args), name)
+
+
+def fork() -> int:
+    """Fork without Python's handlers for it, which reseed and relock what the child may never use.
+
+    For a process without other threads, and a child that runs only our code, forks with `os.fork` or ends.
+    """
+    return _check(_libc.fork(), "fork")
+
+
+def collapse(address: int, length: int) -> None:
+    """Move memory into huge pages (Linux 6.1 and newer)."""
+    _check(_libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_COLLAPSE), "madvise(COLLAPSE)")
 
 
 def unshare(flags: int) -> None:

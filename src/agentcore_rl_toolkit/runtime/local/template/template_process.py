@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 
 from ...hosting.agent_code import import_traceback, load_app
 from ..sandbox import syscalls as linux
+from ..sandbox.huge_pages import collapse_memory
 from ..sandbox.import_paths import trusted_folders
 from ..sandbox.namespaces import enter_session, prepare_to_enter
 from ..sandbox.root_filesystem import Root, RootSpec, build_root, enter_namespaces
@@ -140,6 +141,7 @@ class TemplateProcess:
         prepare_to_enter()
         gc.collect()
         gc.freeze()  # keeps memory pages shared
+        collapse_memory()
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -207,7 +209,7 @@ class TemplateProcess:
         """Fork a process that takes on a session's limits, enters its sandbox, and runs `body` in a child."""
         if self._own_pids >= 0:
             linux.unshare(linux.CLONE_NEWPID)
-        pid = os.fork()
+        pid = linux.fork()
         if pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
