@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import os
 import typing
@@ -53,7 +54,8 @@ class AgentCoreConfig:
     shutdown_seconds: float = _setting(10.0, "How long a shutdown waits for results to be stored.")
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self)).items():
+        own: type = type(self)
+        for name, kind in _types(own).items():
             object.__setattr__(self, name, _coerce(name, getattr(self, name), kind))
 
     @classmethod
@@ -72,6 +74,12 @@ class AgentCoreConfig:
                 if name not in values and variable and environ.get(variable):
                     values[name] = environ[variable]
         return cls(**values)
+
+
+@functools.cache
+def _types(settings: type) -> dict[str, Any]:
+    """Each setting's type. Once for a process and those that are forked from it: it takes Python's compiler."""
+    return typing.get_type_hints(settings)
 
 
 def _coerce(name: str, value: Any, kind: Any) -> Any:

@@ -7,6 +7,7 @@ parser, no access log and no timers, so that a session starts and answers in a f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -35,8 +36,15 @@ class AppServer:
         self._stop = asyncio.Event()
 
     def stop_on_signals(self) -> None:
+        """Stop on SIGTERM and SIGINT. Adding the loop's own handlers lists all signals there are, for each of them."""
+        loop = asyncio.get_running_loop()
+
+        def stop(*_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.stop)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+            signal.signal(number, stop)
 
     def stop(self) -> None:
         """Take no more requests, and give those in flight two seconds."""
