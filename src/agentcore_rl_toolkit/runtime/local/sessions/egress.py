@@ -1,8 +1,8 @@
 """Connects a session to the addresses that its policy and its rollouts allow.
 
-A session's network is not connected to any other. For each allowed address, the session's init listens *inside* that
-network at the same address (`init_process.py`) and hands the socket to this process, which accepts on it and relays
-each connection to the real address. So agents use the URLs they were given, and every other address refuses.
+A session's network is not connected to any other. For each allowed address, this process listens *inside* that network
+at the same address (`session_network.py`), and relays each connection to the real address. So agents use the URLs they
+were given, and every other address refuses.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -32,19 +33,18 @@ from ..sandbox.cgroup import Cgroup
 from ..sandbox.namespaces import SESSION_UID
 from ..sandbox.root_filesystem import chown_tree
 from ..template.channel import Channel
-from ..template.init_process import IMPORT_FAILED
+from ..template.init_process import IMPORT_FAILED, LARGEST_ASSIGNMENT
 from ..template.output_log import OutputLog
 from ..template.template_keeper import Machine, TemplateHandle
 from .app_connection import AppConnection
 from .egress import ConnectionLimit, Egress
+from .session_network import Address, SessionNetwork
 from .store_proxy import StoreProxy
 
 logger = logging.getLogger(__name__)
 
 _LOG_TAIL = 4000
-_ANSWER_SECONDS = 30.0
-_SOCKETS_PER_MESSAGE = 32
-Address = tuple[str, int]
+_PIPE, _F_SETPIPE_SZ = 4096, 1031
 
 
 @dataclass
@@ -87,6 +87,9 @@ class LocalSession:
         self._template: TemplateHandle | None = None
         self._cgroup: Cgroup | None = None
         self._channel: Channel | None = None
+        self._assigned = -1
+        """Descriptor that the app waits at for the session's variables."""
+        self._network: SessionNetwork | None = None
         self._asking = asyncio.Lock()
         self._output: OutputLog | None = None
         self._egress = Egress(frozenset(), context.connections)
@@ -117,6 +120,9 @@ class LocalSession:
         """Fork a process off the template; it enters its sandbox, imports the agent and waits to be assigned."""
         listen = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._channel, control = Channel.pair()
+        if "network" in self.protections:
+            self._network = SessionNetwork(self._channel)
+        awaited, self._assigned = os.pipe2(os.O_CLOEXEC)
         self._output = OutputLog(self.log)
         joins: list[int] = []
         try:
@@ -126,14 +132,14 @@ class LocalSession:
                 self._cgroup = self._context.machine.cgroups.create(f"s{self.n}", self.source.policy)
                 joins = self._cgroup.open_procs()
             folder = "/app" if "filesystem" in self.protections else await asyncio.to_thread(self._make_folder)
-            descriptors = [listen.fileno(), self._output.write_end, control.fileno(), *joins]
+            descriptors = [listen.fileno(), awaited, self._output.write_end, control.fileno(), *joins]
             template.prepare(self.n, folder, descriptors, self._process_exited)
             self._template = template
         finally:
             listen.close()
             control.close()
             self._output.close_write_end()
-            for descriptor in joins:
+            for descriptor in (awaited, *joins):
                 os.close(descriptor)
 
     def _make_folder(self) -> str:
@@ -152,47 +158,41 @@ class LocalSession:
         self._egress = Egress(frozenset({self._context.port}), self._context.connections)
         self.app.used_at = time.monotonic()
         env = self._session_variables() | (model_variables(payload) if self._reads_model else {})
-        await self._open_egress(self._addresses(payload), {"op": "assign", "env": env})
+        await self._open_egress(self._addresses(payload))
+        self._pass_variables(json.dumps(env).encode())
 
     @property
     def _reads_model(self) -> bool:
         """Whether the agent reads where its model is when it is imported."""
         return self._template is not None and bool(self._template.ready.result().get("reads_model"))
 
-    async def _open_egress(self, addresses: list[Address], message: dict[str, Any]) -> None:
-        """Send init `message`, and let the session reach those addresses that it doesn't reach yet."""
-        new = [address for address in addresses if address not in self._reachable]
-        async with self._asking:
-            for start in range(0, max(1, len(new)), _SOCKETS_PER_MESSAGE):
-                some = new[start : start + _SOCKETS_PER_MESSAGE]
-                answer, sockets = await self._ask_init(message | {"listen": some})
-                message = {"op": "listen"}
-                opened = [at for at, is_open in zip(some, answer.get("opened", ()), strict=False) if is_open]
-                for descriptor, (host, port) in zip(sockets, opened, strict=False):
-                    await self._egress.accept(socket.socket(fileno=descriptor), host, port)
-                self._reachable.update(opened)
-                if len(opened) < len(some) and "network" in self.protections:
-                    logger.warning("session %s can't reach %s", self.id, sorted(set(some) - set(opened)))
-
-    async def _ask_init(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Send init a message and return its answer with the sockets; nothing if the session has ended."""
-        if self._channel is None:
-            return {}, []
-        channel, readable = self._channel, asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def _pass_variables(self, variables: bytes) -> None:
+        """Start the app, which waits for them. It reads them when it likes, so this never waits for it."""
+        descriptor, self._assigned = self._assigned, -1
+        if descriptor < 0:  # the session has ended
+            return
         try:
-            channel.send(message)
-            if "network" not in self.protections:
-                return {}, []
-            loop.add_reader(channel.fileno(), readable.set)  # also when the other end is closed
-            try:
-                await asyncio.wait_for(readable.wait(), _ANSWER_SECONDS)
-            finally:
-                loop.remove_reader(channel.fileno())
-            answer, sockets = channel.receive()
-        except (OSError, asyncio.TimeoutError):  # the request that follows fails with the cause
-            return {}, []
-        return answer or {}, sockets
+            if len(variables) > _PIPE:
+                fcntl.fcntl(descriptor, _F_SETPIPE_SZ, LARGEST_ASSIGNMENT)
+            os.set_blocking(descriptor, False)
+            os.write(descriptor, variables)
+        except OSError as error:
+            self.end(f"its variables could not be passed on: {error}")
+        finally:
+            os.close(descriptor)
+
+    async def _open_egress(self, addresses: list[Address]) -> None:
+        """Let the session reach those addresses that it doesn't reach yet."""
+        async with self._asking:
+            new = [address for address in addresses if address not in self._reachable]
+            if self._network is None or not new:
+                return
+            opened = await self._network.listen(new)
+            for (host, port), listening in opened.items():
+                await self._egress.accept(listening, host, port)
+            self._reachable.update(opened)
+            if len(opened) < len(new):
+                logger.warning("session %s can't reach %s", self.id, sorted(set(new) - set(opened)))
 
     def _addresses(self, payload: dict[str, Any]) -> list[Address]:
         """The addresses that the session may reach: its policy's, its model's, and those that take its results."""
@@ -234,7 +234,7 @@ class LocalSession:
         """Send a request to the app; raises a fault if the session ends meanwhile or the app answers with an error."""
         location = self._rollouts.add(parsed, self.id)
         if parsed:  # a later rollout of this session may have another endpoint
-            await self._open_egress(self._addresses(parsed), {"op": "listen"})
+            await self._open_egress(self._addresses(parsed))
         response = await self.app.post("/invocations", payload, headers)
         if response.status >= 300:
             self._rollouts.remove_refused(location)
@@ -314,7 +314,12 @@ class LocalSession:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self._assigned >= 0:
+            os.close(self._assigned)
+            self._assigned = -1
         self.app.close()
+        if self._network is not None:
+            self._network.close()
         await self._egress.close()
         self._context.store_proxy.dismiss(self._store_url)
         if self._output is not None:

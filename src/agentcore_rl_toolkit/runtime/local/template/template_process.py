@@ -160,7 +160,7 @@ class TemplateProcess:
         read, write = os.pipe2(os.O_CLOEXEC)
         folder = "/app" if self._spec.has("filesystem") else self._spec.root.agent_folder
 
-        def body(_: int) -> None:
+        def body() -> None:
             try:
                 own = self._spec.root.python_path
                 report: dict[str, Any] = observe_imports(folder, own, lambda: self._load(folder))
@@ -196,12 +196,12 @@ class TemplateProcess:
         return True
 
     def _prepare(self, n: int, folder: str, descriptors: list[int]) -> None:
-        listen, log, control, *cgroups = descriptors
+        listen, awaited, log, control, *cgroups = descriptors
 
-        def body(awaited: int) -> None:
+        def body() -> None:
             self._run_session(folder, listen, awaited)
 
-        self._sessions[self._fork(f"session-{n}", cgroups, control, {listen}, body, log)] = n
+        self._sessions[self._fork(f"session-{n}", cgroups, control, {listen, awaited}, body, log)] = n
         for descriptor in descriptors:
             os.close(descriptor)
 
