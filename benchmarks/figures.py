@@ -441,7 +441,8 @@ def runtime() -> list[str]:
             f"{over['direct']['p50_ms']:.1f}, {over['routed, over HTTP']['p50_ms']:.1f}",
         ),
     ]
-    costs = _session_costs(_read("scale").get("local_runtime", {}))
+    scale = _read("scale")
+    costs = _session_costs(scale.get("local_runtime", {})) + _costs_at_once(scale.get("agent_sessions", {}))
     return ["## The local runtime", "`python benchmarks/runtime.py`, on two cores.", _table(["", ""], rows), *costs]
 
 
@@ -458,6 +459,17 @@ def _session_costs(found: dict[str, Any]) -> list[str]:
         "stopped (`echo`), and of a rollout of `RolloutClient` (`rollout`), by turns, on a machine that does more."
     )
     return [text, _table(header, rows)] if rows else []
+
+
+def _costs_at_once(found: dict[str, dict[str, float]]) -> list[str]:
+    """What a session of a real agent costs, by how many run at once."""
+    rows = [[at_once, *(f"{ms:.1f}" for ms in cpu.values())] for at_once, cpu in found.items()]
+    text = (
+        "`python benchmarks/scale_sessions.py`: the CPU time of a rollout of the math agent (Strands and the OpenAI\n"
+        "SDK), with two model calls and one of its tool, by how many run at once. The program holds the client and\n"
+        "the gateway."
+    )
+    return [text, _table(["at once: CPU ms", "program", "supervisor", "template", "session"], rows)] if rows else []
 
 
 def client() -> list[str]:
