@@ -47,6 +47,8 @@ class Cgroup:
 
     async def clear(self) -> None:
         """Kill every process in the group, and remove it as soon as the kernel allows."""
+        if self.remove():  # the session's own processes have ended
+            return
         for folder in set(self.folders.values()):
             with contextlib.suppress(OSError):
                 for pid in (folder / "cgroup.procs").read_text().split():

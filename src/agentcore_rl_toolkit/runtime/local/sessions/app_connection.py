@@ -31,6 +31,8 @@ class AppConnection:
         self.in_flight = 0
         self.used_at = time.monotonic()
         self.has_started = False
+        self.on_started: Callable[[], object] = lambda: None
+        """Called once, when the app has taken its first request."""
         self._socket_path, self._end_fault = socket_path, end_fault
         self._open: set[AppAnswer] = set()
 
@@ -62,7 +64,9 @@ class AppConnection:
         try:
             writer.write(frames.request(method, path, headers, body))
             await answer.read_accepted()
-            self.has_started = True
+            if not self.has_started:
+                self.has_started = True
+                self.on_started()
             await answer.read_head()
         except BaseException:
             self._release(answer)

@@ -336,7 +336,7 @@ class LocalSession:
         if status == IMPORT_FAILED:
             self._import_failed = True
             reason = f"agent {self.source.name} could not be imported"
-        if self._cgroup is not None and self._cgroup.ran_out_of_memory():
+        if status != 0 and self._cgroup is not None and self._cgroup.ran_out_of_memory():
             reason += f": it ran out of its {self.source.policy.memory_mb} MB of memory (--memory-mb sets more)"
         self._exited.set()
         self.end(reason)

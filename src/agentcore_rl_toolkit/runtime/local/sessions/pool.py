@@ -42,11 +42,15 @@ class SessionPool:
                 break
         else:
             session = await self._prepare()
+        session.app.on_started = self._fill
+        return session
+
+    def _fill(self) -> None:
+        """Replace the sessions that were taken. Once they run, because preparing others takes from their start."""
         for _ in range(self._spares - len(self._ready) - len(self._filling)):
             task = asyncio.get_running_loop().create_task(self._add_spare())
             self._filling.add(task)
             task.add_done_callback(self._filling.discard)
-        return session
 
     async def close(self) -> None:
         """End all prepared sessions."""
