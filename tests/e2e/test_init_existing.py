@@ -233,3 +233,18 @@ def test_the_entrypoint_can_be_named_and_the_agents_code_is_never_run(tmp_path: 
     assert main(["init", str(tmp_path), "--entrypoint", "main.py:answer"]) == 0
     assert "from main import answer" in (tmp_path / "rl_app.py").read_text()
     assert json.dumps("it ran")[1:-1] in (tmp_path / "main.py").read_text()
+
+
+def test_a_file_is_answered_with_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "agent")
+    assert main(["init", str(folder / "main.py")]) == 1
+    assert f"hint: agentcore-rl init {folder} --entrypoint main.py:FUNCTION" in capsys.readouterr().err
+
+
+def test_every_model_is_looked_up_before_the_first_one_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "a"}\n')
+    given = ["eval", str(tmp_path), "--data", str(tmp_path / "rows.jsonl"), "--model", "tiny", "--model", "./nowhere"]
+    assert main(given) == 1
+    printed = capsys.readouterr().err
+    assert "no model found at ./nowhere" in printed
+    assert "loading" not in printed
