@@ -17,6 +17,7 @@ from typing import Any
 
 from ...errors import ConfigError, RolloutsStopped
 from ...rollout.run_folder.run_text import read_metrics
+from ..terminal.safe_text import escape
 from .facts import RunFacts, StepFacts
 from .rules import RULES, Finding, Rule, fidelity
 
@@ -40,8 +41,8 @@ class Warned:
 
     def text(self, folder: str | Path) -> str:
         """The finding in a line or two, with how to look at the example."""
-        look = f"\n  agentcore-rl show {folder} --rollout {self.example}" if self.example else ""
-        return f"guard {self.guard}: {self.problem}.{look}"
+        look = f"\n  agentcore-rl show {folder} --rollout {escape(self.example)}" if self.example else ""
+        return f"guard {self.guard}: {escape(self.problem)}.{look}"  # the policy makes up the names of tools
 
 
 class Guards:
@@ -85,10 +86,10 @@ class Guards:
     def _apply(self, name: str, rule: Rule) -> Finding | None:
         try:
             found = rule(self.facts)
-            if found is not None and not isinstance(found, Finding):
-                raise TypeError(f"it returned {found!r:.100}, not a Finding or None")
+            if found is not None and not (isinstance(found, Finding) and found.is_text()):
+                raise TypeError(f"it returned {found!r:.100}, not a Finding of texts or None")
             return found
-        except Exception as error:  # a user's rule may raise anything
+        except (Exception, SystemExit) as error:  # a user's rule may raise anything
             self._said.add(name)
             logger.warning("guard %s failed and is left out: %s: %s", name, type(error).__name__, error)
             return None
@@ -130,7 +131,7 @@ def load_rules(path: str) -> list[Rule]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{path} can't be loaded: {type(error).__name__}: {error}") from error
     own = [
         one

@@ -12,7 +12,7 @@ import pytest
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
 from agentcore_rl_toolkit.studio.guards import Guards, RolloutFacts, StepFacts, observe
-from agentcore_rl_toolkit.studio.guards.guards import FILE, load_rules, read_findings, stop_run, write_findings
+from agentcore_rl_toolkit.studio.guards.guards import FILE, Warned, load_rules, read_findings, stop_run, write_findings
 from support.rollouts import make_fidelity, make_group, make_rollout, make_row
 
 
@@ -60,17 +60,34 @@ def test_rules_of_ones_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         "def mine(run):\n    return Finding(f'{run.seen} steps', None)\n"
         "def broken(run):\n    return 1 / 0\n"
         "def odd(run):\n    return 'text'\n"
+        "def odd_problem(run):\n    return Finding({1})\n"
+        "def odd_example(run):\n    return Finding('text', object())\n"
+        "def leaves(run):\n    raise SystemExit(3)\n"
         "def _helper(run): ...\ndef two(a, b): ...\n"
     )
     guards = Guards({"mine": "stop"}, [str(path)])
     with caplog.at_level(logging.WARNING):
         found = [guards.judge(StepFacts(number, {})) for number in (1, 2)]
     assert [[(one.guard, one.action) for one in step] for step in found] == [[("mine", "stop")], []]
-    assert sorted(record.getMessage().split()[1] for record in caplog.records) == ["broken", "odd"]
+    assert sorted(record.getMessage().split()[1] for record in caplog.records) == [
+        *("broken", "leaves", "odd", "odd_example", "odd_problem")
+    ]
+
+
+def test_a_finding_cannot_move_the_cursor(tmp_path: Path) -> None:
+    text = Warned("unknown_tools", 1, "warn", "a tool \x1b[2J", "0.1\u202e").text(tmp_path)
+    assert text.splitlines()[0] == "guard unknown_tools: a tool \\x1b[2J."
+    assert text.endswith("--rollout 0.1\\u202e")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("x = 1", "has no guards"), ("1/0", "ZeroDivisionError"), (None, "is not a Python file")]
+    ("text", "said"),
+    [
+        ("x = 1", "has no guards"),
+        ("1/0", "ZeroDivisionError"),
+        ("raise SystemExit", "SystemExit"),
+        (None, "is not a Python file"),
+    ],
 )
 def test_files_without_rules_are_refused(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "mine.py"
