@@ -59,8 +59,10 @@ class StepsAhead:
         self._measured_at, self._used = now, used
         return seconds, min(1.0, in_use / max(1e-9, self._stream.slots * seconds))
 
-    def close(self) -> None:
-        """Cancel what still runs."""
+    def close(self) -> list[RunPart]:
+        """Cancel what still runs. Returns the steps that were not taken."""
         self._stream.close()
-        for part, _ in self._open.values():
+        parts = [part for part, _ in self._open.values()]
+        for part in parts:
             part.close()
+        return parts

@@ -218,7 +218,7 @@ class TrainingLoop:
         """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""
         try:
             with contextlib.ExitStack() as stack:
-                stack.callback(self._stop_ahead)
+                stack.callback(self._end_steps)
                 train()
         except KeyboardInterrupt:
             previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut a checkpoint in half
@@ -326,10 +326,15 @@ class TrainingLoop:
         self._part, groups = self._ahead.take(step)
         return groups
 
-    def _stop_ahead(self) -> None:
+    def _end_steps(self) -> None:
+        """Cancel what runs ahead, and note which rollouts came too late to be trained on."""
+        parts = [] if self._part is None else [self._part]
         if self._ahead is not None:
-            self._ahead.close()
+            parts += self._ahead.close()
             self._ahead = None
+        for part in parts:
+            if part.step >= self._version():
+                part.drop("the run ended before this step")
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

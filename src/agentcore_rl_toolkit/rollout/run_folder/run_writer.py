@@ -124,7 +124,7 @@ class RunPart:
     """The rollouts of one step, or of one evaluation."""
 
     def __init__(self, run: RunWriter, phase: str, step: int, name: str) -> None:
-        self._run, self._phase, self._step, self._name = run, phase, step, name
+        self._run, self._phase, self.step, self._name = run, phase, step, name
         self.path = run.folder / name
         self._begun = self.path if phase in ("train", "rollout") else self.path.with_name(UNFINISHED + self.path.name)
         for path in (self.path, self._begun, ratio_file(run.folder, name)):
@@ -140,14 +140,14 @@ class RunPart:
         try:
             with self._lock:
                 offset, length = self._writer.write(rollout)
-                values = rollout_values(rollout, self._phase, self._step)
+                values = rollout_values(rollout, self._phase, self.step)
                 values |= {"file": self._name, "offset": offset, "length": length}
                 number = self._run.index(values)
                 if rollout.session_id is not None:
                     self._written[rollout.session_id] = number, values
         except OSError as error:
             self._run.failures += 1
-            logger.error("a rollout of step %d could not be written to %s: %s", self._step, self._begun, error)
+            logger.error("a rollout of step %d could not be written to %s: %s", self.step, self._begun, error)
 
     def key(self, rollout: Rollout) -> str:
         """What finds a rollout in the run's folder; its session if the disk refused it."""
@@ -160,6 +160,10 @@ class RunPart:
             rollouts = (*group.rollouts, *group.others)
             self._change({one.session_id: {"dropped": group.dropped} for one in rollouts if one.session_id})
 
+    def drop(self, why: str) -> None:
+        """Note why none of these rollouts is trained on."""
+        self._change({session_id: {"dropped": why} for session_id in self._written})
+
     def add_advantages(self, advantages: Mapping[str, float]) -> None:
         """Note what the trainer made of rewards, by session."""
         self._change({session_id: {"advantage": value} for session_id, value in advantages.items()})
@@ -169,7 +173,7 @@ class RunPart:
         try:
             write_ratios(ratio_file(self._run.folder, self._name), ratios)
         except OSError as error:
-            logger.error("the ratios of step %d could not be written: %s", self._step, error)
+            logger.error("the ratios of step %d could not be written: %s", self.step, error)
 
     def _change(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the records of some sessions' rollouts again, with other values."""
@@ -180,7 +184,7 @@ class RunPart:
                     found[1].update(values)
                     self._run.index(found[1], found[0])
         except OSError as error:
-            logger.error("the outcomes of rollouts of step %d could not be written: %s", self._step, error)
+            logger.error("the outcomes of rollouts of step %d could not be written: %s", self.step, error)
 
     def finish(self) -> None:
         """The step or evaluation is complete."""

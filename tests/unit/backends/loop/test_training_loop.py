@@ -17,6 +17,7 @@ from agentcore_rl_toolkit.backends.loop.training_loop import TrainingLoop
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.engine import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
+from agentcore_rl_toolkit.rollout.run_folder import open_run
 from support.own_runtime import OwnRuntime
 from support.tokenizers import make_tokenizer
 
@@ -39,7 +40,7 @@ class OwnSettings(LoopSettings):
         return RolloutClient(OwnRuntime(work), self.folder / "results", "exp", tps_limit=None)
 
 
-def run(folder: Path, **settings: Any) -> tuple[list[list[str]], list[list[str]]]:
+def run(folder: Path, interrupted_at: int | None = None, **settings: Any) -> tuple[list[list[str]], list[list[str]]]:
     """For each step, the prompts in the order in which they started, and in that of the groups to train on."""
     folder.mkdir()
     data = folder / "rows.jsonl"
@@ -59,7 +60,10 @@ def run(folder: Path, **settings: Any) -> tuple[list[list[str]], list[list[str]]
 
     def train() -> None:
         for step in range(STEPS):
-            taken.append([group.payload["prompt"] for group in loop.groups(step)])
+            groups = loop.groups(step)
+            if step == interrupted_at:
+                raise KeyboardInterrupt
+            taken.append([group.payload["prompt"] for group in groups])
             loop.end_step(step + 1, loop.metrics)
 
     with checkpoints.opened() as start:
@@ -81,3 +85,14 @@ def test_rows_that_were_long_before_start_first_and_are_trained_on_in_their_orde
 def test_a_token_budget_drops_what_ends_last_so_rows_start_in_their_order(tmp_path: Path) -> None:
     started, taken = run(tmp_path / "run", max_batch_tokens=10_000)
     assert started == [[prompt for prompt in step for _ in range(2)] for step in taken]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_an_interrupted_run_names_the_rollouts_that_were_not_trained_on(tmp_path: Path, ahead: int) -> None:
+    run(tmp_path / "run", interrupted_at=2, async_steps=ahead)
+    found = open_run(tmp_path / "run" / "run")
+    trained = found.select(phase="train", trained=True)
+    assert sorted(found.table["step"][trained].tolist()) == [0] * 6 + [1] * 6
+    late = [at for at in found.select(phase="train").tolist() if found.table["step"][at] >= 2]
+    assert len(late) >= 6
+    assert {found.text("dropped", at) for at in late} == {"the run ended before this step"}
