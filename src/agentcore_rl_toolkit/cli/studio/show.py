@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,7 +191,7 @@ def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     )
 
     _refuse(args, "a folder of results or a report", "step", "phase", "tool", "diff", "tokens")
-    outcomes = read_results(path) if path.is_dir() else read_report(path)
+    outcomes = read_results(path, _counting()) if path.is_dir() else read_report(path)
     if not outcomes:
         hint = "name a run's folder, a gateway's log, or a store's folder"
         raise ConfigError(f"{path} has no results", hint=hint)
@@ -213,6 +214,19 @@ def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     if len(outcomes) > limit and not args.json:
         say(f"{limit} of {len(outcomes)}; --limit shows more")
     return 0
+
+
+def _counting(seconds: float = 2.0) -> Callable[[int], None]:
+    """Says how many results were read, every two seconds: a store may have very many."""
+    said = time.monotonic()
+
+    def count(results: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= seconds:
+            said = time.monotonic()
+            say(f"{results} results read …")
+
+    return count
 
 
 def _limit(args: argparse.Namespace) -> int:

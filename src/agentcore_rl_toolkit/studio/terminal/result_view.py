@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ def stored_results(store: Store, prefix: str = "") -> Iterator[tuple[RolloutId, 
                 yield id, result
 
 
-def read_results(folder: Path) -> list[Outcome]:
-    """The results of a store in a folder."""
-    found = []
+def read_results(folder: Path, read: Callable[[int], None] = lambda count: None) -> list[Outcome]:
+    """The results of a store in a folder. `read` is told how many there are so far."""
+    found: list[Outcome] = []
     for id, result in stored_results(open_store(str(folder.resolve()))):
         known: Outcome = {"key": id.result_key, "input": id.input_id, "reward": None, "seconds": None}
         try:
@@ -51,6 +51,7 @@ def read_results(folder: Path) -> list[Outcome]:
         except (AgentCoreRLError, ValueError) as error:
             known |= {"input": "", "status": "unreadable", "why": str(error)}
         found.append(known)
+        read(len(found))
     return found
 
 
@@ -118,8 +119,9 @@ def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[
     rewards = [one["reward"] for one in outcomes if isinstance(one["reward"], (int, float))]
     statuses = Counter(one["status"] for one in outcomes)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    total = f"{len(outcomes)} result{'' if len(outcomes) == 1 else 's'}"
     mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
-    yield paint(BOLD, escape(f"{name}: {len(outcomes)} results ({counts}){mean}"))
+    yield paint(BOLD, escape(f"{name}: {total} ({counts}){mean}"))
     failed = [one for one in outcomes if one["status"] != "completed"]
     examples = {shorten(one["why"] or one["status"], 200): one["key"] for one in failed}
     causes = Counter(shorten(one["why"] or one["status"], 200) for one in failed).most_common()

@@ -18,6 +18,7 @@ from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Trans
 from agentcore_rl_toolkit.rollout import Rollout
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.store import open_store
+from agentcore_rl_toolkit.studio.terminal.result_view import read_results
 from agentcore_rl_toolkit.studio.terminal.safe_text import GREENS, RED, Paint
 from agentcore_rl_toolkit.studio.terminal.token_view import show_tokens
 from agentcore_rl_toolkit.types import RolloutId, Status
@@ -164,13 +165,19 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+def test_results_are_counted_as_they_are_read(results: Path) -> None:
+    counts: list[int] = []
+    assert len(read_results(results, counts.append)) == 3
+    assert counts == [1, 2, 3]
+
+
 def test_results_are_filtered_sorted_and_shown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = show(capsys, str(results))
     assert "3 results (2 completed, 1 agent_error), mean reward 0.625" in out
     lines = show(capsys, str(results), "--sort", "reward", "--descending").splitlines()[-3:]
     assert [line.split()[1] for line in lines] == ["row-1", "row-0", "row-2"]
     for flags in (["--grep", "IT IS 1"], ["--row", "row-1"], ["--status", "completed", "--grep", "is 1"]):
-        assert "1 results (1 completed)" in show(capsys, str(results), *flags)
+        assert "1 result (1 completed)" in show(capsys, str(results), *flags)
     out = show(capsys, str(results), "--rollout", "session-1")
     assert "row row-1: completed, reward 1" in out
     assert "it is 1" in out
