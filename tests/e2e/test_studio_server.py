@@ -159,7 +159,9 @@ def test_a_wrong_question_is_answered_with_what_is_wrong(tmp_path: Path, questio
     make_run(tmp_path / "runs" / "first")
     make_run(tmp_path / "other")
     ((status, _, body),) = ask(tmp_path / "runs", f"/api/{question}")
-    assert (status, bool(json.loads(body)["problem"])) == (400, True)
+    answer = json.loads(body)
+    assert (status, bool(answer["problem"])) == (400, True)
+    assert "hint:" not in answer["problem"], "the page shows it below"
 
 
 def test_files_of_the_page_and_no_others(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ async def _serve(args: argparse.Namespace, catalog: RunCatalog) -> int:
             ) from None
         port = runner.addresses[0][1]
         print(f"http://{reachable_host(args.host)}:{port}/?key={access.key}", flush=True)
-        say(f"showing {len(catalog.runs())} runs; Ctrl-C ends it")
+        count = len(catalog.runs())
+        say(f"showing {count} run{'' if count == 1 else 's'}; Ctrl-C ends it")
         await stop.wait()
     finally:
         await runner.cleanup()

@@ -72,7 +72,8 @@ class StudioApp:
         except web.HTTPException as error:
             response = _problem(error.status, error.reason)
         except AgentCoreRLError as error:
-            response = _problem(400, str(error))
+            message, _, hint = str(error).partition("\nhint: ")
+            response = _problem(400, message, hint)
         except Exception as error:
             logger.exception("a question could not be answered: %s", request.path)
             response = _problem(500, f"this could not be read: {type(error).__name__}: {error}")
