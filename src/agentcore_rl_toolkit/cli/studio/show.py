@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError:
         if not path.is_dir():
             raise
+        _refuse_several_runs(path)
         return _show_outcomes(args, path, paint)
     if args.diff:
         return _show_diff(args, opened, paint)
@@ -214,6 +215,17 @@ def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     if len(outcomes) > limit and not args.json:
         say(f"{limit} of {len(outcomes)}; --limit shows more")
     return 0
+
+
+def _refuse_several_runs(folder: Path) -> None:
+    """Refuse a folder of runs, unless it is a store: their results are not to be mixed."""
+    from ...studio.server.run_catalog import RunCatalog
+
+    names = [] if (folder / ".new").is_dir() else [str(path) for path in RunCatalog([folder]).runs().values()]
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        hint = f"name one: {shown}; `agentcore-rl ui {folder}` shows all"
+        raise ConfigError(f"{folder} is a folder of runs, not a run", hint=hint)
 
 
 def _counting(seconds: float = 2.0) -> Callable[[int], None]:

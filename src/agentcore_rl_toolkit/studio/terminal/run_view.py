@@ -22,18 +22,29 @@ LIST = (
 
 def summarize_run(run: Run) -> dict[str, Any]:
     """The run in figures, for people and programs."""
-    info, summary = run.info, run.summary()
+    info, summary, metrics = run.info, run.summary(), run.metrics()
+    found = read_findings(run.path / FILE) if run.path.is_dir() else []
     return {
         "run": str(run.path),
         "info": info,
-        "ended": None if summary is None else "interrupted" if summary.get("interrupted") else "completed",
+        "ended": _ending(summary, found, metrics),
         "rollouts": len(run.table),
         "steps": read_steps(run),
-        "metrics": run.metrics(),
+        "metrics": metrics,
         "failures": run.causes(),
-        "guards": read_findings(run.path / FILE) if run.path.is_dir() else [],
+        "guards": found,
         "rows": dict(Counter(row["change"] for row in read_rows(run))),
     }
+
+
+def _ending(summary: dict[str, Any] | None, found: Sequence[dict[str, Any]], metrics: Any) -> str | None:
+    """How the run ended; None if it may still run. A resumed run has steps after the one where a guard stopped it."""
+    if summary is not None:
+        return "interrupted" if summary.get("interrupted") else "completed"
+    stopped = [
+        one for one in found if one.get("action") == "stop" and metrics and metrics[-1].get("step") == one["step"]
+    ]
+    return f"stopped by the guard {escape(stopped[0]['guard'])}" if stopped else None
 
 
 def show_run(known: dict[str, Any], paint: Paint) -> Iterator[str]:
@@ -53,7 +64,7 @@ def show_run(known: dict[str, Any], paint: Paint) -> Iterator[str]:
     if known["guards"]:
         yield paint(BOLD, "guards")
     for one in known["guards"]:
-        yield paint(RED, f"  step {one['step']}  {escape(one['guard'])}: {escape(one.get('problem'))}")
+        yield paint(RED, f"  step {one['step'] - 1}  {escape(one['guard'])}: {escape(one.get('problem'))}")
         if one.get("example"):
             yield f"    --rollout {escape(one['example'])}"
     yield paint(DIM, "look closer: --step N, --failed, --sort reward, --grep TEXT, --rollout KEY, --diff before after")

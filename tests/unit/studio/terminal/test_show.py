@@ -74,8 +74,22 @@ def test_a_run_at_a_glance(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert lines[4][:7] == ["0", "0.750", "0.000", "[0.00,", "0.00]", "3", "1"]
     assert {"0.250", "1e-05", "2.0"} <= set(lines[4])
     assert "1 × agent_error: ValueError: " in out
-    assert "step 1  odd: odd" in out
+    assert "step 0  odd: odd" in out, "the step whose rollouts it is about"
     assert "--rollout 0.2" in out
+
+
+def test_a_folder_of_runs_is_not_taken_for_results(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(run.parent)]) == 1
+    assert f"is a folder of runs, not a run\nhint: name one: {run}" in capsys.readouterr().err
+
+
+def test_a_run_that_a_guard_stopped_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = {"guard": "fidelity", "step": 1, "action": "stop", "problem": "odd", "example": None}
+    (tmp_path / "guards.jsonl").write_text(json.dumps(finding) + "\n")
+    with (tmp_path / "metrics.jsonl").open("w") as metrics:
+        for step, state in ((1, "stopped by the guard fidelity"), (2, "still running, or cut off")):
+            print(json.dumps({"step": step}), file=metrics, flush=True)
+            assert show(capsys, str(tmp_path)).splitlines()[1] == f"0 rollouts, {state}"
 
 
 def test_fine_tuning_at_a_glance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
