@@ -370,6 +370,10 @@ def test_a_runs_newest_checkpoint_is_evaluated_against_another_model(
     assert [(one["exp_id"], one["summary"]["completed"]) for one in known["models"]] == [("try-0", 4), ("try-1", 4)]
     assert known["models"][1]["comparison"]["both"] == 4
     assert {outcome["model"] for outcome in known["outcomes"]} == {str(parts / "model"), str(cut_off)}
+    assert main(["show", str(report)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{parts / 'model'}: 4 results (4 completed)" in shown
+    assert f"{cut_off}: 4 results (4 completed)" in shown
     assert main(["eval", "agent.py", *models, "--base-url", "http://127.0.0.1:1/v1"]) == 1
     assert "--base-url can't be combined with --model" in capsys.readouterr().err
 

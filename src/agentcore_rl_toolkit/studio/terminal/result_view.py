@@ -61,12 +61,13 @@ def read_report(path: Path) -> list[Outcome]:
         outcomes = json.loads(path.read_bytes())["outcomes"]
         return [
             {
-                "key": str(one["session_id"]),
+                "key": str(one["result_key"] or f"{one['index']}.{one['sample']}"),
                 "input": str(one["input_id"]),
                 "status": str(one["status"]),
-                "reward": _number(one.get("reward")),
-                "seconds": _number(one.get("seconds")),
-                "why": None if one.get("model") is None else str(one["model"]),
+                "reward": _number(_last(one["rewards"])),
+                "seconds": _number(one["elapsed"]),
+                "why": None if one["error"] is None else str(one["error"]),
+                "model": str(one.get("model") or ""),
             }
             for one in outcomes
         ]
@@ -115,21 +116,28 @@ def show_outcome(one: Outcome, paint: Paint) -> Iterator[str]:
 
 
 def show_outcomes(name: str, outcomes: list[Outcome], paint: Paint) -> Iterator[str]:
-    """The outcomes at a glance: how many, their mean reward, and failures by message."""
-    rewards = [one["reward"] for one in outcomes if isinstance(one["reward"], (int, float))]
-    statuses = Counter(one["status"] for one in outcomes)
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    total = f"{len(outcomes)} result{'' if len(outcomes) == 1 else 's'}"
-    mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
-    yield paint(BOLD, escape(f"{name}: {total} ({counts}){mean}"))
+    """The outcomes at a glance: how many of each model, their mean reward, and failures by message."""
+    for model in dict.fromkeys(one.get("model", "") for one in outcomes):
+        yield paint(
+            BOLD, escape(_in_figures(model or name, [one for one in outcomes if one.get("model", "") == model]))
+        )
     failed = [one for one in outcomes if one["status"] != "completed"]
     examples = {shorten(one["why"] or one["status"], 200): one["key"] for one in failed}
     causes = Counter(shorten(one["why"] or one["status"], 200) for one in failed).most_common()
     yield from show_failures([{"cause": c, "rollouts": count, "example": examples[c]} for c, count in causes], paint)
 
 
+def _in_figures(name: str, outcomes: list[Outcome]) -> str:
+    rewards = [one["reward"] for one in outcomes if isinstance(one["reward"], (int, float))]
+    statuses = Counter(one["status"] for one in outcomes)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
+    return f"{name}: {len(outcomes)} result{'' if len(outcomes) == 1 else 's'} ({counts}){mean}"
+
+
 def list_outcomes(outcomes: list[Outcome]) -> str:
-    return format_table(_HEADER, [[_cell(one[name]) for name in _HEADER] for one in outcomes])
+    names = (*_HEADER, "model") if any(one.get("model") for one in outcomes) else _HEADER
+    return format_table(names, [[_cell(one[name]) for name in names] for one in outcomes])
 
 
 def _number(value: Any) -> float | None:

@@ -212,18 +212,17 @@ def test_flags_that_mean_nothing_for_results_are_refused(
 
 
 def test_results_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = {
-        "session_id": "s",
-        "input_id": "q",
-        "status": "timeout",
-        "reward": None,
-        "seconds": 1.0,
-        "model": HOSTILE,
-    }
+    outcome = {"index": 0, "sample": 1, "input_id": "q", "status": "timeout", "rewards": None, "elapsed": 1.0}
+    outcome |= {"result_key": None, "error": f"no answer {HOSTILE}"}
+    solved = {"status": "completed", "rewards": [0.5, 1.0], "result_key": "exp/q/s.json", "error": None}
     report = tmp_path / "report.json"
-    report.write_text(json.dumps({"outcomes": [outcome, outcome | {"status": "completed", "reward": 1.0}]}))
+    report.write_text(json.dumps({"outcomes": [outcome, outcome | solved]}))
     out = show(capsys, str(report))
     assert "2 results (1 timeout, 1 completed), mean reward 1.000" in out
+    assert "1 × no answer " in out
+    report.write_text(json.dumps({"outcomes": [{"model": HOSTILE} | outcome, {"model": "b"} | outcome | solved]}))
+    out = show(capsys, str(report))
+    assert "b: 1 result (1 completed), mean reward 1.000" in out
     assert not {c for c in out if not c.isprintable()} - {"\n"}
     for broken in ("[]", "{", '{"outcomes": [1]}'):
         report.write_text(broken)
