@@ -58,11 +58,13 @@ def _export(args: argparse.Namespace, catalog: RunCatalog) -> int:
     path = Path(args.export)
     app = StudioApp(catalog, PageAccess(host=args.host, port=args.port), tokenizer=args.tokenizer)
     try:
-        count = write_report(app, path)
+        rollouts, runs, every = write_report(app, path)
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error}") from None
     print(path)
-    say(f"{path.stat().st_size / 1e6:.1f} MB, with {count} rollouts")
+    say(f"{path.stat().st_size / 1e6:.1f} MB, with {rollouts} rollouts")
+    if runs < every:
+        say(f"it has the latest {runs} of {every} runs; name runs to choose others")
     return 0
 
 

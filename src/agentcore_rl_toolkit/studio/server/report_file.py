@@ -28,9 +28,10 @@ _IMPORT = re.compile(r'(?<=from ")(\.{1,2}/[^"]+)(?=")')
 Question = tuple[str, dict[str, str]]
 
 
-def write_report(app: StudioApp, path: Path) -> int:
-    """Write a report of all runs; returns the number of rollouts in it."""
-    runs = [run for run in app.answer("runs", Query())["runs"] if "problem" not in run][:_MOST_RUNS]
+def write_report(app: StudioApp, path: Path) -> tuple[int, int, int]:
+    """Write a report of the latest runs. Returns the numbers of rollouts and runs in it, and of all runs."""
+    every = app.answer("runs", Query())["runs"]
+    runs = sorted((run for run in every if "problem" not in run), key=lambda run: -run["changed"])[:_MOST_RUNS]
     if not runs:
         raise ConfigError("there is no run to report on", hint="name a run, or a folder of runs")
     answers: dict[str, Any] = {_name(("runs", {})): {"runs": runs}}
@@ -45,7 +46,7 @@ def write_report(app: StudioApp, path: Path) -> int:
         answers[_name(question)] = answer
         size += len(json.dumps(answer))
     path.write_text(page_with({"answers": answers}), encoding="utf-8")
-    return sum(name.startswith('["rollout"') for name in answers)
+    return sum(name.startswith('["rollout"') for name in answers), len(runs), len(every)
 
 
 def page_with(report: dict[str, Any]) -> str:
