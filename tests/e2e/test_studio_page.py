@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -478,9 +479,12 @@ def test_every_view_fits_its_window(studio: Studio, tmp_path: Path) -> None:
 
 def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
     with RunWriter(runs / "growing") as run:
+        studio.page.wait_for_selector("td a:has-text('growing')")
+        studio.open("run", "growing", "step")
+        assert "No rollout has been written yet." in studio.text
         with run.part("train", 0) as part:
             part.write(make_rollout(0.25, session_id="first", group=0))
-        studio.page.wait_for_selector("td a:has-text('growing')")
+        studio.page.wait_for_selector(".group")
         studio.open("run", "growing")
         studio.page.wait_for_selector("text=1 rollout")
         with run.part("train", 1) as part:
@@ -491,6 +495,28 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
             (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")
             studio.page.wait_for_selector(".tile:has-text('77')")
             assert f"bad {ATTACK}" in studio.page.inner_text(".finding")
+            studio.open("run", "growing", "step", "train", "1")
+            part.write(make_rollout(0.25, session_id="third", group=0, sample=1))
+            studio.page.wait_for_selector(".tile:has-text('reward'):has-text('0.5')")
+            studio.open("run", "growing", "step", "train", "1", "group", "0")
+            part.write(make_rollout(0.25, session_id="fourth", group=0, sample=2))
+            studio.page.wait_for_selector(".sample >> nth=2")
+            studio.open("run", "growing", "rows")
+            part.write(make_rollout(0.25, session_id="fifth", group=1, input_id="another"))
+            studio.page.wait_for_selector(".rows .row >> nth=1")
+
+
+def test_a_report_of_many_runs_has_the_latest(tmp_path: Path) -> None:
+    for number in range(9):
+        metrics = tmp_path / "runs" / f"run-{number}" / "metrics.jsonl"
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text('{"step": 1}\n')
+        os.utime(metrics, (number, number))
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "ui", str(tmp_path / "runs"), "--export", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_env())
+    assert "it has the latest 8 of 9 runs" in done.stderr
+    assert ["run-0" in report.read_text(), "run-8" in report.read_text()] == [False, True]
 
 
 def test_a_report_is_one_file_that_fetches_nothing(browser: Any, runs: Path, tmp_path: Path, trained: Run) -> None:

@@ -65,10 +65,13 @@ function options(spec, lines, size, onCursor) {
     ...size, series, bands, legend: { show: false }, padding: [10, 12, 0, 0],
     cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false }, sync: spec.sync ? { key: spec.sync } : undefined },
     scales: { x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range: (_, low, high) => limits(spec, low, high) } },
-    axes: [{ ...axis, size: 26, gap: 4, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] }, { ...axis, size: 46, values: (_, ticks) => ticks.map((value) => (spec.unit === "%" ? `${number(value * 100, 1)}%` : number(value, 2))) }],
+    axes: [{ ...axis, size: 26, gap: 4, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] }, { ...axis, size: 46, values: (_, ticks) => ticks.map((value) => (spec.unit === "%" ? `${number(value * 100, 1)}%` : number(value, digitsOf(ticks)))) }],
     hooks: { draw: drawn, setCursor: [(plot) => onCursor(plot.cursor.idx)] },
   };
 }
+
+/** As many digits as tell the ticks of an axis apart. */
+const digitsOf = (ticks) => Math.max(2, Math.min(8, Math.ceil(-Math.log10(Math.abs(ticks[1] - ticks[0]) || 1))));
 
 function limits(spec, low, high) {
   if (low === null || high === null) return [0, 1];
@@ -117,8 +120,10 @@ export function chartCard(spec, lines, onPick = null) {
     const same = state.plot && usable(lines).length === state.lines.length;
     state.lines = usable(lines);
     if (!same) return build();
+    const { min, max } = state.plot.scales.x, xs = state.data[0], zoomed = min > xs[0] || max < xs.at(-1);
     state.data = align(stacked(spec, state.lines));
-    state.plot.setData(state.data);
+    state.plot.setData(state.data, !zoomed);
+    if (zoomed) state.plot.setScale("x", { min, max });
     say(null);
     return null;
   };

@@ -1,6 +1,6 @@
 // Numbers, times and colours as people read them.
 
-export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
+export const whole = (value) => (typeof value !== "number" ? "–" : Math.round(value).toLocaleString("en-US"));
 
 /** A number of things: "1 turn", "2 turns". */
 export const counted = (value, thing) => `${whole(value)} ${value === 1 ? thing : `${thing}s`}`;

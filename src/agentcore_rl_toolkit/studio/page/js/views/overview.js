@@ -10,9 +10,10 @@ import { badge, table, tile } from "./parts.js";
 
 export async function showOverview(view, page) {
   const { run } = page, head = h("div"), findings = h("div"), tiles = h("div.tiles"), curves = h("div.charts"), failures = h("div"), more = h("div");
-  let cards = null;
+  let cards = null, latest = null;
   replace(view, head, findings, tiles, curves, failures, more);
   const following = follow(() => get("run", { run }), (data) => {
+    latest = data;
     drawHead(head, run, data);
     replace(findings, data.findings.map((one) => finding(run, one)));
     replace(tiles, tilesOf(data));
@@ -24,7 +25,8 @@ export async function showOverview(view, page) {
     drawFailures(failures, run, data);
     drawMore(more, data);
   });
-  page.onEnd(following.end);
+  const clock = setInterval(() => latest && drawHead(head, run, latest), 30_000);
+  page.onEnd(() => { following.end(); clearInterval(clock); });
   page.keys.next = runLink(run, "step");
   page.keys.up = "#/";
   await following.first;
@@ -44,9 +46,9 @@ function drawHead(head, run, data) {
 
 /** What a guard found, with a rollout that shows it. */
 function finding(run, one) {
-  const stopped = one.action === "stop";
+  const stopped = one.action === "stop", step = Math.max(0, Number(one.step) - 1);
   return h("section.card.finding", { class: stopped ? "stopped" : "" }, h("strong", null, stopped ? "Stopped by a guard: " : "Guard: ", textOf(one.guard).replaceAll("_", " ")), h("p", null, textOf(one.problem), "."),
-    h("p.quiet", null, "from ", h("a", { href: runLink(run, "step", "train", Math.max(0, Number(one.step) - 1)) }, `step ${textOf(one.step)}`), one.example ? [" · ", h("a", { href: runLink(run, "rollout", textOf(one.example)) }, "an example: rollout ", textOf(one.example))] : null));
+    h("p.quiet", null, "from ", h("a", { href: runLink(run, "step", "train", step) }, `step ${step}`), one.example ? [" · ", h("a", { href: runLink(run, "rollout", textOf(one.example)) }, "an example: rollout ", textOf(one.example))] : null));
 }
 
 function tilesOf(data) {
@@ -78,9 +80,11 @@ function drawFailures(place, run, data) {
 
 /** The other metrics, drawn when somebody opens them. */
 function drawMore(place, data) {
-  const charts = otherCharts(data);
-  if (!charts.length || place.querySelector("details[open]")) return;
-  const box = h("div.charts"), details = h("details.card", { ontoggle: () => { if (details.open && !box.childElementCount) replace(box, charts.map((chart) => chartCard({ ...chart, sync: "run", height: 130 }, chart.lines(data)))); } },
+  const charts = otherCharts(data), open = place.querySelector("details[open]");
+  if (!charts.length) return;
+  if (open && open.cards.length === charts.length) return open.cards.forEach((card, at) => card.update(charts[at].lines(data)));
+  const box = h("div.charts"), details = h("details.card", { open: Boolean(open), ontoggle: () => { if (details.open && !details.cards.length) replace(box, details.cards = charts.map((chart) => chartCard({ ...chart, sync: "run", height: 130 }, chart.lines(data)))); } },
     h("summary", null, `All metrics (${charts.length})`), box);
+  details.cards = [];
   replace(place, details);
 }

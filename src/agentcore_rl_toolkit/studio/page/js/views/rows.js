@@ -1,6 +1,6 @@
 // Data rows: which are always solved, never solved, learned or forgotten; and every rollout of one of them.
 
-import { get } from "../api.js";
+import { follow, get } from "../api.js";
 import { h, longText, replace } from "../dom.js";
 import { number, phaseName, rewardClass, rewardRange, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
@@ -9,9 +9,15 @@ import { choice, pager, promptText, rewardChip, rolloutColumns, table } from "./
 const LIMIT = 50;
 const CHANGES = { learned: "not solved at first, solved now", forgotten: "solved at first, not now", always: "solved at every visit", sometimes: "solved in between only", never: "never solved" };
 
-export async function showRows(view, page) {
+export function showRows(view, page) {
   const { run, query } = page, phases = query.phases ?? "train";
-  const data = await get("rows", { run, phases, change: query.change, sort: query.sort, offset: query.offset, limit: LIMIT });
+  const following = follow(() => get("rows", { run, phases, change: query.change, sort: query.sort, offset: query.offset, limit: LIMIT }), (data) => drawRows(view, page, data, phases), 5000);
+  page.onEnd(following.end);
+  return following.first;
+}
+
+function drawRows(view, page, data, phases) {
+  const { run, query } = page;
   const range = rewardRange(data.rows.flatMap((row) => row.visits));
   const all = Object.values(data.counts).reduce((a, b) => a + b, 0);
   page.keys.up = runLink(run);

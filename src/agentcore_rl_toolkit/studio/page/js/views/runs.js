@@ -54,7 +54,8 @@ export async function showRuns(view, page) {
     drawList();
     drawCurves();
   });
-  page.onEnd(following.end);
+  const clock = setInterval(drawList, 30_000);
+  page.onEnd(() => { following.end(); clearInterval(clock); });
   await following.first;
 }
 

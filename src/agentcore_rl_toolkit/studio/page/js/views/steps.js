@@ -17,38 +17,58 @@ function order(data) {
 }
 
 export async function showStep(view, page) {
-  const { run, query } = page;
-  const data = await get("run", { run }), all = order(data);
-  if (!all.length) return replace(view, h("p.quiet", null, "No rollout has been written yet."));
-  const latest = data.steps.at(-1) ?? all.at(-1);
+  const { run, query } = page, about = () => get("run", { run });
+  let data = await about();
+  if (!order(data).length) return waitForRollouts(view, page, about);
+  const latest = data.steps.at(-1) ?? order(data).at(-1);
   const phase = page.parts[3] ?? latest.phase, step = Number(page.parts[4] ?? latest.step);
-  const at = all.findIndex((one) => one.phase === phase && one.step === step), one = all[at];
+  const find = () => { const all = order(data), at = all.findIndex((one) => one.phase === phase && one.step === step); return [all[at - 1], all[at], all[at + 1]]; };
   const there = (target) => (target ? runLink(run, "step", target.phase, target.step) : null);
   const reward = chartCard({ ...CHARTS[0], height: 120 }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
-  const inTime = query.view === "time" && !isReport, list = h("div.groups"), tiles = h("div.tiles.small");
+  const inTime = query.view === "time" && !isReport, head = h("div"), list = h("div.groups"), tiles = h("div.tiles.small");
+  const drawHead = () => { const [before, , after] = find(); replace(head, stepper(there(before), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(after), page.keys)); };
   page.keys.up = runLink(run);
-  replace(view, stepper(there(all[at - 1]), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(all[at + 1]), page.keys), reward, tiles,
+  drawHead();
+  replace(view, head, reward, tiles,
     h("div.controls", null,
-      choice("Show", "phase", all.map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
+      choice("Show", "phase", order(data).map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
       inTime || isReport ? null : choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
       isReport ? null : h("div.switch", { role: "group", "aria-label": "Shown as" }, [["", "groups"], ["time", "timeline"]].map(([value, title]) => h("button", { type: "button", "aria-pressed": String((query.view ?? "") === value), onclick: () => setQuery({ view: value }) }, title)),
         h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "list"))), list);
-  if (!one) return replace(list, h("p.quiet", null, "There is no such step."));
+  if (!find()[1]) return replace(list, h("p.quiet", null, "There is no such step."));
   if (inTime) {
     const drawn = follow(() => get("timeline", { run, phase, step }), (answer) => replace(list, stepTimeline(run, answer)), 3000);
     page.onEnd(drawn.end);
     await drawn.first;
   }
   const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: isReport ? undefined : query.sort };
-  const following = follow(() => get("groups", ask), (answer) => {
+  let groups = 0;
+  const grouping = follow(() => get("groups", ask), (answer) => {
     const range = rewardRange(answer.groups.flatMap((group) => group.samples));
-    replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(answer.total), one.dropped ? `${counted(one.dropped, "rollout")} dropped` : null),
+    groups = answer.total;
+    if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
+  }, 3000);
+  page.onEnd(grouping.end);
+  await grouping.first;
+  const following = follow(about, (now) => {
+    data = now;
+    drawHead();
+    reward.update(CHARTS[0].lines(data));
+    const one = find()[1];
+    if (one) replace(tiles, tile("reward", number(one.reward), one.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null), tile("groups", whole(groups), one.dropped ? `${counted(one.dropped, "rollout")} dropped` : null),
       tile("rollouts", whole(one.rollouts), phase === "train" ? `${whole(one.trained_on)} trained on` : null), tile("failed", whole(one.failed), null, one.failed ? "bad" : ""), tile("tokens a rollout", whole(one.mean.sampled), `longest row ${whole(one.longest)}`),
       tile("time a rollout", seconds(one.mean.seconds), `model ${percent(one.mean.model / Math.max(1e-9, one.mean.seconds), 0)}`));
-    if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
   }, 3000);
   page.onEnd(following.end);
   return following.first;
+}
+
+/** Show the steps as soon as there is one. */
+function waitForRollouts(view, page, about) {
+  replace(view, h("p.quiet", null, "No rollout has been written yet."));
+  const waiting = follow(about, (data) => { if (order(data).length) dispatchEvent(new HashChangeEvent("hashchange")); });
+  page.onEnd(waiting.end);
+  return waiting.first;
 }
 
 const groupLink = (run, phase, step, group) => runLink(run, "step", phase, step, "group", group.group ?? group.input_id);
@@ -61,10 +81,15 @@ function groupRow(run, phase, step, group, range) {
 
 const rewardMean = (group, range) => h("span.mean", null, h("small.quiet", null, "mean "), rewardChip(group.mean, range), group.spread ? h("small.quiet", null, ` ± ${number(group.spread, 2)}`) : null);
 
-export async function showGroup(view, page) {
+export function showGroup(view, page) {
   const { run, parts } = page, [, , , phase, step, , group] = parts;
-  const data = await get("group", { run, phase, step, group });
-  const there = (name) => (name === null ? null : runLink(run, "step", phase, step, "group", name));
+  const following = follow(() => get("group", { run, phase, step, group }), (data) => drawGroup(view, page, data, phase, step), 3000);
+  page.onEnd(following.end);
+  return following.first;
+}
+
+function drawGroup(view, page, data, phase, step) {
+  const { run } = page, there = (name) => (name === null ? null : runLink(run, "step", phase, step, "group", name));
   const sort = page.query.sort ?? "sample", range = rewardRange(data.samples);
   const samples = [...data.samples].sort((a, b) => (sort === "reward" ? (b.reward ?? -Infinity) - (a.reward ?? -Infinity) : sort === "length" ? b.sampled - a.sampled : a.sample - b.sample));
   page.keys.up = runLink(run, "step", phase, step);
