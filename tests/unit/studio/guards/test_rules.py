@@ -158,11 +158,38 @@ def test_shared_rows() -> None:
     assert named(run) == {"held_out_rows_trained"}
 
 
-@pytest.mark.parametrize(("after", "said"), [(0.1, True), (0.9, False)])
-def test_a_gap_between_training_and_held_out_rewards(after: float, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("after", "error", "at", "said"),
+    [(0.1, 0.02, 3, True), (0.9, 0.02, 3, False), (0.1, 0.2, 3, False), (0.1, 0.02, 1, False)],
+    ids=["a gap", "no gap", "few held-out rows", "an evaluation of earlier weights"],
+)
+def test_a_gap_between_training_and_held_out_rewards(after: float, error: float, at: int, said: bool) -> None:
     run = make_run(changed(reward=0.95), lambda step: {"reward": 0.1 if step == 1 else 0.95})
-    run.held_out = {0: (0.1, 0.02), 3: (after, 0.02)}
+    run.held_out = {0: (0.1, error), at: (after, error)}
     assert ("held_out_gap" in named(run)) is said
+
+
+@pytest.mark.parametrize(("kept", "said"), [(197, True), (199, False)])
+def test_fidelity_may_be_99_percent(kept: int, said: bool) -> None:
+    assert ("fidelity" in named(make_run(changed(wanted=200, kept=kept)))) is said
+
+
+def test_one_long_group_is_not_an_explosion() -> None:
+    run = make_run(lambda step, one: replace(one, sampled=one.sampled * (50 if step == 3 and one.group == 0 else 1)))
+    assert "length_explosion" not in named(run)
+
+
+def test_two_identical_groups_of_six_may_be_chance() -> None:
+    run = make_run(lambda step, one: replace(one, text=one.row if one.group < 2 else one.text), steps=1, groups=6)
+    assert "copied_answers" not in named(run)
+
+
+def test_a_component_that_agrees_with_the_outcome_may_decide_the_reward() -> None:
+    def change(step: int, one: RolloutFacts) -> RolloutFacts:
+        quality = (one.reward or 0.0) + 0.01 * one.sampled
+        return replace(one, reward=quality, components={"correct": one.reward or 0.0, "quality": quality})
+
+    assert "dominating_component" not in named(make_run(change))
 
 
 def test_surprise_within_six_standard_errors_may_be_chance() -> None:
