@@ -132,6 +132,7 @@ class RunPart:
         run.begin_file(name)
         self._writer = RolloutWriter(self._begun)
         self._lock = threading.Lock()
+        self._refused = 0
         self._written: dict[str, tuple[int, dict[str, Any]]] = {}
         """Number and values of each rollout, by session."""
 
@@ -147,7 +148,9 @@ class RunPart:
                     self._written[rollout.session_id] = number, values
         except OSError as error:
             self._run.failures += 1
-            logger.error("a rollout of step %d could not be written to %s: %s", self.step, self._begun, error)
+            self._refused += 1
+            if self._refused == 1:
+                logger.error("a rollout of step %d could not be written to %s: %s", self.step, self._begun, error)
 
     def key(self, rollout: Rollout) -> str:
         """What finds a rollout in the run's folder; its session if the disk refused it."""
@@ -193,3 +196,5 @@ class RunPart:
 
     def close(self) -> None:
         self._writer.close()
+        if self._refused > 1:
+            logger.error("%d rollouts of step %d could not be written", self._refused, self.step)

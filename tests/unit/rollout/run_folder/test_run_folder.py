@@ -329,12 +329,15 @@ def test_a_full_disk_costs_a_rollout_and_not_the_run(tmp_path: Path, caplog: pyt
         part.write(rollout("a"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 10, hard))
         try:
-            part.write(rollout("b"))
+            for name in ("b", "b2", "b3"):
+                part.write(rollout(name))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-        assert run.failures == 1
+        assert run.failures == 3
         part.write(rollout("c"))
-    assert "File too large" in caplog.text
+    first, last = (record.getMessage() for record in caplog.records)
+    assert "File too large" in first
+    assert last == "3 rollouts of step 0 could not be written"
     assert [one.session_id for one in read_rollouts(part.path)] == ["a", "c"]
 
 
