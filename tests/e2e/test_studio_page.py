@@ -477,6 +477,16 @@ def test_every_view_fits_its_window(studio: Studio, tmp_path: Path) -> None:
     studio.page.emulate_media(color_scheme="light")
 
 
+def test_a_rollout_that_came_too_late_is_not_said_to_be_trained_on(studio: Studio, runs: Path) -> None:
+    with RunWriter(runs / "late") as run, run.part("train", 0) as part:
+        part.write(make_rollout(1.0, session_id="late", group=0))
+        part.drop("the run ended before this step")
+    studio.page.wait_for_selector("td a:has-text('late')")
+    studio.open("run", "late", "rollout", "0.0", query="tab=rows")
+    assert "2 of 2 sampled tokens could be trained on." in studio.text
+    assert "no: the run ended before this step" in studio.text
+
+
 def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
     with RunWriter(runs / "growing") as run:
         studio.page.wait_for_selector("td a:has-text('growing')")
@@ -495,6 +505,7 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
             (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")
             studio.page.wait_for_selector(".tile:has-text('77')")
             assert f"bad {ATTACK}" in studio.page.inner_text(".finding")
+            assert "from step 0" in studio.page.inner_text(".finding"), "as the page counts steps"
             studio.open("run", "growing", "step", "train", "1")
             part.write(make_rollout(0.25, session_id="third", group=0, sample=1))
             studio.page.wait_for_selector(".tile:has-text('reward'):has-text('0.5')")

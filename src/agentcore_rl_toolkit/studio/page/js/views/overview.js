@@ -61,7 +61,7 @@ function tilesOf(data) {
     tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
     tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, counted(data.rollouts, "rollout")),
     tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", counted(failed, "rollout"), failed ? "bad" : ""),
-    tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trained tokens`),
+    tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trainable tokens`),
     typeof data.latest.tokens_per_second === "number" ? tile("tokens per second", whole(data.latest.tokens_per_second), "latest step") : null,
     tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${moment(began)}` : null),
   ];

@@ -99,7 +99,7 @@ function drawPrinted(body, data, more) {
 
 function drawRows(body, run, data) {
   const masked = Object.entries(data.fidelity.masked ?? {}), unbridged = Object.entries(data.fidelity.unbridged ?? {});
-  replace(body, h("p", null, `${counted(data.fidelity.turns, "turn")} became ${counted(data.rows.length, "training row")}. ${whole(data.fidelity.trained)} of ${counted(data.fidelity.sampled, "sampled token")} ${data.entry.phase === "train" ? "are trained on" : "could be trained on"}.`,
+  replace(body, h("p", null, `${counted(data.fidelity.turns, "turn")} became ${counted(data.rows.length, "training row")}. ${whole(data.fidelity.trained)} of ${counted(data.fidelity.sampled, "sampled token")} ${isTrained(data.entry) ? "are trained on" : "could be trained on"}.`,
     masked.length ? ` Masked: ${masked.map(([why, count]) => `${count} ${why}`).join(", ")}.` : "", unbridged.length ? ` Rendered anew: ${unbridged.map(([why, count]) => `${count} ${why}`).join(", ")}.` : ""),
     data.rows.map((row) => h("section.card", null, h("header", null, h("h3", null, `Row ${row.row}`), h("span.quiet", null, `${counted(row.tokens, "token")} · ${whole(row.trained)} trained · weight ${number(row.weight)}`), h("a", { href: runLink(run, "rollout", data.entry.key, { tab: "tokens", row: row.row }) }, "tokens")),
       h("div.fold", { role: "img", "aria-label": `row ${row.row}` }, h("span.part.prompt", { style: { "flex-grow": row.prompt_length }, title: `prompt: ${row.prompt_length} tokens` }), row.spans.flatMap((span, at) => {
@@ -108,6 +108,8 @@ function drawRows(body, run, data) {
           h("span.part", { class: span.trained ? "trained" : "untrained", style: { "flex-grow": span.end - span.start }, title: `turn ${span.turn}: ${span.end - span.start} sampled tokens, ${span.trained ? "trained on" : "masked"}` }, `${span.turn}`)];
       })))));
 }
+
+const isTrained = (one) => one.phase === "train" && one.action === "train" && !one.dropped;
 
 /** Whether a rollout was trained on, or why not. */
 function trainedOn(one) {
@@ -120,7 +122,7 @@ function facts(run, data) {
   const lines = [
     ["reward", rewardChip(one.reward, range)], ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", trainedOn(one)],
     ["step", h("a", { href: runLink(run, "step", one.phase, one.step) }, `${phaseName(one.phase)} · ${one.step}`)], ["row", h("a", { href: runLink(run, "row", rowOf(one.input_id)) }, one.input_id)], ["sample", one.sample],
-    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], [one.phase === "train" ? "trained tokens" : "trainable tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
+    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], [isTrained(one) ? "trained tokens" : "trainable tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
     ["time", seconds(one.seconds)], ["model", seconds(one.model)], ["agent and tools", seconds(one.tool)], ["waiting", seconds(one.waiting)], ["ended", when(one.at)], ["session", h("code", null, one.session_id ?? "–")],
   ];
   return [h("section.card", null, h("dl.facts", null, lines.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]))),
