@@ -86,13 +86,19 @@ class Guards:
     def _apply(self, name: str, rule: Rule) -> Finding | None:
         try:
             found = rule(self.facts)
-            if found is not None and not (isinstance(found, Finding) and found.is_text()):
+            if found is not None and not _is_text(found):
                 raise TypeError(f"it returned {found!r:.100}, not a Finding of texts or None")
             return found
         except (Exception, SystemExit) as error:  # a user's rule may raise anything
             self._said.add(name)
             logger.warning("guard %s failed and is left out: %s: %s", name, type(error).__name__, error)
             return None
+
+
+def _is_text(found: Any) -> bool:
+    """Whether this is a finding that can be written down."""
+    known = isinstance(found, Finding) and isinstance(found.problem, str)
+    return known and isinstance(found.example, (str, type(None)))
 
 
 def write_findings(folder: Path, found: Sequence[Warned]) -> None:

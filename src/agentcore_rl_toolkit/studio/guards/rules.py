@@ -44,10 +44,6 @@ class Finding:
     example: str | None = None
     """The key of a rollout."""
 
-    def is_text(self) -> bool:
-        """Whether both can be written down."""
-        return isinstance(self.problem, str) and isinstance(self.example, (str, type(None)))
-
 
 Rule = Callable[[RunFacts], Finding | None]
 
