@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from support.runtime import needs_sandbox
 
 CLI = str(Path(sys.executable).parent / "agentcore-rl")
 AGENT = """
-import os, socket
+import os, socket, ssl
 from pathlib import Path
 from agentcore_rl_toolkit import AgentCoreRLApp
 
@@ -32,6 +33,10 @@ app = AgentCoreRLApp()
 
 @app.rollout_entrypoint
 def invoke_agent(payload):
+    if "authority" in payload:
+        folder = os.environ["SSL_CERT_DIR"]
+        text = Path(folder, payload["authority"]).read_text()
+        ssl.create_default_context(capath=folder).load_verify_locations(cadata=text)
     found = {name: os.environ.get(name) for name in payload.get("names", [])}
     if "variable" in payload:
         os.environ[payload["variable"]]
@@ -101,6 +106,27 @@ def test_a_rollout_gets_its_variables_and_the_address_it_was_allowed(agent: Path
     assert found.pop("SERVICE_API_KEY") == "***", "results don't hold secrets"
     assert found.pop("AWS_ACCESS_KEY_ID") != "AKIAFROMTHEFILE", "credentials for AWS are passed by --env alone"
     assert found == {"MODE": "flag", "OF_THE_SHELL": "shell", "NOT_PASSED": None, "said": "hello"}
+
+
+AUTHORITIES = Path("/etc/ssl/certs")
+HASHED = sorted(path.name for path in AUTHORITIES.glob("*.0") if re.fullmatch(r"[0-9a-f]{8}\.0", path.name))
+
+
+@needs_sandbox
+@pytest.mark.skipif(not HASHED, reason=f"{AUTHORITIES} names no certificate by its hash (install ca-certificates)")
+def test_sessions_look_certificate_authorities_up_instead_of_loading_them_all(agent: Path, tmp_path: Path) -> None:
+    names = ["SSL_CERT_DIR", "SSL_CERT_FILE"]
+    store = tmp_path / "results"
+    with RolloutClient(agent, str(store), "e") as client:
+        found = client.invoke({"authority": HASHED[0], "names": names}).result(timeout=120)["found"]
+    assert found == {"SSL_CERT_DIR": str(AUTHORITIES), "SSL_CERT_FILE": None}
+
+
+@pytest.mark.parametrize("chosen", [{"SSL_CERT_FILE": "/mine.pem"}, {"SSL_CERT_DIR": "/mine"}])
+def test_certificate_authorities_that_the_user_chose_stay(chosen: dict[str, str], agent: Path) -> None:
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    found = AgentSource.parse(agent / "rl_app.py", env=chosen).environment()
+    assert {name: found[name] for name in names if name in chosen} == chosen
 
 
 @needs_sandbox

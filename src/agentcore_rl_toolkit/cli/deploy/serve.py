@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     for flag, value in (("--context-limit", args.context_limit), ("--max-in-flight", args.max_in_flight)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} {value}: must be at least 1")
-    resolve_model(args.model)
+    (resolve_tokenizer if args.engine else resolve_model)(args.model)
     keys = read_keys(args.keys)
     check_port(args.host, args.port)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,20 @@ from ..hosting.agent_code import find_agent
 ACCOUNT = "000000000000"
 ARN_PREFIX = f"arn:aws:bedrock-agentcore:local:{ACCOUNT}:runtime/"
 _LONGEST_SECONDS, _SHORTEST_SECONDS = 1_209_600, 1
-_KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
+_KEPT_ENVIRONMENT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+_CERTIFICATES = "/etc/ssl/certs"
+"""Where many systems keep them, each in a file that is named by its hash, and all of them in `ca-certificates.crt`."""
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d")
 # Hundreds of sessions share the cores: thread pools in each would slow all of them down, and can't be forked.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -105,7 +119,28 @@ class AgentSource:
     def environment(self) -> dict[str, str]:
         """The variables of a session's process: those of the host that hold no secrets, and the agent's own."""
         kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-        return kept | _ONE_THREAD | {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"} | self.env
+        kept |= _ONE_THREAD | {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"} | self.env
+        return _with_certificate_folder(kept)
+
+
+def _with_certificate_folder(env: dict[str, str]) -> dict[str, str]:
+    """The same, with this machine's certificate authorities as a folder, from which OpenSSL reads what it needs.
+
+    HTTP clients read the whole bundle each time they are made, for plain HTTP too: 12 ms of CPU for each model call of
+    some agents, of 70 ms that their rollout takes in all. A bundle or folder that the user chose stays.
+    """
+    system = {"SSL_CERT_FILE": f"{_CERTIFICATES}/ca-certificates.crt", "SSL_CERT_DIR": _CERTIFICATES}
+    chosen = any(env.get(name, value) != value for name, value in system.items())
+    if chosen or not any(_HASHED_NAME.fullmatch(name) for name in _names_in(_CERTIFICATES)):
+        return env
+    return {name: value for name, value in env.items() if name not in system} | {"SSL_CERT_DIR": _CERTIFICATES}
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def resolve_agent(
