@@ -2,8 +2,9 @@
 
     python benchmarks/async_demo.py                       three seeds at K = 0, 1 and 3: about half an hour
     python benchmarks/async_demo.py --only kills          50 kills: about half an hour
+    python benchmarks/async_demo.py --at-once 3           the seeds side by side, where there are cores for it
 
-Each seed runs K = 0, 1 and 3 one after the other, on two cores that the trainer, the sampler and the sessions share.
+Each seed runs K = 0, 1 and 3 one after the other; the trainer, the sampler and the sessions share the machine's cores.
 Every run says how much of them was busy, and the floor of `async_floor.py`: the least seconds for the rollouts of the
 seed's synchronous run, and for those of its own.
 """
@@ -22,8 +23,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import count, islice
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import report
@@ -45,6 +48,8 @@ SLOTS = ROWS * N * (max(AHEAD) + 1)
 HELD_OUT = 64
 KILLED_AFTER = 8, 40
 """Seconds from a start, at the least and at the most."""
+_MOST_KILLS = 5
+"""Of one run, before it may end."""
 
 
 def main() -> None:
@@ -52,11 +57,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--at-once", type=int, default=1, help="seeds, or killed runs, at a time (default: 1)")
     parser.add_argument("--only", nargs="+", default=["demo"], choices=["demo", "kills"])
     args = parser.parse_args()
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        "demo": lambda: demos(args.steps, args.seeds),
-        "kills": lambda: kills(args.kills),
+        "demo": lambda: demos(args.steps, args.seeds, args.at_once),
+        "kills": lambda: kills(args.kills, args.at_once),
     }
     path = ROOT / "benchmarks" / "results" / "async_demo.json"
     found = json.loads(path.read_text()) if path.exists() else {}
@@ -69,30 +75,38 @@ def main() -> None:
 # --- steps per hour, and the held-out reward --------------------------------------------------------------------------
 
 
-def demos(steps: int, seeds: int) -> dict[str, Any]:
+def demos(steps: int, seeds: int, at_once: int) -> dict[str, Any]:
     """Every run, and what they come to together."""
-    runs: dict[str, dict[str, Any]] = {}
-    held_out: dict[int, list[Outcome]] = {ahead: [] for ahead in AHEAD}
-    for seed in range(seeds):
-        of_sync: dict[str, Any] = {}
-        for ahead in AHEAD:
-            with tempfile.TemporaryDirectory() as folder:
-                began, busy = time.monotonic(), busy_seconds()
-                program = start_demo(Path(folder), steps, ahead, seed)
-                assert program.wait(3600) == 0, Path(folder, "log").read_text()[-3000:]
-                cores = (busy_seconds() - busy) / (time.monotonic() - began)
-                one = measure(Path(folder, "run"), steps, ahead)
-                held_out[ahead] += last_evaluation(Path(folder, "run"), seed)
-            of_sync = of_sync or one
-            possible = least_seconds(of_sync["longest"], of_sync["training"], ahead)
-            one |= {"busy_cores": cores, "possible": of_sync["seconds"] / possible}
-            one["ratio"] = of_sync["seconds"] / one["seconds"]
-            runs[f"seed {seed}, K = {ahead}"] = one
-            print(f"seed {seed}, K = {ahead}", one, flush=True)
+    with ThreadPoolExecutor(at_once) as pool:
+        found = list(pool.map(lambda seed: demos_of(seed, steps), range(seeds)))
+    runs = {name: run for of_seed, _ in found for name, run in of_seed.items()}
+    held_out = {ahead: [one for _, evaluated in found for one in evaluated[ahead]] for ahead in AHEAD}
     together = {str(ahead): summary(runs, held_out, ahead) for ahead in AHEAD}
     for one in runs.values():
         del one["longest"], one["training"]
-    return {"steps": steps, "seeds": seeds, "slots": SLOTS, "rollouts": ROWS * N, "runs": runs, "together": together}
+    settings = {"steps": steps, "seeds": seeds, "at_once": at_once, "slots": SLOTS, "rollouts": ROWS * N}
+    return settings | {"runs": runs, "together": together}
+
+
+def demos_of(seed: int, steps: int) -> tuple[dict[str, dict[str, Any]], dict[int, list[Outcome]]]:
+    """A seed's run at each K, and what each came to on the held-out rows."""
+    runs: dict[str, dict[str, Any]] = {}
+    held_out: dict[int, list[Outcome]] = {}
+    for ahead in AHEAD:
+        with tempfile.TemporaryDirectory() as folder:
+            began, busy = time.monotonic(), busy_seconds()
+            program = start_demo(Path(folder), steps, ahead, seed)
+            assert program.wait(3600) == 0, Path(folder, "log").read_text()[-3000:]
+            cores = (busy_seconds() - busy) / (time.monotonic() - began)
+            one = measure(Path(folder, "run"), steps, ahead)
+            held_out[ahead] = last_evaluation(Path(folder, "run"), seed)
+        runs[name := f"seed {seed}, K = {ahead}"] = one
+        sync = runs[f"seed {seed}, K = 0"]
+        possible = least_seconds(sync["longest"], sync["training"], ahead)
+        one |= {"busy_cores": cores, "possible": sync["seconds"] / possible}
+        one["ratio"] = sync["seconds"] / one["seconds"]
+        print(name, one, flush=True)
+    return runs, held_out
 
 
 def summary(runs: dict[str, dict[str, Any]], held_out: dict[int, list[Outcome]], ahead: int) -> dict[str, Any]:
@@ -191,28 +205,52 @@ def start_demo(folder: Path, steps: int, ahead: int, seed: int, **more: Any) -> 
 # --- kills -----------------------------------------------------------------------------------------------------------
 
 
-def kills(number: int) -> dict[str, Any]:
+STEPS, KILLED_AHEAD, KILLED_ROWS = 12, 2, 2
+
+
+def kills(number: int, at_once: int) -> dict[str, Any]:
     """Kill runs at random moments, resume them, and check at the end what each has trained on."""
-    dice, done, runs = random.Random(0), 0, 0
-    steps, ahead, rows = 12, 2, 2
-    wrong: Counter[str] = Counter()
-    while done < number:
+    left = Semaphore(number)
+    with ThreadPoolExecutor(at_once) as pool:
+        found = pool.map(lambda seed: killed_runs(random.Random(seed), left), range(at_once))
+        runs = [run for some in found for run in some]
+    wrong = sum((wrong for _, wrong in runs), Counter[str]())
+    done = sum(killed for killed, _ in runs)
+    return {"kills": done, "runs": len(runs), "wrong": wrong.total(), "kinds": dict(wrong)}
+
+
+def killed_runs(dice: random.Random, left: Semaphore) -> list[tuple[int, Counter[str]]]:
+    """Runs, one after the other, until all kills are spent: how often each was killed, and what is wrong with it."""
+    runs = []
+    while left.acquire(blocking=False):
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for attempt in count():
-                more = {"eval_data": None, "save_every": 2, "resume": True, "rows_per_step": rows, "concurrency": 16}
-                program = start_demo(folder, steps, ahead, 0, **more)
-                try:
-                    program.wait(dice.uniform(*KILLED_AFTER) if done < number and attempt < 5 else 900)
-                except subprocess.TimeoutExpired:
-                    program.send_signal(signal.SIGKILL)
-                    done += 1
-                if program.wait() == 0:
+            folder, killed = Path(name), 0
+            more = {"eval_data": None, "save_every": 2, "resume": True, "rows_per_step": KILLED_ROWS, "concurrency": 16}
+            while True:
+                program = start_demo(folder, STEPS, KILLED_AHEAD, 0, **more)
+                may_kill = killed == 0 or (killed < _MOST_KILLS and left.acquire(blocking=False))
+                if not kill_during(program, dice.uniform(*KILLED_AFTER) if may_kill else 900):
                     break
-            wrong.update(what_is_wrong(folder, steps, ahead, rows))
-            runs += 1
-        print(f"{done} kills in {runs} runs, {dict(wrong)}", flush=True)
-    return {"kills": done, "runs": runs, "wrong": sum(wrong.values()), "kinds": dict(wrong)}
+                assert may_kill, "no end after 900 s"
+                killed += 1
+            assert program.returncode == 0, (folder / "log").read_text()[-3000:]
+            if may_kill:  # it ended before
+                left.release()
+            runs.append((killed, Counter(what_is_wrong(folder, STEPS, KILLED_AHEAD, KILLED_ROWS))))
+        print(f"killed {killed} times: {dict(runs[-1][1]) or 'all rows as without'}", flush=True)
+        if not killed:
+            break
+    return runs
+
+
+def kill_during(program: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait so long for a run, and kill it if it has not ended; says whether it did."""
+    try:
+        program.wait(seconds)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGKILL)
+        return True
+    return False
 
 
 def what_is_wrong(folder: Path, steps: int, ahead: int, rows_per_step: int) -> list[str]:

@@ -340,7 +340,7 @@ def _demo() -> list[str]:
     found = _read("async_demo").get("demo") if (ROOT / "benchmarks" / "results" / "async_demo.json").exists() else None
     if not found:
         return []
-    steps, seeds, of = found["steps"], found["seeds"], found["together"]
+    steps, seeds, of, cores = found["steps"], found["seeds"], found["together"], _read("async_demo")["machine"]["cores"]
     means = ("longest rollout, s", "training, s", "busy cores")
     speed = [
         (
@@ -368,8 +368,8 @@ def _demo() -> list[str]:
     ]
     return [
         f"`python benchmarks/async_demo.py`: the math agent with such a calculator, {seeds} seeds of {steps} steps of\n"
-        f"{found['rollouts']} rollouts, on {found['slots']} slots and two cores, shared by sampling, training and\n"
-        "sessions. Seconds are those of all steps. *Possible* is the ratio that the synchronous runs' rollouts allow\n"
+        f"{found['rollouts']} rollouts, on {found['slots']} slots and {cores} cores, which sampling, training and\n"
+        f"sessions share, {found['at_once']} seeds at a time. Seconds are those of all steps. *Possible* is the ratio that the synchronous runs' rollouts allow\n"
         "at this K with any number of slots and cores: a step isn't trained on before its longest rollout has ended,\n"
         "which starts at most K updates earlier. *÷ floor* compares a run with that bound for its own rollouts. The\n"
         "last three are means over steps and runs: if K lengthens rollouts or training, they wait for a core.",
