@@ -369,10 +369,11 @@ def _demo() -> list[str]:
     return [
         f"`python benchmarks/async_demo.py`: the math agent with such a calculator, {seeds} seeds of {steps} steps of\n"
         f"{found['rollouts']} rollouts, on {found['slots']} slots and {cores} cores, which sampling, training and\n"
-        f"sessions share, {found['at_once']} seeds at a time. Seconds are those of all steps. *Possible* is the ratio that the synchronous runs' rollouts allow\n"
-        "at this K with any number of slots and cores: a step isn't trained on before its longest rollout has ended,\n"
-        "which starts at most K updates earlier. *÷ floor* compares a run with that bound for its own rollouts. The\n"
-        "last three are means over steps and runs: if K lengthens rollouts or training, they wait for a core.",
+        f"sessions share, {found['at_once']} seeds at a time. Seconds are those of all steps. *Possible* is the ratio\n"
+        "that the synchronous runs' rollouts allow at this K with any number of slots and cores: a step isn't trained\n"
+        "on before its longest rollout has ended, which starts at most K updates earlier. *÷ floor* compares a run\n"
+        "with that bound for its own rollouts. The last three are means over steps and runs: if K lengthens rollouts\n"
+        "or training, they wait for a core.",
         _table(["", "seconds", "÷ K = 0", "by seed", "possible", "÷ floor", *means], speed),
         f"Held-out reward after the same {steps * found['rollouts']} rollouts, and its difference from K = 0, paired\n"
         "by seed and row (bootstrap).",
