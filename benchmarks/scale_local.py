@@ -151,14 +151,21 @@ def cpu_seconds() -> dict[str, float]:
     found = dict.fromkeys(PARTS, 0.0)
     found["program"] = time.process_time()
     for pid in children(os.getpid()):
-        is_supervisor = b"supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        found["supervisor"] += on_cpu(pid) if is_supervisor else 0
-        for launcher in children(pid) if is_supervisor else [pid]:
-            for template in children(launcher):
-                found["template"] += on_cpu(template)
-                fields = Path(f"/proc/{template}/stat").read_text().rsplit(")", 1)[1].split()
-                found["sessions"] += (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        _add_cpu_below(pid, found)
     return found
+
+
+def _add_cpu_below(pid: int, found: dict[str, float]) -> None:
+    """Of a supervisor and its workers, or of a launcher."""
+    if b"supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        found["supervisor"] += on_cpu(pid)
+        for child in children(pid):
+            _add_cpu_below(child, found)
+        return
+    for template in children(pid):
+        found["template"] += on_cpu(template)
+        fields = Path(f"/proc/{template}/stat").read_text().rsplit(")", 1)[1].split()
+        found["sessions"] += (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def on_cpu(pid: int) -> float:
