@@ -2,6 +2,7 @@
 
     make bench-gpu                                   makes the environment, and runs every case
     python benchmarks/gpu.py --only verl steps       some of them; the others keep their figures
+    python benchmarks/gpu.py --only smollm2 --smollm2 FOLDER      with SmolLM2-135M-Instruct's weights
 
 verl 0.9.1 breaks where it can import TRL 1.x, so TRL is in its own folder, which only its cases see (`--trl`).
 Every case is a process with a time limit. One that fails is recorded with the end of its output, and fails the run.
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from gpu_verl import VERL_CASES
+from gpu_verl import VERL_CASES, train_smollm2
 
 ROOT = Path(__file__).parents[1]
 SHAPES: dict[str, dict[str, int]] = {
@@ -39,6 +40,7 @@ SHAPES: dict[str, dict[str, int]] = {
 }  # fmt: skip
 """The shapes of models that people train, with made weights and the vocabulary of the built-in policy."""
 STEPS = ("colocate", "engine", "trl", "trl_vllm")
+TINY = ("colocate", "colocate-workers", "engine", "engine-workers")
 SAMPLERS = ("engine", "generate", "generate_batch", "vllm", "vllm_seeded")
 VERSIONS = ("torch", "vllm", "verl", "transformers", "trl", "ray", "peft", "transferqueue")
 _SERVER_SECONDS = 240
@@ -47,8 +49,8 @@ _SERVER_SECONDS = 240
 class Bench:
     """A run: where it works, and what it has found so far."""
 
-    def __init__(self, folder: Path, trl: str | None, results: Path) -> None:
-        self.folder, self.trl, self.results = folder, trl, results
+    def __init__(self, folder: Path, trl: str | None, results: Path, smollm2: Path | None) -> None:
+        self.folder, self.trl, self.results, self.smollm2 = folder, trl, results, smollm2
         self.failed: list[str] = []
         self.cases: dict[str, Any] = json.loads(results.read_text())["cases"] if results.exists() else {}
 
@@ -135,13 +137,42 @@ def steps(bench: Bench) -> None:
         bench.record(f"steps-{how}", partial(_trl_case, bench, f"steps-{how}"))
 
 
+def tiny_steps(bench: Bench) -> None:
+    for how in TINY:
+        bench.record(f"tiny-{how}", partial(_trl_case, bench, f"tiny-{how}"))
+
+
 def sampling(bench: Bench) -> None:
     for how in SAMPLERS:
         bench.record(f"sample-{how}", partial(_trl_case, bench, f"sample-{how}"))
 
 
+def smollm2(bench: Bench) -> None:
+    """A model that people train: shown some conversations, then trained through TRL with vLLM, and through verl."""
+    if bench.smollm2 is None:
+        print("smollm2: left out, because --smollm2 names no folder with its weights")
+        return
+    shown = bench.folder / "smollm2-shown"
+    bench.record("smollm2-colocate", partial(_smollm2_colocate, bench, bench.smollm2, shown))
+    bench.record("smollm2-verl", partial(train_smollm2, bench, shown))
+
+
+def _smollm2_colocate(bench: Bench, model: Path, shown: Path) -> dict[str, Any]:
+    output = bench.folder / "smollm2.json"
+    command = [
+        sys.executable, str(ROOT / "benchmarks" / "training.py"), "--model", str(model), "--only", "long",
+        "--steps", "24", "--held-out", "64", "--vllm", "colocate", "--keep-shown", str(shown), "--output", str(output),
+    ]  # fmt: skip
+    bench.run("smollm2-colocate", command, seconds=300, trl=True, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    found = json.loads(output.read_text())["long"]
+    kept = ("before", "after", "seconds", "rollouts", "failures", "fidelity", "step_seconds")
+    return {name: found[name] for name in kept}
+
+
 def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, Any]:
-    model = make_model(bench.folder, shape)
+    if case.startswith("tiny-"):
+        shape = "tiny"
+    model = shape if shape == "tiny" else make_model(bench.folder, shape)
     script = str(ROOT / "benchmarks" / "gpu_trl.py")
     said = bench.run(case, [sys.executable, script, case, str(model)], seconds=200, trl=True)
     (line,) = [line for line in said.splitlines() if line.startswith('{"')]  # vLLM may warn after it
@@ -224,28 +255,31 @@ def server_on_one_gpu(bench: Bench) -> None:
 CASES: dict[str, Callable[[Bench], None]] = {
     "verl": verl,
     "steps": steps,
+    "tiny": tiny_steps,
     "sampling": sampling,
     "contract": contract,
     "server": server_on_one_gpu,
+    "smollm2": smollm2,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", help=f"{', '.join((*CASES, *VERL_CASES))}, steps-…, sample-…")
+    parser.add_argument("--only", nargs="*", help=f"{', '.join((*CASES, *VERL_CASES))}, steps-…, tiny-…, sample-…")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-gpu"), help="where runs and logs go")
     parser.add_argument("--trl", help="a folder with TRL, if it is not in this environment")
+    parser.add_argument("--smollm2", type=Path, help="a folder with SmolLM2-135M-Instruct")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "gpu.json")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(options.folder.resolve(), options.trl, options.results.resolve())
+    bench = Bench(options.folder.resolve(), options.trl, options.results.resolve(), options.smollm2)
     for name in options.only or CASES:
         kind, _, how = name.partition("-")
         if name in CASES:
             CASES[name](bench)
         elif name in VERL_CASES:
             bench.record(name, partial(VERL_CASES[name], bench))
-        elif (kind == "steps" and how in STEPS) or (kind == "sample" and how in SAMPLERS):
+        elif how in {"steps": STEPS, "tiny": TINY, "sample": SAMPLERS}.get(kind, ()):
             bench.record(name, partial(_trl_case, bench, name))
         else:
             parser.error(f"no case named {name}")

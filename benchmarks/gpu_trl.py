@@ -3,20 +3,23 @@
     python benchmarks/gpu_trl.py steps-colocate FOLDER
 
 `steps-…`: seconds of a training step of 128 rollouts. `sample-…`: seconds to sample 128 sequences, 8 of a prompt. The
-model in FOLDER has made weights, so it never calls a tool, and all that counts is time.
+model in FOLDER has made weights, so it never calls a tool, and all that counts is time. `tiny-…`: seconds of a step of
+128 rollouts of the built-in policy, which does call its tool; with `-workers`, the gateway is in two processes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,14 +35,51 @@ ROWS, N, STEPS, PROMPT, TOKENS, ROUNDS = 16, 8, 6, 64, 128, 5
 def main(case: str, model: str) -> None:
     kind, _, how = case.partition("-")
     with tempfile.TemporaryDirectory() as folder:
-        found = step_seconds(how, model, Path(folder)) if kind == "steps" else sampling_seconds(how, model)
+        if kind == "sample":
+            found = sampling_seconds(how, model)
+        else:
+            found = step_seconds(how, model, Path(folder), tokens=TOKENS if kind == "steps" else 64)
     print(json.dumps(found))
 
 
 # --- training steps --------------------------------------------------------------------------------------------------
 
 
-def step_seconds(how: str, model: str, folder: Path) -> dict[str, Any]:
+class RolloutThreads:
+    """Reads the CPU time of this process's threads that serve rollouts, every half second."""
+
+    NAMES = ("gateway", "rollout", "announcements", "local-runtime")
+
+    def __enter__(self) -> RolloutThreads:
+        self._seen: list[tuple[float, dict[int, float]]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def cores(self) -> float:
+        """How much of a core they used in the second half."""
+        (began, before), (ended, after) = self._seen[len(self._seen) // 2], self._seen[-1]
+        return round(sum(value - before.get(number, 0.0) for number, value in after.items()) / (ended - began), 3)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            names = {thread.native_id: thread.name for thread in threading.enumerate()}
+            self._seen.append((time.monotonic(), dict(self._read(names))))
+
+    def _read(self, names: dict[int | None, str]) -> Iterator[tuple[int, float]]:
+        for number, name in names.items():
+            if number is not None and name.startswith(self.NAMES):
+                with contextlib.suppress(OSError):
+                    fields = Path(f"/proc/self/task/{number}/stat").read_text().rpartition(")")[2].split()
+                    yield number, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def step_seconds(how: str, model: str, folder: Path, tokens: int) -> dict[str, Any]:
     """Seconds of a step: ours with an engine, or TRL alone on the same prompts without an agent."""
     from problems import problems
 
@@ -47,6 +87,7 @@ def step_seconds(how: str, model: str, folder: Path) -> dict[str, Any]:
 
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(one.row) + "\n" for one in islice(problems("train"), 4 * ROWS)))
+    how, _, workers = how.partition("-")
     vllm = "colocate" if how in ("colocate", "trl_vllm") else None
     settings = TrlSettings(
         agent=str(AGENT / "rl_app.py"),
@@ -59,7 +100,8 @@ def step_seconds(how: str, model: str, folder: Path) -> dict[str, Any]:
         batch_size=ROWS * N,
         concurrency=ROWS * N,
         tps_limit=1000.0,
-        max_tokens=TOKENS,
+        max_tokens=tokens,
+        gateway={"workers": 2} if workers else {},
         dtype="bfloat16",
         save_every=1000,
         failures={"truncated": "train", "agent_error": "train"},  # made weights seldom end a reply
@@ -68,13 +110,15 @@ def step_seconds(how: str, model: str, folder: Path) -> dict[str, Any]:
     )
     if how.startswith("trl"):
         return _trl_alone(settings)
-    train(settings)
+    with RolloutThreads() as threads:
+        train(settings)
     steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return {
         "step_s": round(statistics.median(step["step_time"] for step in steps[1:]), 3),
         "rollouts_s": round(statistics.median(step["seconds/rollouts"] for step in steps[1:]), 3),
         "tokens_per_rollout": round(statistics.fmean(step["length/sampled_tokens"] for step in steps[1:]), 1),
         "fidelity": min(step["fidelity"] for step in steps),
+        "cores_of_rollouts_in_the_trainer": threads.cores(),
     }
 
 

@@ -51,10 +51,12 @@ def _agent(bench: Bench) -> Path:
     return folder
 
 
-def _command(bench: Bench, name: str, *more: str, options: tuple[str, ...] = (), steps: int) -> list[str]:
+def _command(
+    bench: Bench, name: str, *more: str, options: tuple[str, ...] = (), steps: int, model: str = "tiny"
+) -> list[str]:
     agent = _agent(bench)
     flags = {
-        "--data": agent / "train.jsonl", "--model": "tiny", "--output": bench.folder / name, "--steps": steps,
+        "--data": agent / "train.jsonl", "--model": model, "--output": bench.folder / name, "--steps": steps,
         "--rows-per-step": ROWS, "--n": N, "--context-limit": 1024, "--concurrency": 64, "--tps-limit": 1000,
     }  # fmt: skip
     words = [str(word) for flag in flags.items() for word in flag]
@@ -111,6 +113,13 @@ def resume(bench: Bench) -> dict[str, Any]:
 
     folder = bench.folder / "verl-sync" / found["checkpoint"]
     return found | {"transformers_loads": type(AutoModelForCausalLM.from_pretrained(folder)).__name__}
+
+
+def train_smollm2(bench: Bench, model: Path) -> dict[str, Any]:
+    """SmolLM2-135M, which was shown some conversations."""
+    held = ("--eval-data", str(_agent(bench) / "held-out.jsonl"))
+    lr = (f"{ACTOR}.optim.lr=1e-5",)
+    return _run(bench, "smollm2-verl", _command(bench, "smollm2-verl", *held, options=lr, steps=12, model=str(model)))
 
 
 def lora(bench: Bench) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Training a real small language model on the math agent: what it learns, where the time goes, and what our path costs.
 
     python benchmarks/training.py --model FOLDER --device cuda
+    python benchmarks/training.py --model FOLDER --vllm colocate --only long
 
 A small model never calls the tool by itself, so it is first shown some conversations of a mediocre agent (the same
 that made the built-in policy). Then three runs from the same weights on the same problems: ours and TRL's own
@@ -60,6 +61,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--only", choices=["ours", "trl", "long"])
+    parser.add_argument("--vllm", choices=["colocate"], help="what samples (default: the engine in this process)")
+    parser.add_argument("--keep-shown", help="also keep the model that was shown conversations, in this folder")
     parser.add_argument("--output", default=str(ROOT / "benchmarks" / "results" / "training.json"))
     args = parser.parse_args()
     template = args.chat_template or _trl_template("qwen2_5.jinja")
@@ -67,7 +70,8 @@ def main() -> None:
     report: dict[str, Any] = {"settings": vars(args), "machine": _machine()}
     try:
         if args.shown:
-            args.model = _show(args.model, template, args.shown, folder / "shown", args.device)
+            shown = Path(args.keep_shown or folder / "shown")
+            args.model = _show(args.model, template, args.shown, shown, args.device)
         for name in ("ours", "trl", "long"):
             if args.only in (None, name):
                 settings = _settings(args, folder / name, template, args.steps if name == "long" else args.compared)
@@ -121,6 +125,8 @@ def _settings(args: argparse.Namespace, folder: Path, template: str, steps: int)
         concurrency=args.concurrency,
         dtype=args.dtype,
         device=args.device,
+        vllm=args.vllm,
+        options={"vllm_gpu_memory_utilization": 0.3, "vllm_max_model_length": 2048} if args.vllm else {},
         failures={"truncated": "train", "agent_error": "train"},
         eval_every=max(1, steps // 4),
         save_every=10_000,
