@@ -25,6 +25,7 @@
     ├── EngineError             an engine refused or failed; `status` reaches the agent
     ├── AwsRefused              AWS refused a call of `deploy` or `doctor`     (also a ConfigError)
     ├── SessionLost             a session ended before its rollout did
+    ├── NoStepsLeft             a resumed run has trained all its steps already
     ├── RolloutCancelled        a rollout was cancelled before its result arrived
     ├── RolloutFailed           a rollout's result is not a success; `raise_for_status()` raises it
     └── RolloutsStopped         too many rollouts failed, or the failure table says to stop
@@ -269,6 +270,10 @@ class AwsRefused(ConfigError):
 
 class SessionLost(AgentCoreRLError):
     """A session ended before its rollout did."""
+
+
+class NoStepsLeft(AgentCoreRLError):
+    """A resumed run has trained all its steps already."""
 
 
 class RolloutCancelled(AgentCoreRLError):

@@ -148,6 +148,12 @@ def test_going_on_after_a_kill_counts_every_step_once(
         assert all(r.payload["prompt"].startswith("row ") and r.fidelity.trained for r in rollouts)
         sessions += [r.session_id for r in rollouts]
     assert len(set(sessions)) == 4 * total
+    weights = (cut_off / f"checkpoints/checkpoint-{total}/model.safetensors").read_bytes()
+    assert main(command_line(given)) == 0  # a kill may come after the last checkpoint
+    assert steps(cut_off) == list(range(1, total + 1))
+    assert sorted((cut_off / "rollouts").iterdir()) == files
+    assert (cut_off / f"checkpoints/checkpoint-{total}/model.safetensors").read_bytes() == weights
+    assert json.loads((cut_off / "summary.json").read_text())["steps"] == total
     summary = json.loads((cut_off / "summary.json").read_text())
     assert (summary["steps"], summary["interrupted"], summary["rollouts"]) == (total, False, 4 * total)
     assert (summary["fidelity"], summary["failures"], len(summary["reward"])) == (1.0, {}, total)

@@ -26,7 +26,7 @@ from ...engine import Engine
 from ...engine.checkpoints import is_written
 from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
-from ...errors import AgentCoreRLError, ConfigError
+from ...errors import AgentCoreRLError, ConfigError, NoStepsLeft
 from ...rollout import Group
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import Report
@@ -112,7 +112,7 @@ class TrlRun:
         checkpoint = None if start is None else str(self.folder.checkpoint(start))
 
         def train() -> None:
-            with contextlib.closing(callback):
+            with contextlib.closing(callback), contextlib.suppress(NoStepsLeft):
                 self.trainer.train(resume_from_checkpoint=checkpoint)
             if callback.interrupted:
                 raise KeyboardInterrupt
@@ -207,6 +207,10 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._loop = loop
         self._delayed = contextlib.ExitStack()
         self.interrupted = False
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= state.max_steps:  # Transformers looks at this after a step only
+            raise NoStepsLeft(f"step {state.global_step} was the last one")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._delayed.enter_context(delay_interrupt())
