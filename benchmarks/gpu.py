@@ -5,6 +5,7 @@
     python benchmarks/gpu.py --only smollm2 --smollm2 FOLDER      with SmolLM2-135M-Instruct's weights
 
 verl 0.9.1 breaks where it can import TRL 1.x, so TRL is in its own folder, which only its cases see (`--trl`).
+SGLang pins other versions than vLLM, so it is in its own environment (`--sglang`); without one its case is left out.
 Every case is a process with a time limit. One that fails is recorded with the end of its output, and fails the run.
 """
 
@@ -49,8 +50,9 @@ _SERVER_SECONDS = 240
 class Bench:
     """A run: where it works, and what it has found so far."""
 
-    def __init__(self, folder: Path, trl: str | None, results: Path, smollm2: Path | None) -> None:
-        self.folder, self.trl, self.results, self.smollm2 = folder, trl, results, smollm2
+    def __init__(self, folder: Path, results: Path, options: argparse.Namespace) -> None:
+        self.folder, self.results = folder, results
+        self.trl, self.sglang, self.smollm2 = options.trl, options.sglang, options.smollm2
         self.failed: list[str] = []
         self.cases: dict[str, Any] = json.loads(results.read_text())["cases"] if results.exists() else {}
 
@@ -183,18 +185,39 @@ def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, A
 @contextlib.contextmanager
 def vllm_server(bench: Bench, model: Path, *options: str) -> Iterator[tuple[str, Path]]:
     """A vLLM server in a separate process: its URL and its log."""
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
+        "--served-model-name", "smollm2", "--max-model-len", "512", "--max-num-seqs", "32",
+        "--enforce-eager", "--enable-log-requests", "--gpu-memory-utilization", "0.1", *options,
+    ]  # fmt: skip
+    told = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    with _server(bench, command, "/health", told) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def sglang_server(bench: Bench, model: Path) -> Iterator[tuple[str, Path]]:
+    """An SGLang server, deterministic so that it uses seeds; `ieee` as TF32 rounds by the shape of a batch."""
+    command = [
+        str(bench.sglang), "-m", "sglang.launch_server", "--model-path", str(model), "--dtype", "float32",
+        "--context-length", "512", "--max-running-requests", "32", "--mem-fraction-static", "0.2",
+        "--attention-backend", "triton", "--sampling-backend", "pytorch", "--disable-cuda-graph",
+        "--enable-deterministic-inference", "--enable-metrics",
+    ]  # fmt: skip
+    told = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TRITON_F32_DEFAULT": "ieee"}
+    with _server(bench, command, "/model_info", told) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def _server(bench: Bench, command: list[str], ready: str, told: dict[str, str]) -> Iterator[tuple[str, Path]]:
     sys.path.insert(0, str(ROOT / "tests"))
     from support.process import free_port, server
 
     port, log = free_port(), bench.folder / "server.log"
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
-        "--model", str(model), "--served-model-name", "smollm2", "--max-model-len", "512", "--max-num-seqs", "32",
-        "--enforce-eager", "--enable-log-requests", "--gpu-memory-utilization", "0.1", *options,
-    ]  # fmt: skip
-    told = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     env = bench.environment(trl=False) | told
-    with server(command, port=port, log=log, env=env, ready="/health", seconds=_SERVER_SECONDS):
+    with server(command, port=port, log=log, env=env, ready=ready, seconds=_SERVER_SECONDS):
         yield f"http://127.0.0.1:{port}", log
 
 
@@ -206,24 +229,31 @@ def contract(bench: Bench) -> None:
 
         with vllm_server(bench, tiny.path(), "--dtype", "float32") as (url, log):
             told = {"AGENTCORE_RL_TEST_VLLM": url, "AGENTCORE_RL_TEST_VLLM_LOG": str(log)}
-            suite = str(ROOT / "tests" / "contract" / "test_engine.py")
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                suite,
-                "-k",
-                "real",
-                "-q",
-                "-W",
-                "ignore",
-                "-p",
-                "no:cacheprovider",
-            ]
-            said = bench.run("contract", command, seconds=200, trl=False, AGENTCORE_RL_TEST_VLLM_FOLDER="", **told)
-        return {"said": said.strip().splitlines()[-1]}
+            return _suite(bench, "contract", AGENTCORE_RL_TEST_VLLM_FOLDER="", **told)
 
     bench.record("contract-vllm", measure)
+
+
+def contract_sglang(bench: Bench) -> None:
+    """The same suite against SGLang."""
+
+    def measure() -> dict[str, Any]:
+        from agentcore_rl_toolkit.engine import tiny
+
+        asked = [str(bench.sglang), "-c", "from importlib.metadata import version as v; print(v('sglang'), v('torch'))"]
+        sglang, torch = bench.run("sglang-versions", asked, seconds=60, trl=False).split()[-2:]
+        with sglang_server(bench, tiny.path()) as (url, _):
+            found = _suite(bench, "contract-sglang", AGENTCORE_RL_TEST_SGLANG=url)
+        return {"sglang": sglang, "torch": torch} | found
+
+    bench.record("contract-sglang", measure)
+
+
+def _suite(bench: Bench, name: str, **told: str) -> dict[str, Any]:
+    suite = str(ROOT / "tests" / "contract" / "test_engine.py")
+    command = [sys.executable, "-m", "pytest", suite, "-k", "real", "-W", "ignore", "-p", "no:cacheprovider"]
+    said = bench.run(name, command, seconds=200, trl=False, **told)
+    return {"said": said.strip().splitlines()[-1]}
 
 
 def server_on_one_gpu(bench: Bench) -> None:
@@ -258,6 +288,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "tiny": tiny_steps,
     "sampling": sampling,
     "contract": contract,
+    "contract-sglang": contract_sglang,
     "server": server_on_one_gpu,
     "smollm2": smollm2,
 }
@@ -268,12 +299,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help=f"{', '.join((*CASES, *VERL_CASES))}, steps-…, tiny-…, sample-…")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-gpu"), help="where runs and logs go")
     parser.add_argument("--trl", help="a folder with TRL, if it is not in this environment")
+    parser.add_argument("--sglang", help="the Python of an environment with SGLang")
     parser.add_argument("--smollm2", type=Path, help="a folder with SmolLM2-135M-Instruct")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "gpu.json")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(options.folder.resolve(), options.trl, options.results.resolve(), options.smollm2)
-    for name in options.only or CASES:
+    bench = Bench(options.folder.resolve(), options.results.resolve(), options)
+    if "contract-sglang" in (options.only or ()) and options.sglang is None:
+        parser.error("contract-sglang needs --sglang")
+    for name in options.only or (name for name in CASES if options.sglang or name != "contract-sglang"):
         kind, _, how = name.partition("-")
         if name in CASES:
             CASES[name](bench)
