@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scale_targets import client_section, faults_section, gateway_section
+from scale_targets import client_section, faults_section, gateway_section, sixteen_section
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
@@ -153,9 +153,18 @@ def gpu() -> list[str]:
         f"`make bench-gpu`, on one {found['gpu'].partition(',')[0]} with {packages}, {cases['verl-sync']['date']}.\n"
         "The math agent with the built-in policy through verl: 8 rows × 8 rollouts a step, each of two conversations.",
         _table(["", ""], _verl_rows(cases)),
+        "SmolLM2-135M-Instruct, after 60 batches of example conversations: 24 steps of 128 rollouts, and 12 of 64.",
+        _table(["", "held out, before → after", "seconds of a step", "trained ÷ sampled"], _smollm2_rows(cases)),
+        f"The engines' contract suite in float32: vLLM {versions['vllm']}, all passed; SGLang "
+        f"{cases['contract-sglang']['sglang']},\n{cases['contract-sglang']['said'].partition(',')[0]}.",
         "A step of 128 rollouts with up to 128 tokens each, and a model of Qwen3-0.6B's shape with made weights. Ours\n"
-        "runs 128 sessions of the agent beside it, with about 1.6 s of CPU each on 16 cores; TRL alone has no agent.",
+        "runs 128 sessions of the agent beside it, which took about 1.6 s of CPU each (of 16 cores) on that day; TRL\n"
+        "alone has no agent.",
         _table(["", "seconds", "tokens of a rollout"], steps),
+        "A step of 128 rollouts of the built-in policy (19 tokens each), with 128 sessions on 16 cores, and how much\n"
+        "of a core the trainer's process spends on rollouts, sampling not counted.",
+        _table(["", "seconds", "cores"], _tiny_rows(cases)),
+        *_gpu_async(),
         "The same model, sampling alone: 128 sequences of 128 tokens.",
         _table(["", "seconds", "tokens/s"], samplers),
     ]
@@ -175,6 +184,43 @@ def _verl_rows(cases: dict[str, Any]) -> list[tuple[str, str]]:
         ("`colocate_async`, seconds of a step", f"{ended['step_s']:.1f}"),
         ("Ctrl-C there: seconds to end; processes left; MiB left on the GPU", left),
         ("LoRA", lora.get("error") or f"{lora['step_s']:.1f} s a step"),
+    ]
+
+
+def _smollm2_rows(cases: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for name, title in (("smollm2-colocate", "TRL, `--vllm colocate`"), ("smollm2-verl", "verl")):
+        it = cases[name]
+        learned = f"{it['before']:.2f} → {it['after']:.2f}"
+        rows.append((title, learned, f"{it.get('step_seconds', it.get('step_s')):.1f}", f"{it['fidelity']:.1f}"))
+    return rows
+
+
+def _tiny_rows(cases: dict[str, Any]) -> list[tuple[str, ...]]:
+    titles = {"colocate": "`--vllm colocate`", "engine": "the engine in this process"}
+    return [
+        (
+            titles[how] + (", `--gateway workers=2`" if workers else ""),
+            f"{cases[f'tiny-{how}{workers}']['step_s']:.2f}",
+            f"{cases[f'tiny-{how}{workers}']['cores_of_rollouts_in_the_trainer']:.2f}",
+        )
+        for how in titles
+        for workers in ("", "-workers")
+    ]
+
+
+def _gpu_async() -> list[str]:
+    found = _read("gpu_async")
+    rows = [
+        (name, f"{it['step_seconds']:.1f}", f"{it['gpu_utilization']:.0f}%", f"{it['tokens_per_second']:.0f}")
+        for name, it in found["runs"].items()
+    ]
+    of = found["settings"]
+    return [
+        f"`python benchmarks/gpu_async.py`: {of['model']}'s shape with made weights, {of['max_tokens']} tokens\n"
+        f"each, and a wait before each rollout, log-normal with a mean of {of['sleep']:g} s; the engine in this\n"
+        f"process. {found['beside']}.",
+        _table(["`--async-steps`", "seconds of a step", "GPU in use", "tokens/s"], rows),
     ]
 
 
@@ -494,6 +540,7 @@ def client() -> list[str]:
         *client_section(_read("scale")["client"], _table),
         *gateway_section(_read("scale")["gateway"], _table),
         *faults_section(_read("scale")["faults"], _table),
+        *sixteen_section(_read("scale_16"), _table),
     ]
 
 

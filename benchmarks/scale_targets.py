@@ -68,6 +68,40 @@ def faults_section(found: dict[str, Any], table: Table) -> list[str]:
     ]
 
 
+def sixteen_section(found: dict[str, Any], table: Table) -> list[str]:
+    """What a quiet machine with 16 cores does."""
+    echo, two, latency = found["echo"], found["echo_on_two_cores"], found["client"]["latency"]
+    gateway, killed, in_flight = found["gateway"], found["faults"]["worker"], found["client"]["in_flight"]
+    workers = [f"{gateway[f'workers_{number}']['calls_s']:,.0f}" for number in (1, 2)]
+    rows = [
+        (f"echo sessions/s, {', '.join(echo)} at a time", _list(echo.values(), "per_second"), "≥ 300"),
+        ("echo sessions/s on two of its cores", _list(two, "per_second"), "≥ 60"),
+        ("p50 of a start, ms", _list([*echo.values(), *two], "start_ms_p50", ".1f"), "≤ 8"),
+        ("rollouts/s of one client, 64 at a time", _list(found["rollouts"].values(), "per_second"), "–"),
+        *(
+            (f"{name}: stored to in hand, p99 of 200, ms", f"{latency[name]['p99_ms']:.0f}", bound)
+            for name, bound in (("directory", "≤ 100"), ("SQS", "≤ 1,000"))
+        ),
+        ("the client's CPU for one of 10,000 rollouts at once, ms", f"{in_flight['client_cpu_ms_each']:.2f}", "≤ 3"),
+        ("calls/s of one gateway worker, and of two", ", ".join(workers), "≥ 1.7 times"),
+        (
+            "2,000 rollouts, a worker with `--restart` killed: completed, once each; run again",
+            f"{killed['completed']:,}; {killed['ran_again']}",
+            "all; –",
+        ),
+    ]
+    return [
+        "### On sixteen cores",
+        f"The same scripts on a machine with 16 cores, {found['date']}. Sessions and starts had all of them, or two;\n"
+        "client and gateway had six, beside training runs on the others. One process made all calls of the workers.",
+        table(["", "measured", "to be"], rows),
+    ]
+
+
+def _list(of: Iterable[dict[str, float]], name: str, form: str = ".0f") -> str:
+    return ", ".join(f"{one[name]:{form}}" for one in of)
+
+
 def _in_flight(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     accounted = f"{it['results']:,} results, {'each once' if it['once_each'] else 'NOT each once'}"
     yield f"{it['rollouts']:,} rollouts, {it['most_at_once']:,} at the same time", accounted, "each once"
