@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.runtimes.targets import resolve_targets
 from ..errors import ConfigError
+from .terminal.parser import above_zero, count
 
 if TYPE_CHECKING:
     from ..runtime.local import AgentSource
@@ -52,7 +53,7 @@ def place_settings(args: argparse.Namespace) -> dict[str, Any]:
 def add_aws_flags(parser: argparse.ArgumentParser) -> None:
     """How `deploy` and `destroy` call AWS."""
     add_dry_run(parser)
-    parser.add_argument("--aws-timeout", type=float, default=900.0, help="seconds to wait for AWS (default: 900)")
+    parser.add_argument("--aws-timeout", type=above_zero, default=900.0, help="seconds to wait for AWS (default: 900)")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", action="append", default=[], help=help)
     help = "let sessions on this machine reach an address; may be repeated"
     parser.add_argument("--allow", action="append", default=[], help=help)
-    parser.add_argument("--memory-mb", type=int, help="memory of a session on this machine (default: 2048)")
+    parser.add_argument("--memory-mb", type=count, help="memory of a session on this machine (default: 2048)")
 
 
 def session_targets(args: argparse.Namespace) -> str | AgentSource | list[str]:
@@ -125,7 +126,7 @@ read_port.__name__ = "port"  # argparse writes `invalid port value`
 
 def read_concurrency(text: str) -> int | str:
     """A number of sessions, or `auto`."""
-    return text if text == "auto" else int(text)
+    return text if text == "auto" else count(text)
 
 
 read_concurrency.__name__ = "number or auto"  # argparse writes `invalid number or auto value`

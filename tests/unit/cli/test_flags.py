@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import typing
 from collections.abc import Iterator
+from inspect import isfunction
 
 import pytest
 
@@ -91,7 +93,8 @@ def test_a_flag_takes_the_same_everywhere() -> None:
             if flag in OTHER_KINDS or action.nargs == 0:
                 continue
             kind = str(action.metavar or action.choices)
-            seen.setdefault(flag, {}).setdefault((kind, str(action.type or str)), []).append(parser.prog)
+            takes = typing.get_type_hints(action.type).get("return") if isfunction(action.type) else action.type
+            seen.setdefault(flag, {}).setdefault((kind, str(takes or str)), []).append(parser.prog)
     assert {flag: kinds for flag, kinds in seen.items() if len(kinds) > 1} == {}
 
 
@@ -105,6 +108,8 @@ def test_every_flag_says_what_it_does(parser: argparse.ArgumentParser) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ([], "agentcore-rl --help lists the verbs"),
+        (["gateway"], "agentcore-rl gateway --help lists the verbs"),
         (["evla", "x"], "did you mean eval?"),
         (["gateway", "sreve"], "did you mean serve?"),
         (["eval", "x", "--modle", "tiny"], "did you mean --model?"),
@@ -128,3 +133,33 @@ def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit):
             build_parser().parse_args([*words, f"--port={port}"])
         assert f"argument --port: invalid port value: '{port}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("--limit", "0", "must be at least 1, not 0"),
+        ("--limit", "-1", "must be at least 1, not -1"),
+        ("--n", "x", "invalid count value: 'x'"),
+        ("-k", "0", "must be at least 1, not 0"),
+        ("--concurrency", "0", "must be at least 1, not 0"),
+        ("--timeout", "0", "must be a number above 0, not 0"),
+        ("--timeout", "nan", "must be a number above 0, not nan"),
+        ("--temperature", "-1", "must be a number from 0 on, not -1"),
+        ("--context-limit", "0", "must be at least 1, not 0"),
+        ("--memory-mb", "1.5", "invalid count value: '1.5'"),
+    ],
+)
+def test_a_number_that_can_not_work_is_refused_at_once(
+    flag: str, value: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(
+            ["eval", "my_agent", f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
+        )
+    assert f"{flag}" in (said := capsys.readouterr().err)
+    assert says in said
+
+
+def test_a_temperature_may_be_0() -> None:
+    assert build_parser().parse_args(["eval", "my_agent", "--temperature", "0"]).temperature == 0

@@ -22,6 +22,7 @@ from ..flags import (
     read_variables,
     say,
 )
+from ..terminal.parser import count
 from .build import add_builder_flag
 
 HELP = "put an agent on AgentCore Runtime"
@@ -43,9 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "with --subnet: put sessions into this group"
     parser.add_argument("--security-group", action="append", default=[], metavar="ID", help=help)
     parser.add_argument(
-        "--idle-timeout", type=int, help="end a session after this many idle seconds (default: AWS's 900)"
+        "--idle-timeout", type=count, help="end a session after this many idle seconds (default: AWS's 900)"
     )
-    parser.add_argument("--max-lifetime", type=int, help="end a session after this many seconds (default: AWS's 28800)")
+    parser.add_argument(
+        "--max-lifetime", type=count, help="end a session after this many seconds (default: AWS's 28800)"
+    )
     parser.add_argument("--adopt", action="store_true", help="update a runtime that the toolkit did not create")
     parser.add_argument("--no-trial", action="store_true", help="skip the first rollout")
     parser.add_argument("--base-url", help="let the first rollout call this model, reachable from AWS (default: none)")

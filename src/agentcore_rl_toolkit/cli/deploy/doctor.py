@@ -12,6 +12,7 @@ import dataclasses
 import json
 
 from ..flags import add_agent_folder, add_place_flags, add_sandbox_flags, place_settings, read_variables
+from ..terminal.parser import above_zero, count
 
 HELP = "check an agent, its model and its deployment"
 EXAMPLES = (
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="check this model's tokenizer: a folder, a hub id, or `tiny` (default: none)")
     parser.add_argument("--chat-template", metavar="FILE", help="a Jinja file to use instead of the model's own")
     parser.add_argument("--renderer", default="auto", help="render prompts as `gateway serve` does (default: auto)")
-    parser.add_argument("--context-limit", type=int, help="tokens that the model takes (default: its config's)")
-    parser.add_argument("--max-tokens", type=int, default=1024, help="tokens of a reply (default: 1024)")
+    parser.add_argument("--context-limit", type=count, help="tokens that the model takes (default: its config's)")
+    parser.add_argument("--max-tokens", type=count, default=1024, help="tokens of a reply (default: 1024)")
     parser.add_argument("--conversation", metavar="FILE", help='replay this one: {"messages": […], "tools": […]}')
     parser.add_argument("--reward", metavar="FILE:NAME", help="compare this reward, a judge's for one, with --gold")
     parser.add_argument("--gold", metavar="FILE", help="rows in JSONL with their right rewards (default: none)")
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sagemaker-role", metavar="ARN", help=help)
     add_sandbox_flags(parser)
     parser.add_argument("--only", action="append", choices=PARTS, help="check only this part; may be repeated")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a rollout (default: 120)")
+    parser.add_argument("--timeout", type=above_zero, default=120.0, help="seconds for a rollout (default: 120)")
     parser.add_argument("--json", action="store_true", help="print each check as a line of JSON")
 
 

@@ -26,6 +26,7 @@ from ...errors import ConfigError
 from ..flags import add_listen_flags, say
 from ..gateway.serve import check_port, wait_unless
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.parser import count
 
 if TYPE_CHECKING:
     from ...engine import Engine
@@ -53,16 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", metavar="FILE", help=help)
     add_listen_flags(parser, 8000, "on loopback, its own names; elsewhere, all")
     parser.add_argument(
-        "--context-limit", type=int, help="most tokens of a call, prompt and reply (default: the model's)"
+        "--context-limit", type=count, help="most tokens of a call, prompt and reply (default: the model's)"
     )
     help = "most calls at a time; others get a 429 (default: 256)"
-    parser.add_argument("--max-in-flight", type=int, default=256, help=help)
+    parser.add_argument("--max-in-flight", type=count, default=256, help=help)
 
 
 def run(args: argparse.Namespace) -> int:
-    for flag, value in (("--context-limit", args.context_limit), ("--max-in-flight", args.max_in_flight)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{flag} {value}: must be at least 1")
     (resolve_tokenizer if args.engine else resolve_model)(args.model)
     keys = read_keys(args.keys)
     check_port(args.host, args.port)

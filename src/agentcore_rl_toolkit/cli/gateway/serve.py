@@ -10,7 +10,6 @@ import asyncio
 import gc
 import json
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -26,6 +25,7 @@ from ...gateway.workers.members import check_peers
 from ...gateway.workers.worker_process import WorkerProcess, announce_listening, bind_ports
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.parser import above_zero, count
 
 HELP = "serve a model to agents"
 EXAMPLES = (
@@ -58,15 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_listen_flags(parser, 9000, "on loopback, its own names and that of --public-url; elsewhere, all")
     parser.add_argument("--public-url", help="tell agents to call this address (default: the host and port)")
     parser.add_argument("--log", metavar="DIR", help="keep turns in this folder across restarts (default: in memory)")
-    parser.add_argument("--log-gb", type=float, default=8.0, help="most gigabytes of that folder (default: 8)")
+    parser.add_argument("--log-gb", type=above_zero, default=8.0, help="most gigabytes of that folder (default: 8)")
     parser.add_argument(
-        "--max-in-flight", type=int, default=4096, help="most calls at a time; others get a 429 (default: 4096)"
+        "--max-in-flight", type=count, default=4096, help="most calls at a time; others get a 429 (default: 4096)"
     )
     help = "refuse a request whose body stops arriving for this long (default: 60)"
-    parser.add_argument("--body-timeout", type=float, default=60.0, metavar="SECONDS", help=help)
+    parser.add_argument("--body-timeout", type=above_zero, default=60.0, metavar="SECONDS", help=help)
     parser.add_argument("--routes", action="store_true", help="ask the engine for expert routes")
     parser.add_argument(
-        "--workers", type=int, default=1, help="share the sessions among processes on successive ports (default: 1)"
+        "--workers", type=count, default=1, help="share the sessions among processes on successive ports (default: 1)"
     )
     parser.add_argument(
         "--restart",
@@ -105,18 +105,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     last = args.port + args.workers - 1
-    if args.workers < 1:
-        raise ConfigError(f"--workers {args.workers}: must be at least 1")
     if not 0 <= args.port <= last <= 65_535:
         raise ConfigError(f"--port {args.port} --workers {args.workers}: the highest port is 65535")
     if args.workers > 1 and not args.port:
         raise ConfigError(f"--workers {args.workers} --port 0: workers need a port to count from")
-    if not 0 < args.log_gb < math.inf:
-        raise ConfigError(f"--log-gb {args.log_gb}: must be more than 0")
-    if args.max_in_flight < 1:
-        raise ConfigError(f"--max-in-flight {args.max_in_flight} would refuse every call")
-    if not 0 < args.body_timeout < math.inf:
-        raise ConfigError(f"--body-timeout {args.body_timeout}: must be more than 0 seconds")
     args.peers, (args.peer_url, *_) = check_peers(args.peers), [*check_peers([args.peer_url] * bool(args.peer_url)), ""]
     if bool(args.peers) != bool(args.peer_url) or (args.peers and args.peer_url not in args.peers):
         raise ConfigError(f"--peer-url {args.peer_url} must be one of --peers", hint="name this gateway in both")

@@ -16,6 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from ...store import open_store
 from ...studio.terminal.result_view import stored_results
 from ...types import Status
 from ..flags import say
+from ..terminal.parser import count
 from . import rollout
 from .model_rollouts import refuse_other_policies, run_with_model
 
@@ -46,7 +48,7 @@ _SHOWN_ERRORS = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     rollout.add_batch_arguments(parser)
-    parser.add_argument("-k", type=int, action="append", help="report pass@k; may be repeated (default: 1)")
+    parser.add_argument("-k", type=count, action="append", help="report pass@k; may be repeated (default: 1)")
     help = "count a rollout as passed from this reward on (default: 1)"
     parser.add_argument("--threshold", type=float, default=1.0, help=help)
     parser.add_argument("--compare", metavar="EXP", help="compare with this experiment in the same store")
@@ -57,19 +59,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.output and Path(args.output).suffix not in _KINDS:
-        raise ConfigError(f"--output {args.output}: unknown file type", hint=f"end it in {', '.join(_KINDS)}")
+    if args.output:
+        _prepare_output(Path(args.output))
     return _evaluate_models(args) if args.model else _evaluate(args)
+
+
+def _prepare_output(path: Path) -> None:
+    """Refuse a file that can't be written, before rollouts run for minutes."""
+    if path.suffix not in _KINDS:
+        raise ConfigError(f"--output {path}: unknown file type", hint=f"end it in {', '.join(_KINDS)}")
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        hint = "pip install 'agentcore-rl-toolkit[cli]', or write .csv"
+        raise ConfigError("writing Parquet needs pyarrow", hint=hint)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {path} can't be written: {error.strerror}") from None
 
 
 def _evaluate(args: argparse.Namespace) -> int:
     """Evaluate the agent with the policy at `--base-url`."""
     items: list[BatchItem] = []
-    rollout.run_batch(args, items.append)
+    earlier: list[Outcome] = []
+
+    def look_up(store: str) -> None:
+        if args.compare:
+            earlier.extend(stored_outcomes(store, args.compare))
+
+    rollout.run_batch(args, items.append, look_up)
     report, summary, outcomes = _report(args, args.exp_id, items)
     tables = [format_table([f"experiment {args.exp_id}", "figure"], summary.rows())]
     if args.compare:
-        comparison = compare(stored_outcomes(args.store, args.compare), outcomes)
+        comparison = compare(earlier, outcomes)
         tables.append("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
         tables.append(comparison.verdict)
         report["comparison"] = comparison.to_dict() | {"against": args.compare}
@@ -149,9 +170,9 @@ def _say_errors(errors: Iterable[str | None]) -> None:
     found = list(filter(None, errors))
     examples = {general_message(error): error for error in reversed(found)}
     common = Counter(map(general_message, found)).most_common(_SHOWN_ERRORS)
-    for kind, count in common:
-        say(f"{count} failed: {examples[kind]}")
-    if others := len(found) - sum(count for _, count in common):
+    for kind, times in common:
+        say(f"{times} failed: {examples[kind]}")
+    if others := len(found) - sum(times for _, times in common):
         say(f"{others} failed for other reasons; `agentcore-rl results STORE` lists them")
 
 
@@ -164,12 +185,9 @@ def _write(path: Path, report: dict[str, Any], outcomes: list[dict[str, Any]]) -
             writer.writeheader()
             writer.writerows(outcomes)
     else:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            hint = "pip install 'agentcore-rl-toolkit[cli]', or write .csv"
-            raise ConfigError("writing Parquet needs pyarrow", hint=hint) from None
+        import pyarrow
+        import pyarrow.parquet
+
         every = [(row, row["rewards"]) for row in outcomes]
         rows = [row | {"rewards": rewards[-1] if isinstance(rewards, list) else rewards} for row, rewards in every]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)

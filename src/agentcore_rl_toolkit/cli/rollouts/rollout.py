@@ -20,6 +20,7 @@ from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
 from ..flags import add_sandbox_flags, read_concurrency, read_pairs, say, session_targets
+from ..terminal.parser import above_zero, count, from_zero
 from ..terminal.progress import progress
 from .model_rollouts import refuse_other_policies, run_with_model
 
@@ -59,21 +60,21 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--store", default=STORE, help=help)
     parser.add_argument("--exp-id", help="name the experiment (default: a new name with the time)")
-    parser.add_argument("--limit", type=int, help="run only this many rows (default: all)")
-    parser.add_argument("-n", "--n", type=int, default=1, help="rollouts of each row (default: 1)")
+    parser.add_argument("--limit", type=count, help="run only this many rows (default: all)")
+    parser.add_argument("-n", "--n", type=count, default=1, help="rollouts of each row (default: 1)")
     help = (
         "most sessions at a time; with --model or --gateway-url, auto: as many as keep the engines full (default: 25)"
     )
     parser.add_argument("--concurrency", type=read_concurrency, default=25, metavar="NUMBER", help=help)
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a rollout (default: 900)")
+    parser.add_argument("--timeout", type=above_zero, default=900.0, help="seconds for a rollout (default: 900)")
     help = "times to run a rollout again after a failure of the infrastructure (default: 2)"
     parser.add_argument("--retries", type=int, default=2, help=help)
     help = "start a duplicate of a rollout that takes longer; the first to finish counts (default: never)"
-    parser.add_argument("--hedge-after", type=float, metavar="SECONDS", help=help)
+    parser.add_argument("--hedge-after", type=above_zero, metavar="SECONDS", help=help)
     parser.add_argument("--resume", action="store_true", help="with --exp-id: run only what the store lacks")
     parser.add_argument("--rerun-failures", action="store_true", help="with --resume: run failed rollouts again")
     parser.add_argument(
-        "--tps-limit", type=float, default=25, help="most requests a second to each runtime on AWS (default: 25)"
+        "--tps-limit", type=above_zero, default=25, help="most requests a second to each runtime on AWS (default: 25)"
     )
     parser.add_argument("--sqs-url", help="the SQS queue (name or URL) that announces results (default: none)")
     help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
@@ -88,9 +89,9 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     help = "add a field to each payload's _rollout; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
     help = "with --model: sample at this temperature (default: 1)"
-    parser.add_argument("--temperature", type=float, default=1.0, help=help)
+    parser.add_argument("--temperature", type=from_zero, default=1.0, help=help)
     help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
-    parser.add_argument("--context-limit", type=int, help=help)
+    parser.add_argument("--context-limit", type=count, help=help)
     help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
     parser.add_argument("--agent-protocol", default="agentcore", help=help)
     add_sandbox_flags(parser)
@@ -104,8 +105,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
-    """Run the data set with the policy of the command line; returns how many lines and rollouts failed."""
+def run_batch(
+    args: argparse.Namespace, each: Callable[[BatchItem], object], on_store: Callable[[str], object] = str
+) -> int:
+    """Run the data set with the policy of the command line; returns how many lines and rollouts failed. `on_store` gets
+    the store before the first rollout runs."""
     if not getattr(args, "model", None) and not args.gateway_url:
         if args.gateway:
             raise ConfigError("--gateway has no effect without --model", hint="--model CHECKPOINT")
@@ -117,7 +121,7 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
         if args.concurrency == "auto":
             hint = "give a number, or a gateway with --gateway-url"
             raise ConfigError("--concurrency auto needs a gateway that tells the engines' load", hint=hint)
-        return _run_with_url(args, each)
+        return _run_with_url(args, each, on_store)
     refuse_other_policies(args)
     rows, failed = read_data(args)
 
@@ -130,7 +134,9 @@ def run_batch(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> 
     return failed
 
 
-def _run_with_url(args: argparse.Namespace, each: Callable[[BatchItem], object]) -> int:
+def _run_with_url(
+    args: argparse.Namespace, each: Callable[[BatchItem], object], on_store: Callable[[str], object]
+) -> int:
     """Run the data set with the policy at `--base-url`."""
     from ...client import RolloutClient
 
@@ -153,6 +159,7 @@ def _run_with_url(args: argparse.Namespace, each: Callable[[BatchItem], object])
         ) as client,
         progress(args.quiet) as advance,
     ):
+        on_store(client.store_url)
         batch = client.run_batch(
             rows,
             max_concurrent_sessions=args.concurrency,

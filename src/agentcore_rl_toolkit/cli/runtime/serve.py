@@ -26,6 +26,7 @@ from ...runtime.local.agent_source import session_env
 from ..flags import add_listen_flags, add_sandbox_flags, read_variables, say
 from ..settings_file import read_settings_file
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.parser import above_zero, count
 
 if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime
@@ -36,11 +37,11 @@ EXAMPLES = (
     "agentcore-rl runtime serve agents.toml --port 8800 --env API_KEY --allow db.internal:5432",
 )
 _LIMITS = {
-    "cpus": (float, "CPU cores of a session"),
-    "processes": (int, "most processes of a session"),
-    "disk_mb": (int, "disk space of a session, in megabytes"),
-    "idle_timeout": (int, "end a session after this many idle seconds"),
-    "max_lifetime": (int, "end a session after this many seconds"),
+    "cpus": (above_zero, "CPU cores of a session"),
+    "processes": (count, "most processes of a session"),
+    "disk_mb": (count, "disk space of a session, in megabytes"),
+    "idle_timeout": (count, "end a session after this many idle seconds"),
+    "max_lifetime": (count, "end a session after this many seconds"),
 }
 
 
@@ -48,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", help="rl_app.py, module:app, or a config file")
     add_listen_flags(parser, 8800, "loopback's names and the address that was dialled")
     parser.add_argument("--name", help="call the agent this in its ARN (default: its folder's name)")
-    parser.add_argument("--max-sessions", type=int, help="most sessions at a time (default: by memory and cores)")
-    parser.add_argument("--workers", type=int, help="processes that supervise sessions (default: one for four cores)")
-    parser.add_argument("--tps-limit", type=float, help="most requests a second; AWS has 25 (default: no limit)")
+    parser.add_argument("--max-sessions", type=count, help="most sessions at a time (default: by memory and cores)")
+    parser.add_argument("--workers", type=count, help="processes that supervise sessions (default: one for four cores)")
+    parser.add_argument("--tps-limit", type=above_zero, help="most requests a second; AWS has 25 (default: no limit)")
     add_sandbox_flags(parser)
     help = "let callers store results in this folder and below; may be repeated (default: the current one)"
     parser.add_argument("--allow-store", action="append", metavar="DIR", help=help)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ..flags import say
+from ..terminal.parser import count
 
 if TYPE_CHECKING:
     from ...rollout.run_folder import Run
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grep", metavar="TEXT", help="list the rollouts whose text, result or output contains a text")
     parser.add_argument("--sort", metavar="COLUMN", help="sort the list, such as by reward or tokens, the lowest first")
     parser.add_argument("--descending", action="store_true", help="with --sort: the highest first")
-    parser.add_argument("--limit", type=int, help="list at most this many (default: 30)")
+    parser.add_argument("--limit", type=count, help="list at most this many (default: 30)")
     parser.add_argument(
         "--diff",
         nargs=2,
@@ -102,7 +103,7 @@ def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
     from ...studio.run_queries import row_of
     from ...studio.terminal.run_view import show_failures, show_list
 
-    limit = _limit(args)
+    limit = args.limit or 30
     known = {"phase": args.phase, "step": args.step, "status": args.status, "tool": args.tool, "text": args.grep}
     known |= {"sort": args.sort, "descending": args.descending}
     places = opened.select(**known, failed=True if args.failed else None)
@@ -202,7 +203,7 @@ def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     if not outcomes:
         say("no rollout matches")
         return 1
-    limit = _limit(args)
+    limit = args.limit or 30
 
     def text() -> Iterable[str]:
         if args.rollout is not None and len(outcomes) == 1:
@@ -239,13 +240,6 @@ def _counting(seconds: float = 2.0) -> Callable[[int], None]:
             say(f"{results} results read …")
 
     return count
-
-
-def _limit(args: argparse.Namespace) -> int:
-    limit: int = 30 if args.limit is None else args.limit
-    if limit < 1:
-        raise ConfigError(f"--limit must be at least 1, not {limit}")
-    return limit
 
 
 def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:

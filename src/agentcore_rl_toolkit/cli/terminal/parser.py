@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -52,7 +53,34 @@ METAVARS = {
     "--vllm": "URL",
 }
 """What a flag takes, in the help; the same in every verb. Others take N, X or TEXT, by their type."""
-_KINDS = {int: "N", float: "X"}
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
+    return number
+
+
+def from_zero(text: str) -> float:
+    """A finite number from 0 on."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 on, not {text}")
+    return number
+
+
+above_zero.__name__ = from_zero.__name__ = "number"  # argparse writes `invalid number value`
+_KINDS = {int: "N", count: "N", float: "X", above_zero: "X", from_zero: "X"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +115,8 @@ class Parser(argparse.ArgumentParser):
         if chosen is not None:
             known = [word.strip("' ") for word in chosen[2].split(",")]
             return _did_you_mean([chosen[1]], known)
+        if message.endswith(": VERB"):
+            return f"\nhint: {self.prog} --help lists the verbs"
         if message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:]]
             flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
