@@ -160,6 +160,8 @@ def test_what_is_not_on_aws_needs_neither(rows: str, monkeypatch: pytest.MonkeyP
             "report_to=not_a_target needs a package that is not installed\nhint: choose wandb",
         ),
         ({"failures": {"timeout": "maybe"}}, "maybe"),
+        ({"guard": {"constant": "stop"}}, "no guard is named 'constant'"),
+        ({"guards_from": ("nowhere.py",)}, "nowhere.py"),
     ],
 )
 def test_a_check_finds_what_would_end_the_run_later(
