@@ -105,8 +105,8 @@ def test_the_examples_in_its_docstrings(folder: Path, monkeypatch: pytest.Monkey
     [
         (["my-agent", "--framework", "cobol"], "unknown framework 'cobol'\nhint: choose one of strands, langgraph"),
         (["9lives"], "'9lives' is not a valid agent name"),
-        (["taken"], "taken exists already"),
-        (["taken/file"], "taken/file is a file"),
+        (["taken"], "taken has files, but no Python file at its top\nhint: choose another name"),
+        (["taken/file"], "taken/file is a file, and init takes a folder"),
     ],
 )
 def test_what_it_refuses(args: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,7 @@ def test_an_agent_that_streams_is_judged_by_its_whole_text_and_streams_in_produc
         ('{"answer": text, "id": "77"}', {"expected": "1"}, 'answer["answer"]', "expected"),
         ("text", {"question": "?", "answer": "1"}, "answer", "answer"),
         ('{"cost": 1, "result": text}', {"question": "?"}, 'answer["result"]', "answer"),
+        ('{"reply": text, "session": "77"}', {"answer": "1"}, 'answer["reply"]', "answer"),
         ('{"cost": 1}', ["no", "object"], "answer", "answer"),
     ],
 )
@@ -135,6 +136,12 @@ def test_the_reward_gets_the_text_and_the_truth(
     assert main(["init", str(tmp_path)]) == 0
     said = f'reward_fn(response_text=str({text}), ground_truth=payload["{truth}"])'
     assert said in (tmp_path / "rl_app.py").read_text()
+
+
+def test_an_answer_without_a_usual_key_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "main.py").write_text('@app.entrypoint\ndef f(payload):\n    return {"said": "", "session": 7}\n')
+    assert main(["init", str(tmp_path)]) == 0
+    assert "It judges the whole answer, not one of 'said', 'session': name the key" in capsys.readouterr().err
 
 
 AGENT_OF_ORDERS = """@app.entrypoint
@@ -233,6 +240,14 @@ def test_the_entrypoint_can_be_named_and_the_agents_code_is_never_run(tmp_path: 
     assert main(["init", str(tmp_path), "--entrypoint", "main.py:answer"]) == 0
     assert "from main import answer" in (tmp_path / "rl_app.py").read_text()
     assert json.dumps("it ran")[1:-1] in (tmp_path / "main.py").read_text()
+
+
+def test_code_below_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = tmp_path / "project" / "src" / "clinic"
+    code.mkdir(parents=True)
+    (code / "agent.py").write_text("def answer(payload): ...\n")
+    assert main(["init", str(tmp_path / "project")]) == 1
+    assert f"give the folder of its code: {code}\n" in capsys.readouterr().err
 
 
 def test_a_file_is_answered_with_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

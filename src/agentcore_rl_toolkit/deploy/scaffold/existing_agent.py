@@ -53,7 +53,7 @@ _STREAMED = """    said = []
     if "_rollout" in payload:
         answer = "".join(map(str, said))
         yield {{"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["{truth}"])}}"""
-_TEXTS = ("answer", "result", "response", "output", "text", "content", "message")
+_TEXTS = ("answer", "result", "response", "reply", "output", "text", "content", "message", "completion")
 """Usual keys of the answer's text, for agents that return a dict."""
 _TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "label", "solution", "reference")
 """Usual names of the field with the right answer."""
@@ -78,11 +78,16 @@ class Entrypoint:
         return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(self.function))
 
     @property
+    def answer_keys(self) -> list[str]:
+        """The keys of the dicts that it returns."""
+        returned = [node.value for node in ast.walk(self.function) if isinstance(node, ast.Return)]
+        keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+        return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+
+    @property
     def answer_text(self) -> str:
         """The expression for the text of `answer`."""
-        returned = [node.value for node in ast.walk(self.function) if isinstance(node, ast.Return)]
-        keys = {getattr(key, "value", None) for value in returned if isinstance(value, ast.Dict) for key in value.keys}
-        return next((f'answer["{name}"]' for name in _TEXTS if name in keys), "answer")
+        return next((f'answer["{name}"]' for name in _TEXTS if name in self.answer_keys), "answer")
 
     def app_text(self, preloads: list[str], truth: str) -> str:
         is_async = isinstance(self.function, ast.AsyncFunctionDef)
@@ -119,6 +124,9 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
         found = _find_entrypoint(sources, entrypoint)
         imported = _third_party(folder, {found.file: sources[found.file]})
         truth, note = _find_truth(folder, sources[found.file])
+        if found.answer_keys and found.answer_text == "answer":
+            keys = ", ".join(map(repr, dict.fromkeys(found.answer_keys)))
+            note += f"\nIt judges the whole answer, not one of {keys}: name the key that has the text there."
         texts = {"rl_app.py": found.app_text(imported, truth)} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
         texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
