@@ -27,7 +27,8 @@ def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any
     kind = "folder" if os.path.isdir(source) else os.path.splitext(source)[1].lower()
     rows, problems = _READERS.get(kind, _read_lines)(source)
     if not rows:
-        raise ConfigError(f"{source} has no rows" + (f"; {problems[0]}" if problems else ""))
+        hint = "name a file in JSONL, CSV, Parquet or JSON, or a folder that save_to_disk wrote" if problems else None
+        raise ConfigError(f"{source} has no rows" + (f"; {problems[0]}" if problems else ""), hint=hint)
     return rows[:limit], problems
 
 
@@ -103,6 +104,9 @@ def _read_csv(source: str) -> Read:
     with _open(source, newline="") as file:
         reader = csv.DictReader(file, restkey=_TOO_MANY, strict=True)
         try:
+            only = "".join(reader.fieldnames or ()) if len(reader.fieldnames or ()) == 1 else ""
+            if separators := set(only) & set(";\t|"):
+                raise ConfigError(f"{source}: its columns are separated by {separators.pop()!r}", hint="use commas")
             for row in reader:
                 if _TOO_MANY in row or None in row.values():
                     problems.append(f"line {reader.line_num}: the header has {len(reader.fieldnames or ())} columns")
@@ -160,6 +164,12 @@ _READERS: dict[str, Callable[[str], Read]] = {
 }
 
 
+def data_in(folder: str) -> list[str]:
+    """The files in a folder that may be data sets."""
+    names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    return [os.path.join(folder, name) for name in names if name.endswith(_SUFFIXES)]
+
+
 def rows_of(agent: str) -> str:
     """The data set in an agent's folder, used when the command line names none."""
     folder = os.path.dirname(agent) if os.path.isfile(agent) else agent
@@ -168,8 +178,7 @@ def rows_of(agent: str) -> str:
     if not os.path.isdir(folder or "."):
         hint = suggest_path(agent) or "name a data set with --data: JSONL, CSV, Parquet or JSON"
         raise ConfigError(f"--data is missing, and there is no file or folder {agent}", hint=hint)
-    there = [os.path.join(folder, name) for name in sorted(os.listdir(folder or ".")) if name.endswith(_SUFFIXES)]
-    hint = f"name a data set with --data: {', '.join(there[:8]) or 'JSONL, CSV, Parquet or JSON'}"
+    hint = f"name a data set with --data: {', '.join(data_in(folder)[:8]) or 'JSONL, CSV, Parquet or JSON'}"
     raise ConfigError(f"--data is missing, and {os.path.join(folder, 'rows.jsonl')} does not exist", hint=hint)
 
 

@@ -166,7 +166,16 @@ def test_the_truth_is_a_field_that_the_agent_never_reads_and_init_says_which(
     (tmp_path / name).write_text(text)
     assert main(["init", str(tmp_path)]) == 0
     assert f'ground_truth=payload["{field}"]' in (tmp_path / "rl_app.py").read_text()
-    assert said in capsys.readouterr().err
+    assert said in (err := capsys.readouterr().err)
+    assert f"Next: agentcore-rl doctor {tmp_path} --model tiny\n" in err
+
+
+def test_the_next_command_names_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "main.py").write_text(AGENT_OF_ORDERS)
+    (tmp_path / "orders.csv").write_text("order,total\n7,8\n")
+    assert main(["init", str(tmp_path)]) == 0
+    command = f"Next: agentcore-rl doctor {tmp_path} --model tiny --data {tmp_path}/orders.csv\n"
+    assert command in capsys.readouterr().err
 
 
 def test_a_package_that_shares_a_namespace_comes_with_the_one_it_needs(tmp_path: Path) -> None:

@@ -153,6 +153,19 @@ def test_an_error_names_the_flag_that_would_have_helped(agent: Path, greeter: in
 
 
 @needs_sandbox
+def test_a_file_that_is_no_rl_app_is_told_from_one_that_fails(agent: Path) -> None:
+    (agent / "main.py").write_text(
+        "from bedrock_agentcore import BedrockAgentCoreApp\napp = BedrockAgentCoreApp()\n"
+        "@app.entrypoint\ndef answer(payload):\n    raise ValueError('no key')\n"
+    )
+    said = "hint: main.py has no AgentCoreRLApp, which rollouts need: "
+    done = cli(agent / "main.py", "eval", [{}])
+    assert f"{said}name rl_app.py\n" in done.stderr
+    (agent / "rl_app.py").unlink()
+    assert f"{said}agentcore-rl init .\n" in cli(agent / "main.py", "eval", [{}]).stderr
+
+
+@needs_sandbox
 def test_an_agent_that_can_not_be_imported_without_a_variable_says_which_flag_passes_it(agent: Path) -> None:
     (agent / "rl_app.py").write_text("import os\nos.environ['OF_THE_SHELL']\n" + AGENT)
     done = cli(agent, "eval", [{}], OF_THE_SHELL="x")

@@ -42,6 +42,8 @@ def test_a_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
         ("a.json", "[1, {", "a.json is not a JSON array"),
         ("a.json", "[]", "a.json has no rows"),
         ("a.csv", "prompt,answer\n", "a.csv has no rows"),
+        ("a.csv", "prompt;answer\nx;y\n", "a.csv: its columns are separated by ';'\nhint: use commas"),
+        ("a.yaml", "- prompt: x\n", "column 1\nhint: name a file in JSONL, CSV, Parquet or JSON"),
         ("a.parquet", "no", "a.parquet can't be read"),
         ("a.jsonl", "[1]", "a row is an object, not a list"),
     ],

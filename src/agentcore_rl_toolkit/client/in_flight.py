@@ -25,7 +25,7 @@ from ..agent.safe_values.describe import text_of
 from ..errors import ConfigError, RuntimeFault
 from ..runtime import Runtime
 from ..runtime.job_agent import JobAgentRuntime
-from ..runtime.local.sandbox_hints import refusal_hint
+from ..runtime.local.sandbox_hints import app_hint, refusal_hint
 from ..store import Store, absolute_store, open_store
 from ..store.base import bucket_folder, buckets_folder
 from ..types import RolloutId, Status
@@ -334,10 +334,11 @@ class ClientCore:
         self._stop(flight)
 
     def _hint(self, text: str) -> str | None:
-        """What to do about an agent's error if the local sandbox may be its cause."""
+        """What to do about an agent's error if the local sandbox, or the file that was named, may be its cause."""
         if self._own is None or self._source is None:
             return None
-        return refusal_hint(text, self._source, self._own.protections)
+        hint = refusal_hint(text, self._source, self._own.protections)
+        return hint or (app_hint(self._source) if self._protocol == "agentcore" else None)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from ...deploy.scaffold.existing_agent import complete_agent
 from ...deploy.scaffold.new_agent import FRAMEWORKS, write_agent
 from ...errors import ConfigError
+from ...rows import data_in, rows_in
 from ..flags import say
 
 HELP = "write a new agent's folder, or what an agent's folder lacks"
@@ -54,5 +55,6 @@ def run(args: argparse.Namespace) -> int:
         say("Nothing is missing." if not written else "Look at reward.py: it decides what the agent learns.")
     if note:
         say(note)
-    say(f"\nNext: agentcore-rl doctor {args.name}")
+    data = [] if rows_in(args.name) else data_in(args.name)[:1]
+    say(" ".join([f"\nNext: agentcore-rl doctor {args.name} --model tiny", *(f"--data {path}" for path in data)]))
     return 0

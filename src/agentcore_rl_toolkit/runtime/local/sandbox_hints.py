@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..hosting.agent_files import excluded_paths
@@ -56,6 +57,18 @@ def refusal_hint(text: str, source: AgentSource, protections: Container[str]) ->
         return _network_hint(text, source.policy.allow)
     variable = _variable_hint(text, source.environment())
     return variable or (_file_hint(text, source.folder) if "filesystem" in protections else None)
+
+
+def app_hint(source: AgentSource) -> str | None:
+    """What to do about a rollout that an agent did not accept, if the file that was named is no RL app."""
+    file, ours = Path(source.folder, source.entry), Path(source.folder, "rl_app.py")
+    try:
+        if "AgentCoreRLApp" in file.read_text(encoding="utf-8", errors="replace"):
+            return None
+    except OSError:  # `module:app`
+        return None
+    beside = f"name {os.path.relpath(ours)}" if ours.exists() else f"agentcore-rl init {os.path.relpath(source.folder)}"
+    return f"{source.entry} has no AgentCoreRLApp, which rollouts need: {beside}"
 
 
 def _network_hint(text: str, allow: Container[str]) -> str | None:
