@@ -484,6 +484,8 @@ def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
     assert {len(rollout.rows) > 1 for rollout in rollouts} == {True}
     assert main([*asked, "--model", str(parts / "model")]) == 1
     assert "the folder has something in it" in capsys.readouterr().err
+    assert main(["show", str(stored)]) == 0
+    assert "8 rollouts, completed" in capsys.readouterr().out
 
     tune = ["sft", str(stored), "--model", str(parts / "model"), "--output", str(warm), "--device", "cpu"]
     tune += ["--min-reward", "0", "--epochs", "2", "--rows-per-step", "4", "--learning-rate", "0.05"]

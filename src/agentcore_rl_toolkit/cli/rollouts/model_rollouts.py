@@ -7,6 +7,7 @@ workers=2`), or elsewhere (`--gateway-url`); the last one may sample from its ow
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -100,6 +101,7 @@ def _kept_rollouts(args: argparse.Namespace, model: str | None) -> Iterator[Call
         yield lambda rollout: None
         return
     from ...rollout.run_folder import RunWriter
+    from ...rollout.run_folder.run_writer import write_anew
 
     if Path(folder).exists() and any(Path(folder).iterdir()):
         raise ConfigError(f"--rollouts {folder}: the folder has something in it", hint="remove it, or choose another")
@@ -107,6 +109,7 @@ def _kept_rollouts(args: argparse.Namespace, model: str | None) -> Iterator[Call
         known = {name: getattr(args, name) for name in ("agent", "data", "n", "temperature")}
         run.describe(kind="rollout", model=model, started=time.time(), **known)
         yield part.write
+    write_anew(Path(folder) / "summary.json", json.dumps({"used": args.used.to_dict()}) + "\n")  # it has ended
 
 
 def _open_gateway(args: argparse.Namespace, model: str | None) -> Gateway | GatewayClient:
