@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -254,9 +255,26 @@ def test_the_entrypoint_can_be_named_and_the_agents_code_is_never_run(tmp_path: 
 def test_code_below_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = tmp_path / "project" / "src" / "clinic"
     code.mkdir(parents=True)
-    (code / "agent.py").write_text("def answer(payload): ...\n")
+    for name in ("__init__.py", "agent.py"):
+        (code / name).write_text("def answer(payload): ...\n")
     assert main(["init", str(tmp_path / "project")]) == 1
-    assert f"give the folder of its code: {code}\n" in capsys.readouterr().err
+    assert "name its function: --entrypoint src/clinic/agent.py:FUNCTION\n" in capsys.readouterr().err
+
+
+def test_an_agent_in_a_package_imports_relative_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = tmp_path / "my project" / "clinic"
+    code.mkdir(parents=True)
+    (code / "db.py").write_text("def look_up(payload):\n    return f'It is {payload[\"n\"]}'\n")
+    agent = "from .db import look_up\n\n@app.entrypoint\ndef answer(payload):\n    return look_up(payload)\n"
+    (code / "agent.py").write_text(agent)
+    assert main(["init", str(code)]) == 1
+    assert f"init {os.path.relpath(code.parent)} --entrypoint clinic/agent.py:answer\n" in capsys.readouterr().err
+    (code / "agent.py").write_text(agent.replace("@app.entrypoint\n", ""))
+    assert main(["init", str(code.parent), "--entrypoint", "clinic/agent.py:answer"]) == 0
+    assert f"agentcore-rl doctor '{code.parent}' --model tiny\n" in capsys.readouterr().err
+    with RolloutClient(str(code.parent), str(tmp_path / "results"), "own") as client:
+        (item,) = client.run_batch([{"n": 3, "answer": "3"}], timeout=60)
+    assert (item.error, item.result and item.result["rewards"]) == (None, 1.0)
 
 
 def test_a_file_is_answered_with_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ a list of packages, where they are missing. The files' paths go to stdout.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from ...deploy.scaffold.existing_agent import complete_agent
@@ -39,11 +40,12 @@ def run(args: argparse.Namespace) -> int:
     if folder.is_file():
         hint = f"agentcore-rl init {folder.parent} --entrypoint {folder.name}:FUNCTION, or without --entrypoint"
         raise ConfigError(f"{folder} is a file, and init takes a folder", hint=hint)
-    has_agent = folder.is_dir() and any(folder.glob("*.py"))
+    named = folder / (args.entrypoint or "").partition(":")[0]
+    has_agent = folder.is_dir() and (any(folder.glob("*.py")) or named.is_file())
     if has_agent and args.framework:
         raise ConfigError(f"{folder} has an agent, so --framework has no effect", hint="leave it out")
     if args.entrypoint and not has_agent:
-        raise ConfigError(f"--entrypoint {args.entrypoint}: {folder} has no Python files")
+        raise ConfigError(f"--entrypoint {args.entrypoint}: {folder} has no such file")
     if has_agent:
         written, note = complete_agent(folder, args.entrypoint)
     else:
@@ -56,5 +58,13 @@ def run(args: argparse.Namespace) -> int:
     if note:
         say(note)
     data = [] if rows_in(args.name) else data_in(args.name)[:1]
-    say(" ".join([f"\nNext: agentcore-rl doctor {args.name} --model tiny", *(f"--data {path}" for path in data)]))
+    command = [
+        "agentcore-rl",
+        "doctor",
+        args.name,
+        "--model",
+        "tiny",
+        *(word for path in data for word in ("--data", path)),
+    ]
+    say(f"\nNext: {shlex.join(command)}")
     return 0

@@ -7,6 +7,7 @@ runs, because clients that are built on import then call the rollout's model.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,11 +68,12 @@ class Entrypoint:
     """The function that serves an agent's requests."""
 
     file: Path
+    """Relative to the agent's folder."""
     function: ast.FunctionDef | ast.AsyncFunctionDef
 
     @property
     def module(self) -> str:
-        return self.file.stem
+        return ".".join(self.file.with_suffix("").parts)
 
     @property
     def streams(self) -> bool:
@@ -100,7 +102,7 @@ class Entrypoint:
             truth=truth,
         )
         return _APP.format(
-            file=self.file.name,
+            file=self.file.as_posix(),
             module=self.module,
             name=self.function.name,
             preloads=_PRELOADS + "".join(f"import {name}  # noqa: F401\n" for name in preloads) if preloads else "",
@@ -112,9 +114,11 @@ class Entrypoint:
 
 def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Path], str]:
     """Write the files that an agent's folder lacks, and return them with what to know about the reward.
-    `entrypoint` is `file.py:function`."""
+    `entrypoint` is `file.py:function`; the file may be in a package below the folder."""
     note = ""
-    sources = {path: _parse(path) for path in sorted(folder.glob("*.py"))}
+    named = {folder / entrypoint.partition(":")[0]} if entrypoint else set()
+    paths = sorted({*folder.glob("*.py"), *(path for path in named if path.is_file())})
+    sources = {path.relative_to(folder): _parse(path) for path in paths}
     texts = {
         "reward.py": read_template("reward.txt"),
         ".dockerignore": read_template("dockerignore.txt"),
@@ -122,6 +126,7 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
     }
     if not (folder / "rl_app.py").exists():
         found = _find_entrypoint(sources, entrypoint)
+        _refuse_relative_imports(folder, found, sources[found.file])
         imported = _third_party(folder, {found.file: sources[found.file]})
         truth, note = _find_truth(folder, sources[found.file])
         if found.answer_keys and found.answer_text == "answer":
@@ -155,7 +160,7 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
         for path, module in sources.items()
         for node in module.body
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and ((path.name, node.name) == (file, name) if named else any(map(_is_entrypoint, node.decorator_list)))
+        and ((path.as_posix(), node.name) == (file, name) if named else any(map(_is_entrypoint, node.decorator_list)))
     ]
     if len(found) != 1:
         what = f"the function {named}" if named else "a function with @app.entrypoint"
@@ -163,6 +168,17 @@ def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entr
         hint = "name the function that takes a request's payload: --entrypoint agent.py:answer"
         raise ConfigError(f"init looks for {what}, and found {many}", hint=hint)
     return found[0]
+
+
+def _refuse_relative_imports(folder: Path, found: Entrypoint, agent: ast.Module) -> None:
+    """A file beside rl_app.py is imported by itself, so it can't import relative to a package."""
+    relative = (node.lineno for node in ast.walk(agent) if isinstance(node, ast.ImportFrom) and node.level)
+    line = next(relative, None) if found.file.parent == Path() else None
+    if line is not None:
+        package = folder.resolve()
+        named = f"{package.name}/{found.file}:{found.function.name}"
+        hint = f"agentcore-rl init {os.path.relpath(package.parent)} --entrypoint {named}"
+        raise ConfigError(f"line {line} of {found.file} imports relative to its package {package.name}", hint=hint)
 
 
 def _find_truth(folder: Path, agent: ast.Module) -> tuple[str, str]:

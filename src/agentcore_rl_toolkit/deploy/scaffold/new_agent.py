@@ -46,10 +46,9 @@ def write_agent(folder: Path, framework: str) -> list[Path]:
         hint = "use a letter, then letters, digits, - or _; it becomes the runtime's name"
         raise ConfigError(f"{folder.name!r} is not a valid agent name", hint=hint)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        inside = sorted({str(path.parent) for path in folder.glob("[!.]*/**/*.py")})[:3]
-        hint = (
-            f"if it has an agent, give the folder of its code: {', '.join(inside)}" if inside else "choose another name"
-        )
+        found = (path for path in sorted(folder.glob("[!.]*/**/*.py")) if path.name != "__init__.py")
+        code = next((path.relative_to(folder) for path in found), None)
+        hint = f"if it has an agent, name its function: --entrypoint {code}:FUNCTION" if code else "choose another name"
         raise ConfigError(f"{folder} has files, but no Python file at its top", hint=hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
