@@ -147,6 +147,18 @@ def test_bad_arguments(tmp_path: Path, args: tuple[str, ...], says: str) -> None
     assert not list(tmp_path.glob("runs/results/*"))  # refused before a rollout ran
 
 
+def test_a_model_that_was_not_named_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text(
+        "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n    raise ValueError('no key')\n"
+    )
+    data = write(tmp_path / "rows.jsonl", [{"prompt": "x"}])
+    hint = "hint: no model was named, so the agent chose its own: --model tiny"
+    assert hint in cli(tmp_path, "eval", "rl_app.py", "--data", str(data)).stderr
+    named = ("--base-url", "http://127.0.0.1:9/v1", "--model-id", "policy")
+    assert hint not in cli(tmp_path, "eval", "rl_app.py", "--data", str(data), *named).stderr
+
+
 def test_an_evaluation_says_once_what_rollouts_died_of(tmp_path: Path) -> None:
     (tmp_path / "rl_app.py").write_text(
         "from agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"

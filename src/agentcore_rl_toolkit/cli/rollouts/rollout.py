@@ -143,6 +143,7 @@ def _run_with_url(
     if args.resume and not args.exp_id:
         raise ConfigError("--resume needs --exp-id", hint="name the experiment to continue")
     rows, failed = read_data(args)
+    succeeded = 0
     settings = read_pairs("--set", args.set)
     policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
     with (
@@ -172,9 +173,12 @@ def _run_with_url(
             progress=lambda item, done, total: advance(item.success, total),
         )
         for item in batch:
+            succeeded += item.success
             failed += not item.success
             each(item)
     args.store, args.used = client.store_url, client.usage
+    if policy.base_url is None and not succeeded:
+        say("hint: no model was named, so the agent chose its own: --model tiny, or --base-url URL --model-id NAME")
     say(f"experiment {args.exp_id}: {len(batch)} rollouts, results in {args.store}")
     return failed
 
