@@ -23,7 +23,7 @@ from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
 from support.agent import ASKING
 from support.process import free_port
-from support.runtime import eventually
+from support.runtime import eventually, shared_runtime
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 from support.training_process import command_line, start_training
 
@@ -56,8 +56,8 @@ def invoke_agent(payload):
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an agent, a model and rows."""
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an agent, a model and rows, and the ARN of the agent on this machine."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -82,12 +82,14 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for do in ("vary", "same", "raise", "sleep", "nap", "forget", "count"):
         rows = [json.dumps({"prompt": f"row {n}", "do": do}) for n in range(4)]
         (folder / f"{do}.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]) + "\n")
-    return folder
+    with shared_runtime(folder / "agent" / "rl_app.py", tmp_path_factory.getbasetemp()) as arn:
+        (folder / "arn").write_text(arn)
+        yield folder
 
 
 def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSettings:
     known: dict[str, Any] = {
-        "agent": str(parts / "agent" / "rl_app.py"),
+        "agent": (parts / "arn").read_text(),
         "data": str(parts / f"{do}.jsonl"),
         "model": str(parts / "model"),
         "output": str(output),

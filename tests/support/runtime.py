@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.errors import RuntimeFault
-from agentcore_rl_toolkit.runtime.local import AgentSource, SessionPolicy
+from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime, SessionPolicy
 from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
 from agentcore_rl_toolkit.runtime.local.sandbox.namespaces import KERNEL_PROTECTIONS
 from agentcore_rl_toolkit.runtime.local.sandbox.probe import probe
@@ -110,3 +110,14 @@ def local_runtime(
             yield RuntimeUser(runtime, threads, path)
         finally:
             threads.run(runtime.aclose())
+
+
+@contextmanager
+def shared_runtime(agent: Path, stores: Path) -> Iterator[str]:
+    """The ARN of an agent on a runtime of this machine, for several clients in this process; each would start its own."""
+    with pytest.MonkeyPatch.context() as patch, LocalRuntime(agent, stores=[stores]) as runtime:
+        patch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", runtime.endpoint_url)
+        patch.setenv("AGENTCORE_RL_RUNTIME_TOKEN", runtime.token)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "x")
+        yield runtime.arn
