@@ -40,11 +40,13 @@ class Stage:
     env: dict[str, str]
     names: dict[str, str]
     aws: Callable[[], AwsServers]
+    has_torch: bool = False
 
     def run(self, page: Path) -> subprocess.CompletedProcess[str]:
         state = self.folder / ".state"
         state.mkdir()
-        env = self.env | {"DOCS_NAMES": json.dumps(self.names), "DOCS_STATE": str(state)}
+        path = self.env["PYTHONPATH"] + ("" if self.has_torch else f":{without_torch()['PYTHONPATH']}")
+        env = self.env | {"PYTHONPATH": path, "DOCS_NAMES": json.dumps(self.names), "DOCS_STATE": str(state)}
         command = [sys.executable, "-m", "support.docs_run", str(page)]
         with subprocess.Popen(command, env=env, cwd=self.folder, stdout=PIPE, stderr=PIPE, text=True) as process:
             try:
@@ -151,9 +153,9 @@ def math_agent(made: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def no_torch(made: Stage) -> Iterator[None]:
-    """The page installs no PyTorch, and without it every command that loads a tokenizer starts sooner."""
-    made.env["PYTHONPATH"] += f":{without_torch()['PYTHONPATH']}"
+def torch(made: Stage) -> Iterator[None]:
+    """The page installs PyTorch. Without it every command that loads a tokenizer starts sooner."""
+    made.has_torch = True
     yield
 
 
@@ -183,12 +185,15 @@ def aws(made: Stage) -> Iterator[None]:
 
 NEEDS: dict[str, tuple[Need, ...]] = {
     "docs/guides/client.md": (agent,),
-    "docs/guides/deploy.md": (aws, docker, no_torch),
+    "docs/guides/deploy.md": (aws, docker),
     "docs/guides/prepare-your-agent.md": (port_8080,),
+    "docs/guides/gateway.md": (torch,),
+    "docs/guides/production.md": (torch,),
     "docs/guides/tinker.md": (math_agent, rows),
-    "docs/guides/train.md": (rollouts,),
-    "docs/guides/verl.md": (no_torch, rows),
+    "docs/guides/train.md": (torch, rollouts),
+    "docs/guides/verl.md": (rows,),
     "docs/quick-start.md": (aws, docker, model),
+    "docs/reference/python.md": (torch,),
     "examples/echo_agent/README.md": (port_8080,),
     "examples/strands_appworld_agent/README.md": (docker,),
     "examples/strands_math_agent/README.md": (port_8080,),
