@@ -114,7 +114,7 @@ def local_runtime(
 
 @contextmanager
 def shared_runtime(agent: Path, stores: Path) -> Iterator[str]:
-    """The ARN of an agent on a runtime of this machine, for several clients in this process; each would start its own."""
+    """The ARN of an agent on one runtime for all clients in this process; each would start its own."""
     with pytest.MonkeyPatch.context() as patch, LocalRuntime(agent, stores=[stores]) as runtime:
         patch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", runtime.endpoint_url)
         patch.setenv("AGENTCORE_RL_RUNTIME_TOKEN", runtime.token)
