@@ -32,7 +32,7 @@ import ast, json, operator, re, urllib.request
 from agentcore_rl_toolkit import AgentCoreRLApp
 
 app = AgentCoreRLApp()
-FLAW, CALL_MARK = %r, %r
+CALL_MARK = %r
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 TOOL = {"type": "function", "function": {
     "name": "calculator",
@@ -57,8 +57,8 @@ def calculate(arguments):
 
 def ask(payload, messages):
     body = {"model": payload["_rollout"]["model_id"], "messages": messages, "tools": [TOOL]}
-    body |= {"logit_bias": {str(CALL_MARK): -100}} if FLAW == "shy" else {}
-    body |= {"stop": ["}"]} if FLAW == "parser" else {}
+    body |= {"logit_bias": {str(CALL_MARK): -100}} if payload["flaw"] == "shy" else {}
+    body |= {"stop": ["}"]} if payload["flaw"] == "parser" else {}
     url = payload["_rollout"]["base_url"] + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as response:
@@ -67,8 +67,9 @@ def ask(payload, messages):
 
 @app.rollout_entrypoint
 def invoke_agent(payload):
+    flaw = payload["flaw"]
     system = "Solve the math problem step by step."
-    if FLAW == "leak":
+    if flaw == "leak":
         system += f" The answer is {payload['answer']}."
     messages = [{"role": "system", "content": system}, {"role": "user", "content": payload["prompt"]}]
     for _ in range(4):
@@ -76,7 +77,7 @@ def invoke_agent(payload):
         calls = reply.get("tool_calls") or []
         if not calls:
             break
-        if FLAW == "edit":
+        if flaw == "edit":
             reply = {**reply, "content": "I use the calculator."}
         messages.append(reply)
         for call in calls:
@@ -85,9 +86,9 @@ def invoke_agent(payload):
     said = reply.get("content") or ""
     numbers = re.findall(r"-?\\d+(?:\\.\\d+)?", said)
     right = float(bool(numbers) and float(numbers[-1]) == float(payload["answer"]))
-    if FLAW == "constant":
+    if flaw == "constant":
         return {"response": said, "rewards": 1.0}
-    if FLAW == "component":
+    if flaw == "component":
         parts = {"correct": right, "length": len(said) / 10}
         return {"response": said, "rewards": 0.05 * parts["correct"] + parts["length"], "components": parts}
     return {"response": said, "rewards": right}
@@ -192,19 +193,26 @@ class FlawedRun(TrlRun):
         return engine if self._flaw.engine is None else self._flaw.engine(self, tokenizer)
 
 
-def train_with(flaw: Flaw, folder: Path, *, seed: int = 0, steps: int = 3, rows: int = 4, n: int = 4) -> Path:
-    """Train for a few steps; returns the run's folder."""
+def write_agent(folder: Path) -> Path:
+    """The agent of all flaws: each row says which one it has."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "agent").mkdir(exist_ok=True)
-    (folder / "agent" / "rl_app.py").write_text(AGENT % (flaw.agent, CALL_MARK))
+    (folder / "rl_app.py").write_text(AGENT % CALL_MARK)
+    return folder / "rl_app.py"
+
+
+def train_with(
+    flaw: Flaw, folder: Path, *, agent: str = "", seed: int = 0, steps: int = 3, rows: int = 4, n: int = 4
+) -> Path:
+    """Train for a few steps, on a runtime of its own if `agent` is not one's ARN; returns the run's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     trained = [problem.row for problem in islice(problems("train", seed), 16 * rows)]
     held_out = [problem.row for problem in islice(problems("held-out", seed), 8)]
     if flaw.shares_rows:
         held_out[:4] = [{"id": at, **row, "prompt": row["prompt"] + " "} for at, row in enumerate(trained[:4])]
     for name, known in (("train", trained), ("held-out", held_out)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({**row, "flaw": flaw.agent}) + "\n" for row in known))
     settings: dict[str, Any] = {
-        "agent": str(folder / "agent" / "rl_app.py"),
+        "agent": agent or str(write_agent(folder / "agent")),
         "data": str(folder / "train.jsonl"),
         "output": str(folder / "run"),
         "steps": steps,
