@@ -21,12 +21,16 @@ from agentcore_rl_toolkit.rollout import read_rollouts
 from support.fake_training_session import HUB_ARN, MODEL, ROLE, FakeTrainingSession, ReplyPolicy
 from support.learning_task import task_replies, write_task
 from support.process import clean_env
-from support.runtime import eventually
+from support.runtime import eventually, shared_runtime
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_task(tmp_path_factory.mktemp("parts"))
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The task, and the ARN of its agent on this machine."""
+    folder = write_task(tmp_path_factory.mktemp("parts"))
+    with shared_runtime(folder / "agent" / "rl_app.py", tmp_path_factory.getbasetemp()) as arn:
+        (folder / "arn").write_text(arn)
+        yield folder
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTrainingSession]:
 
 def settings(parts: Path, output: Path, **more: Any) -> TrainingSessionSettings:
     known: dict[str, Any] = {
-        "agent": str(parts / "agent" / "rl_app.py"),
+        "agent": (parts / "arn").read_text(),
         "data": str(parts / "rows.jsonl"),
         "model": MODEL,
         "tokenizer": str(parts / "tokenizer"),
@@ -118,7 +122,8 @@ def test_a_killed_run_goes_on_in_a_new_session(
     parts: Path, tmp_path: Path, fake: FakeTrainingSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "run"
-    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *options(settings(parts, output, steps=400))]
+    given = settings(parts, output, steps=400, agent=str(parts / "agent" / "rl_app.py"))  # in sessions that end with it
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *options(given)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env() | fake.env)
     try:

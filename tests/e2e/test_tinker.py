@@ -27,12 +27,16 @@ from agentcore_rl_toolkit.rollout import read_rollouts
 from support.fake_tinker import MODEL, FakeTinker
 from support.learning_task import task_replies, write_task
 from support.process import clean_env
-from support.runtime import eventually
+from support.runtime import eventually, shared_runtime
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_task(tmp_path_factory.mktemp("parts"))
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The task, and the ARN of its agent on this machine."""
+    folder = write_task(tmp_path_factory.mktemp("parts"))
+    with shared_runtime(folder / "agent" / "rl_app.py", tmp_path_factory.getbasetemp()) as arn:
+        (folder / "arn").write_text(arn)
+        yield folder
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTinker]:
 
 def settings(parts: Path, output: Path, fake: FakeTinker, **more: Any) -> TinkerSettings:
     known: dict[str, Any] = {
-        "agent": str(parts / "agent" / "rl_app.py"),
+        "agent": (parts / "arn").read_text(),
         "data": str(parts / "rows.jsonl"),
         "model": MODEL,
         "tokenizer": str(parts / "tokenizer"),
@@ -129,7 +133,8 @@ def test_the_policy_learns_and_every_file_is_there(
 def cut_off(parts: Path, tmp_path: Path, fake: FakeTinker) -> Path:
     """The output of a run that was killed in the middle of a step, its second or later."""
     output = tmp_path / "run"
-    given = settings(parts, output, fake, steps=400, eval_data=str(parts / "held_out.jsonl"))
+    held_out, agent = str(parts / "held_out.jsonl"), str(parts / "agent" / "rl_app.py")  # in sessions that end with it
+    given = settings(parts, output, fake, steps=400, eval_data=held_out, agent=agent)
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *options(given)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_env())

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.rollout import Rollout, read_rollouts
 from agentcore_rl_toolkit.types import Status
 from support.agent import ASKING
-from support.runtime import eventually
+from support.runtime import eventually, shared_runtime
 from support.tokenizers import PLAIN_TEMPLATE, make_tokenizer
 from support.training_process import command_line, start_training
 
@@ -46,8 +47,8 @@ ROWS = 5
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an agent, a model and rows."""
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an agent, a model and rows, and the ARN of the agent on this machine."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -72,12 +73,14 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for do in ("vary", "hang"):
         rows = [{"prompt": f"row {n}", "do": do if n == 0 else "vary"} for n in range(ROWS)]
         (folder / f"{do}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    with shared_runtime(folder / "agent" / "rl_app.py", tmp_path_factory.getbasetemp()) as arn:
+        (folder / "arn").write_text(arn)
+        yield folder
 
 
 def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSettings:
     known: dict[str, Any] = {
-        "agent": str(parts / "agent" / "rl_app.py"),
+        "agent": (parts / "arn").read_text(),
         "data": str(parts / f"{do}.jsonl"),
         "model": str(parts / "model"),
         "output": str(output),
@@ -93,6 +96,11 @@ def settings(parts: Path, output: Path, do: str = "vary", **more: Any) -> TrlSet
         "async_steps": 2,
     }
     return TrlSettings(**known | more)
+
+
+def own_agent(parts: Path) -> str:
+    """The agent on a runtime of the run's own, whose sessions end with it."""
+    return str(parts / "agent" / "rl_app.py")
 
 
 def lines(output: Path) -> list[dict[str, Any]]:
@@ -187,7 +195,7 @@ def test_a_straggler_that_never_ends_costs_its_timeout_once(parts: Path, tmp_pat
 def test_a_run_that_is_killed_at_any_moment_trains_on_every_row_as_often(
     parts: Path, tmp_path: Path, seed: int
 ) -> None:
-    given, dice = settings(parts, tmp_path / "run", steps=8, resume=True), random.Random(seed)
+    given, dice = settings(parts, tmp_path / "run", steps=8, resume=True, agent=own_agent(parts)), random.Random(seed)
     (tmp_path / "run").mkdir()
     for kills in range(2):
         process = start_training(command_line(given), tmp_path / "log")
@@ -207,7 +215,7 @@ def test_a_run_that_is_killed_while_weights_are_swapped_trains_on_every_row_as_o
     parts: Path, tmp_path: Path
 ) -> None:
     """The engine's copy then has some of the new weights and some of the old ones; sessions are running."""
-    given = settings(parts, tmp_path / "run", resume=True)
+    given = settings(parts, tmp_path / "run", resume=True, agent=own_agent(parts))
     (tmp_path / "run").mkdir()
     copied = 35  # tensors, of which the model has 14: within the third swap
     process = start_training(command_line(given), tmp_path / "log", KILL_AT_COPY.format(copied=copied))
