@@ -129,7 +129,8 @@ def test_one_listing_replaces_many_reads(setup: Setup) -> None:
     setup.expect(*keys)
     setup.threads.run(setup.delivery.look())
     asked = Counter({name: n for name, n in setup.delivery.store.usage.items() if name.startswith("s3:")})
-    assert asked.total() <= 1  # nothing is there: one listing says so for all of them
+    assert set(asked) <= {"s3:ListObjectsV2"}  # nothing is there: a listing says so for all of them
+    assert asked.total() < len(keys) / 2  # one a look; on a slow machine the delivery has looked by itself meanwhile
 
 
 def test_the_store_may_fail(aws_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:

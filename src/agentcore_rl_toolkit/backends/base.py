@@ -28,7 +28,6 @@ from ..common.trackers import OPENERS
 from ..engine.checkpoints import context_warning, resolve_model
 from ..errors import ConfigError, suggest_path
 from ..rows import read_rows
-from ..studio.guards import Guards
 from .settings import LoopSettings, RolloutSettings, TrainSettings
 
 GROUP = "agentcore_rl.backends"
@@ -164,6 +163,8 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
     notes += _check_output(settings)
     if isinstance(settings, RolloutSettings):
         settings.rollout_options(None)  # refuses a failure table that can't be read
+        from ..studio.guards import Guards  # numpy, which the base package hasn't
+
         Guards(settings.guard, settings.guards_from)  # refuses a guard that does not exist
     if isinstance(settings, LoopSettings):
         _check_loop(settings)

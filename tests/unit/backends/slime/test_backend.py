@@ -126,6 +126,7 @@ def test_paths_of_a_custom_configuration_are_absolute(
     told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "mine.py").write_text("def never(run):\n    return None\n")
     monkeypatch.chdir(tmp_path)
     changes = {"agent_runtime_arn": "rl_app.py", "s3_bucket": "./results", "output": "run", "model_dir": "model"}
     guards: dict[str, Any] = {"guard": {"fidelity": "warn"}, "guards_from": ["mine.py"]}
