@@ -133,7 +133,7 @@ def test_a_dry_run_without_credentials_says_what_is_not_known(
     from agentcore_rl_toolkit.backends.base import find
 
     text = find("sagemaker").plan(SagemakerSettings(**known)).text()
-    assert "AWS was not asked" in text
+    assert "skipped the checks on AWS" in text
     assert f"hub-content/SageMakerPublicHub/Model/{MODEL}" in text
 
 

@@ -485,7 +485,7 @@ def test_stored_rollouts_warm_a_model_up_that_is_then_trained(
     assert len(rollouts) == 8
     assert {len(rollout.rows) > 1 for rollout in rollouts} == {True}
     assert main([*asked, "--model", str(parts / "model")]) == 1
-    assert "the folder has something in it" in capsys.readouterr().err
+    assert "the folder is not empty" in capsys.readouterr().err
     assert main(["show", str(stored)]) == 0
     assert "8 rollouts, completed" in capsys.readouterr().out
 

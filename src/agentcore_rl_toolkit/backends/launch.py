@@ -103,7 +103,8 @@ def launch(
             if number is None:
                 code = process.returncode if process.returncode >= 0 else 128 - process.returncode
                 return ProgramExit(code, interrupted=code in _BY_SIGNAL)
-            logger.warning("%s: ending %s; repeat it to hurry", signal.Signals(number).name, plan.backend)
+            name = signal.Signals(number).name
+            logger.warning("%s: ending %s; press Ctrl-C again to skip the wait", name, plan.backend)
         finally:
             _end_group(process, signals, stages)
         return ProgramExit(128 + number, interrupted=True)

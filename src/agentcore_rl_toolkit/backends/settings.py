@@ -142,7 +142,7 @@ class RolloutSettings(TrainSettings):
     )
     oversample: int = option(0, "start this many extra rollouts per row and stop the slowest, which prefers short ones")
     dynamic_sampling: bool = option(False, "replace groups without reward variance by further rows")
-    min_trained_ratio: float = option(0.0, "mask rollouts with a lower share of exactly recorded tokens")
+    min_trained_ratio: float = option(0.0, "mask rollouts whose trained ÷ sampled tokens is below this")
     max_rollout_tokens: int | None = option(None, "mask rollouts with more tokens")
     max_batch_tokens: int | None = option(
         None, "drop the groups that would take a step above this many tokens as they finish, which prefers short ones"
@@ -155,13 +155,11 @@ class RolloutSettings(TrainSettings):
     failures: Mapping[str, str] = option({}, "changes to the failure table, e.g. timeout=train")
     failed_reward: float = option(0.0, "the reward of failed rollouts that the failure table trains on")
     reward: str | None = option(
-        None, "score rollouts on this side, with FILE:NAME or MODULE:NAME, instead of by the agent's rewards"
+        None, "score rollouts in the trainer, with FILE:NAME or MODULE:NAME, instead of using the agent's rewards"
     )
-    credit: str = option(
-        "rollout", "what has an advantage: each rollout, by its last reward, or each turn, by its rewards"
-    )
-    discount: float = option(1.0, "with credit=turn: how much a reward counts one turn earlier")
-    process_weight: float = option(1.0, "with credit=turn: how much a reward before the last one counts")
+    credit: str = option("rollout", "assign credit per rollout, by its last reward, or per turn, by its rewards")
+    discount: float = option(1.0, "with credit=turn: the discount per turn")
+    process_weight: float = option(1.0, "with credit=turn: the weight of the rewards before the last one")
     eval_every: int = option(0, "evaluate every N steps, besides before and after training")
     eval_samples: int = option(1, "rollouts per held-out row")
     guard: Mapping[str, str] = option({}, "what a guard does: warn, stop or off, e.g. constant_reward=stop")
@@ -254,7 +252,7 @@ class RolloutSettings(TrainSettings):
         if self.gateway_url is None or not any(own):
             return
         raise ConfigError(
-            f"gateway_url {self.gateway_url} is a gateway that runs elsewhere, and other settings are of the run's own",
+            f"gateway_url {self.gateway_url} can't be combined with settings of the run's own gateway",
             hint="write gateway_public_url for the address at which sessions reach the run's own gateway",
         )
 
@@ -308,7 +306,7 @@ class LoopSettings(SavingSettings):
     """The settings of backends whose training loop runs in this process."""
 
     learning_rate: float = option(1e-5, "the learning rate of the optimizer")
-    mix: Mapping[str, float] = option({}, "a further file of rows: take this many of them for each row of data")
+    mix: Mapping[str, float] = option({}, "mix in another data file: this many of its rows for each row of data")
     skip_epochs: int = option(
         0, "leave a row out of this many epochs after all its rollouts had the same reward: it taught nothing"
     )
@@ -329,7 +327,7 @@ class LoopSettings(SavingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data in self.mix:
-            raise ConfigError(f"mix {self.data} is the file of data itself", hint="name a further file of rows")
+            raise ConfigError(f"mix {self.data} is the file of data itself", hint="name another data file")
         for path, weight in self.mix.items():
             if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
                 hint = "give the number of its rows for each row of data, e.g. 0.5"

@@ -76,7 +76,7 @@ def add_listen_flags(parser: argparse.ArgumentParser, port: int, hosts: str) -> 
 
 def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
     """What sessions on this machine get."""
-    help = "give sessions on this machine a variable, over .env; without a value, this shell's"
+    help = "set a variable for sessions on this machine, over .env; NAME alone copies this shell's"
     parser.add_argument("--env", action="append", default=[], help=help)
     help = "let sessions on this machine reach an address; may be repeated"
     parser.add_argument("--allow", action="append", default=[], help=help)

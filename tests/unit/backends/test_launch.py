@@ -88,7 +88,7 @@ def launched(folder: Path, *, deaf: str = "", child_deaf: str = "", seconds: tup
 def ended(process: Any, folder: Path) -> tuple[ProgramExit, list[str]]:
     """How a launch ended, and what its program heard; nothing of it runs any more."""
     out, said = process.communicate(timeout=60)
-    assert "ending b; repeat it to hurry" in said
+    assert "ending b; press Ctrl-C again to skip the wait" in said
     eventually(lambda: not any(runs(pid) for pid in json.loads((folder / "pids.json").read_text())))
     return ProgramExit(*json.loads(out)), json.loads((folder / "heard.json").read_text())
 

@@ -98,7 +98,10 @@ def describe_rollout(rollout: Rollout, decode: Callable[[list[int]], str]) -> di
 
 
 def held_out_outcome(rollout: Rollout, failed_reward: float) -> Outcome:
-    """A rollout of an evaluation. The agent's own failures count with `failed_reward`, or the mean would flatter."""
+    """A rollout of an evaluation.
+
+    The agent's own failures count with `failed_reward`: leaving them out would inflate the mean.
+    """
     status, reward = rollout.status, rollout.reward
     if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
         status, reward = Status.COMPLETED, failed_reward

@@ -206,7 +206,7 @@ def changed_settings(run: Path, now: Mapping[str, Any]) -> list[str]:
     before = read_object(run / "run.json") or {}
     now = json.loads(json.dumps(now, default=str))
     return [
-        f"warning: {name} is {now[name]!r}, and was {before[name]!r} before: further steps have other rows than one run"
+        f"warning: {name} is {now[name]!r} but was {before[name]!r}: the remaining steps draw different rows"
         for name in ("seed", "data", "mix", "rows_per_step", "skip_epochs")
         if name in before and name in now and before[name] != now[name]
     ]

@@ -25,7 +25,7 @@ class ServiceSettings(LoopSettings):
     loss: str | None = option(
         None, f"one of {', '.join(LOSSES)} (default: importance_sampling; with async_steps cispo, which truncates)"
     )
-    per: str = option("token", "what has equal weight in the loss: each token, or each rollout")
+    per: str = option("token", "weigh each token, or each rollout, equally in the loss")
     scale_advantages: bool = option(
         True, "divide rollouts' advantages by the standard deviation of their group's rewards"
     )

@@ -93,7 +93,7 @@ class SagemakerBackend:
         except AwsRefused as error:
             if error.code not in _OFFLINE:
                 raise
-            notes.append("AWS was not asked, because no credentials were found: the model's version is not known yet")
+            notes.append("skipped the checks on AWS: no credentials were found, so the model's version is not known")
         document = job_document(settings, base_model, f"{output_uri(settings)}/<job>")
         return TrainingPlan(
             backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes), document=document

@@ -73,7 +73,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def new_name(text: str) -> str:
-    """A name that is free in the account: of what the run is called, the time, and four letters.
+    """A name that is free in the account: the run's name, the time, and four hexadecimal digits.
 
     >>> re.fullmatch(r"math-run-[0-9]{6}-[0-9]{6}-[0-9a-f]{4}", new_name("math_run")) is not None
     True

@@ -4,8 +4,8 @@
     groups → samples with their rollout's id → slime's trainer
 
 In a step, further rows replace dropped groups. Failed rollouts are left out, and the step is smaller by their number
-(`rewards.fit_batch`). In an evaluation every rollout counts once, and a failed one with `failed_reward`: without it the
-mean would flatter, and slime's pass@k needs the same number of rollouts for each row.
+(`rewards.fit_batch`). In an evaluation every rollout counts once, and a failed one with `failed_reward`: leaving
+it out would inflate the mean, and slime's pass@k needs the same number of rollouts for each row.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def check_tokens(demonstrations: Sequence[Demonstration], tokenizer: Any, vocabu
     wrong = sum(said not in tokenizer.decode(ids) for said, ids in replies)
     if 2 * wrong > len(replies):
         raise ConfigError(
-            f"{wrong} of {len(replies)} recorded replies are other texts to the tokenizer of {model}", hint=hint
+            f"{wrong} of {len(replies)} recorded replies decode differently with the tokenizer of {model}", hint=hint
         )
 
 

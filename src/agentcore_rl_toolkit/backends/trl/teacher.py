@@ -45,9 +45,9 @@ class Distillation:
     reward_weight: float = 1.0
     """How much the advantage from rewards counts; 0 distills only."""
     kl: float = 0.0
-    """Of the latest batch: log policy − log teacher, summed over trained tokens …"""
+    """log policy − log teacher, summed over the trained tokens of the latest batch."""
     tokens: int = 0
-    """… and their number."""
+    """How many tokens `kl` sums over."""
 
     def compare(self, rows: Sequence[SplitRow]) -> list[Floats]:
         """log teacher − log policy of every token after a row's prompt; 0 where nothing is trained."""

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context-limit", type=count, help="tokens that the model takes (default: its config's)")
     parser.add_argument("--max-tokens", type=count, default=1024, help="tokens of a reply (default: 1024)")
     parser.add_argument("--conversation", metavar="FILE", help='replay this one: {"messages": […], "tools": […]}')
-    parser.add_argument("--reward", metavar="FILE:NAME", help="compare this reward, a judge's for one, with --gold")
+    parser.add_argument("--reward", metavar="FILE:NAME", help="compare this reward (a judge, for example) with --gold")
     parser.add_argument("--gold", metavar="FILE", help="rows in JSONL with their right rewards (default: none)")
     parser.add_argument("--gateway-url", help="check that sessions reach the gateway here (default: none)")
     parser.add_argument("--arn", help="the deployed runtime (default: the one in .agentcore-rl.json)")

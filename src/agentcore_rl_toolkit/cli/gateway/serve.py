@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="render prompts for this model family of `renderers`, checked against the chat template; `default` uses "
         "the template itself (default: auto, the family that fits the tokenizer)",
     )
-    help = "exact: keep what was sampled; template: drop old reasoning as the template does, in its own row"
+    help = "exact: keep what was sampled; template: drop old reasoning as the template does, and start a new row"
     parser.add_argument("--history", choices=("exact", "template"), default="exact", help=f"{help} (default: exact)")
     parser.add_argument("--template", type=_json_object, default={}, metavar="JSON", help="chat template settings")
     help = "calls not to train on, by model, system, user or tools, for sessions without a rule (default: none)"

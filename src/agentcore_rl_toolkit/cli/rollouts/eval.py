@@ -49,7 +49,7 @@ _SHOWN_ERRORS = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     rollout.add_batch_arguments(parser)
     parser.add_argument("-k", type=count, action="append", help="report pass@k; may be repeated (default: 1)")
-    help = "count a rollout as passed from this reward on (default: 1)"
+    help = "the least reward that counts as a pass (default: 1)"
     parser.add_argument("--threshold", type=float, default=1.0, help=help)
     parser.add_argument("--compare", metavar="EXP", help="compare with this experiment in the same store")
     parser.add_argument("--output", help="write the outcomes: .json, .csv or .parquet")
@@ -145,7 +145,7 @@ def _finish(args: argparse.Namespace, report: dict[str, Any], tables: list[str],
 
 
 def item_outcome(item: BatchItem) -> Outcome:
-    """The outcome of an item. Its row and session are the client's word, not the result's."""
+    """The outcome of an item. Its row and session come from the client, not from the result."""
     if item.result is None:
         return Outcome(item.input_id, item.session_id or "", item.status, None, item.elapsed)
     return replace(Outcome.from_result(Result(item.result)), input_id=item.input_id, session_id=item.session_id or "")

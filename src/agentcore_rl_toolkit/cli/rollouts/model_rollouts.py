@@ -104,7 +104,7 @@ def _kept_rollouts(args: argparse.Namespace, model: str | None) -> Iterator[Call
     from ...rollout.run_folder.run_writer import write_anew
 
     if Path(folder).exists() and any(Path(folder).iterdir()):
-        raise ConfigError(f"--rollouts {folder}: the folder has something in it", hint="remove it, or choose another")
+        raise ConfigError(f"--rollouts {folder}: the folder is not empty", hint="remove it, or choose another")
     with RunWriter(folder) as run, run.part("rollout", 0) as part:
         known = {name: getattr(args, name) for name in ("agent", "data", "n", "temperature")}
         run.describe(kind="rollout", model=model, started=time.time(), **known)

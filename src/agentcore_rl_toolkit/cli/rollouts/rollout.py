@@ -56,7 +56,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", help=help)
     help = (
-        f"put results here: a bucket (of a path: one on this machine), s3://bucket/prefix or folder (default: {STORE})"
+        f"put results here: a bucket (a local folder if AGENT is a path), s3://bucket/prefix or a folder "
+        f"(default: {STORE})"
     )
     parser.add_argument("--store", default=STORE, help=help)
     parser.add_argument("--exp-id", help="name the experiment (default: a new name with the time)")
@@ -92,7 +93,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=from_zero, default=1.0, help=help)
     help = "with --model: most tokens of a call, prompt and reply (default: the model's)"
     parser.add_argument("--context-limit", type=count, help=help)
-    help = "with --model: invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
+    help = "with --model: the invocation protocol, agentcore or sagemaker (default: agentcore)"
     parser.add_argument("--agent-protocol", default="agentcore", help=help)
     add_sandbox_flags(parser)
     help = "run sessions on this deployed copy of the agent (an ARN), which shares the load; may be repeated"

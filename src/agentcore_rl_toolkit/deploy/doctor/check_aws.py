@@ -107,7 +107,7 @@ def check_role(
 
 
 def _denied(aws: Aws, arn: str, statement: dict[str, Any]) -> list[str]:
-    # IAM would take a wildcard for a name, so ask for some name that it stands for.
+    # The simulator reads * as a name, so put a name in its place.
     resource = "*" if statement["Resource"] == "*" else str(statement["Resource"]).replace("*", "doctor")
     params = {"PolicySourceArn": arn, "ActionNames": statement["Action"], "ResourceArns": [resource]}
     results = aws.read("iam", "simulate_principal_policy", **params)["EvaluationResults"]

@@ -1,6 +1,6 @@
 """Checks for SageMaker's multi-turn RL jobs and training sessions: what the credentials and SageMaker's role may do.
 
-Lists are tried, for they leave nothing behind. What creates something is not tried but named.
+Tries read-only calls. Of calls that create resources, it only names the permissions.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _check_deployment(options: DoctorOptions, folder: Path, given: dict[str, Any
     yield check_dockerfile(folder)
     state = State.load(folder)
     if not (options.aws or options.arn or options.sagemaker_role or state.arn or any(given.values())):
-        reason = "nothing says that the agent is deployed; give --aws, --bucket or --role-arn"
+        reason = "no deployment found; give --aws, --bucket or --role-arn"
         yield skipped("credentials, region, bucket, queue, role", reason)
         yield check_image(None, None, f"{folder.name.lower().replace('_', '-')}:{content_tag(folder)}")
         yield check_gateway(options.gateway_url, None, vpc=False)

@@ -54,7 +54,7 @@ class _Connected:
                 while not ended:
                     said = await self._next(queue, given)
                     if not isinstance(said, SampledTokens):
-                        raise EngineError("the trainer's process answered something else", sampled_any=given)
+                        raise EngineError("unexpected message from the trainer's process", sampled_any=given)
                     given, ended = True, said.sampled.finish is not None
                     yield said.sampled
         except EngineError:
@@ -70,7 +70,7 @@ class _Connected:
             self.outbox.add(Command(number, name))
             said = await self._next(queue, False)
         if not isinstance(said, Answer):
-            raise EngineError("the trainer's process answered something else")
+            raise EngineError("unexpected message from the trainer's process")
         return said
 
     @contextlib.contextmanager

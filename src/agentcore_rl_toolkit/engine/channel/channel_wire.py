@@ -67,7 +67,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Nobody waits for this sequence any more."""
+    """The caller has left: stop sampling this sequence."""
 
     id: int
 

@@ -66,7 +66,7 @@ class Choice:
             finish = await self._sample_once()
             if finish != "abort":
                 return finish
-        raise EngineError("the engine keeps giving this call up", status=503, sampled_any=True)
+        raise EngineError("the engine aborted this call again and again", status=503, sampled_any=True)
 
     def parse(self) -> Reply:
         stopped = self._stream is not None and self._stream.stopped

@@ -1,7 +1,7 @@
 """The batch operations of a gateway: open, fold and delete many sessions in one request.
 
 Each answers with one frame for each session (`frames.py`), as soon as it has it. A repeated request does no harm:
-opening a session again with the same settings gives the same session, and who deletes again knows that it did.
+opening a session again with the same settings gives the same session, and a repeated delete succeeds.
 """
 
 from __future__ import annotations

@@ -78,5 +78,5 @@ def read_answer(data: bytes, kind: type[T], url: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text = f"what answers at {url} is not a gateway of this version: {error}"
+        text = f"{url} is not a gateway of this version: {error}"
         raise GatewayFault(text, status=500, code="not_a_gateway") from None

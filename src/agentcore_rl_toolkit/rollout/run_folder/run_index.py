@@ -110,11 +110,11 @@ class Entry:
     """When it ended, in Unix time."""
     seconds: float
     model: float
-    """Of these, in model calls …"""
+    """Seconds in model calls."""
     tool: float
-    """… between them, in the agent and its tools …"""
+    """Seconds between model calls, in the agent and its tools."""
     waiting: float
-    """… and before its session began, or while weights were updated."""
+    """Seconds before its session began, or while weights were updated."""
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as JSON values."""

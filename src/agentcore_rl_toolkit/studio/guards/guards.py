@@ -57,7 +57,7 @@ class Guards:
             if ours not in self.rules:
                 raise ConfigError(f"no guard is named {name!r}", hint=f"one of: {', '.join(self.rules)}")
             if action not in ACTIONS:
-                raise ConfigError(f"guard {name} can't {action!r}", hint=f"one of: {', '.join(ACTIONS)}")
+                raise ConfigError(f"unknown action {action!r} for guard {name}", hint=f"one of: {', '.join(ACTIONS)}")
             self.actions[ours] = action
         self.facts = RunFacts()
         self._said: set[str] = set()

@@ -116,7 +116,7 @@ def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
         source = write(tmp_path / f"run-{len(rollout.rows[0].token_ids)}", rollout)
         check_tokens(choose_demonstrations([source]).demonstrations, tokenizer, len(tokenizer), "small")
     shifted = write(tmp_path / "shifted", said("the answer is four", [one + 1 for one in ids]))
-    with pytest.raises(ConfigError, match="1 of 1 recorded replies are other texts to the tokenizer of small"):
+    with pytest.raises(ConfigError, match="1 of 1 recorded replies decode differently with the tokenizer of small"):
         check_tokens(choose_demonstrations([shifted]).demonstrations, tokenizer, len(tokenizer), "small")
     with pytest.raises(ConfigError, match="small has 5 tokens, and the rollouts have token"):
         check_tokens(choose_demonstrations([shifted]).demonstrations, tokenizer, 5, "small")

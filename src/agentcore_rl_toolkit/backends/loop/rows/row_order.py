@@ -63,7 +63,7 @@ class RowOrder:
         self._skipped_until: dict[int, int] = {}
 
     def add(self, step: int, taught: Mapping[int, bool]) -> None:
-        """Note which of a step's rows taught something; rows that nothing is known of are left out."""
+        """Note which of a step's rows taught something. It omits rows without a result."""
         self._outcomes[step] = taught
 
     def step(self, step: int) -> list[int]:

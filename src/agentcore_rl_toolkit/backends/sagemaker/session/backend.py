@@ -66,14 +66,14 @@ class SessionBackend:
         check_role(settings.role_arn)
         if settings.tokenizer is None:
             hint = "give tokenizer: the model's folder or its id on the hub of Hugging Face"
-            raise ConfigError("tokenizer is missing: SageMaker's name of a model names none", hint=hint)
+            raise ConfigError("tokenizer is missing: SageMaker's model names don't identify one", hint=hint)
         if settings.max_tokens is None and settings.context_limit is None:
             hint = "give max_tokens, or context_limit: the service doesn't report the model's context"
             raise ConfigError("neither max_tokens nor context_limit is set", hint=hint)
         notes = [*check_settings(settings), f"checkpoints: {output_uri(settings)}"]
         if settings.temperature != 1.0:
             notes.append(f"temperature {settings.temperature}: the loss assumes temperature 1 for its logprobs")
-        notes.append("AWS was not asked: `agentcore-rl doctor --sagemaker-role ARN` checks permissions")
+        notes.append("skipped the checks on AWS: `agentcore-rl doctor --sagemaker-role ARN` checks permissions")
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
 
     def train(self, settings: TrainingSessionSettings) -> dict[str, Any]:

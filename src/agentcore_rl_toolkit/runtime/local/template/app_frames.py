@@ -56,7 +56,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 class AppAnswer:
-    """An answer, as who asked reads it. Its bytes are untrusted."""
+    """The reader's side of an answer. Its bytes are untrusted."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.status = 0

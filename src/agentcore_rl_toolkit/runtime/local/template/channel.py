@@ -27,7 +27,10 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None, *, wait: bool = True) -> None:
-        """Send one message; the receiver gets copies of the descriptors. `BlockingIOError` instead of a `wait`."""
+        """Send one message; the receiver gets copies of the descriptors.
+
+        Without `wait`, a full channel is a `BlockingIOError`.
+        """
         attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         self._socket.sendmsg([json.dumps(message).encode()], attached, 0 if wait else socket.MSG_DONTWAIT)
 

@@ -41,7 +41,7 @@ def test_a_plan_asks_nobody_and_says_so(known: dict[str, Any], monkeypatch: pyte
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     text = BACKEND.plan(TrainingSessionSettings(**known, temperature=0.7)).text()
     assert "checkpoints: s3://bucket/sagemaker" in text
-    assert "AWS was not asked" in text
+    assert "skipped the checks on AWS" in text
     assert "loss assumes temperature 1" in text
     assert not Path(known["output"]).exists()
 
