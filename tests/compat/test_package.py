@@ -37,6 +37,8 @@ NEED_TORCH = tuple(
 )
 """Modules that import torch: `make check` leaves their examples out."""
 
+TOP = "agentcore_rl_toolkit"
+
 # Each layer may import the ones before it, and itself.
 LAYERS = [
     {"common", "errors", "rows"},
@@ -120,6 +122,46 @@ def _imported(path: Path, depth: int) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentcore_rl_toolkit."):
             found.add(str(node.module).split(".")[1])
     return found
+
+
+FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_folder_says_which_folders_it_imports(folder: Path) -> None:
+    """Its parents, `common` and the top-level modules go without saying."""
+    doc = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    *_, said = doc.split("\n\n")
+    names = ", ".join(f"`{name}`" for name in sorted(_imported_folders(folder)))
+    assert " ".join(said.split()) == (f"Imports {names}." if names else "Imports no other station.")
+
+
+def _imported_folders(folder: Path) -> set[str]:
+    """Other stations, and folders of the same station that are neither parents nor within this one."""
+    here, found = folder.relative_to(PACKAGE).parts, set[str]()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.level or (node.module or "").startswith(TOP)):
+                continue
+            module = (node.module or "").split(".") if node.module else []
+            module = [*here[: len(here) - node.level + 1], *module] if node.level else module[1:]
+            found |= {_folder((*module, alias.name)) for alias in node.names}
+    names = {_beside(here, tuple(name.split("."))) for name in found if name and not name.startswith("common")}
+    own = ".".join(here)
+    return {name for name in names if not f"{own}.".startswith(f"{name}.") and not name.startswith(f"{own}.")}
+
+
+def _folder(module: tuple[str, ...]) -> str:
+    """The innermost folder of a dotted name."""
+    while module and not PACKAGE.joinpath(*module, "__init__.py").exists():
+        module = module[:-1]
+    return ".".join(module)
+
+
+def _beside(here: tuple[str, ...], there: tuple[str, ...]) -> str:
+    """`there`, as far as it has to be named: a station, or where the two part."""
+    shared = next((n for n, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
+    return ".".join(there[: shared + 1])
 
 
 TRANSFORMERS = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "engine/transformers").glob("*.py")}

@@ -2,8 +2,7 @@
 
 In: a run's settings, and groups of judged rollouts from `rollout/`. Out: the batches of TRL, verl, slime, rLLM, Tinker
 or SageMaker, and the run's folder with its summary. A backend never changes a token, a mask or a logprob, and never
-patches a trainer. It may import every station except `cli` and `deploy`, and of `studio` only the guards; nothing but
-`cli` imports it.
+patches a trainer.
 
 base.py      the protocol of a backend, its discovery, the checks before a run, and the plan
 settings.py  the settings that backends share
@@ -11,4 +10,6 @@ launch.py    trainers that run as a separate program: start it, end it, write it
 loop/        trainers that are libraries: the rollouts of each step, the run's folder, the report
 
 One folder for each trainer.
+
+Imports `agent`, `client`, `engine`, `gateway`, `rollout`, `runtime`, `studio`.
 """

@@ -1,8 +1,10 @@
 """The `agentcore-rl` command: one file per verb, in folders as the path has them.
 
 In: a command line. Out: data on stdout, everything else on stderr, and an exit code. A verb parses, calls the station
-that does the work, and prints; it refuses to hold logic that Python users need too. May import every other folder.
-`main` handles Ctrl-C before it imports anything slow.
+that does the work, and prints; it refuses to hold logic that Python users need too. `main` handles Ctrl-C before it
+imports anything slow.
+
+Imports `client`, `runtime`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Engines sample tokens: the only connection to an inference server.
 
 In: token ids and sampling settings. Out: tokens with logprobs, as they are sampled. Engines refuse to deal with
-messages, sessions or trajectories, and report every failure as an `EngineError`. They may import `errors` and
-`common`; only the engine that needs a heavy dependency imports it.
+messages, sessions or trajectories, and report every failure as an `EngineError`.
+
+Imports no other station.
 """
 
 from __future__ import annotations

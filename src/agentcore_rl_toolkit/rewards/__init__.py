@@ -12,7 +12,9 @@
 
 In: the response's text and the ground truth. Out: a float, from 0 to 1 except for `WeightedSum`. A wrong answer earns
 0; a wrong *ground truth*, schema or test raises `ConfigError`, because a reward of 0 would look like a policy that
-learns nothing. Each name is imported when first used. Imports: `agent/reward.py`, `errors`.
+learns nothing. Each name is imported when first used.
+
+Imports `agent`.
 """
 
 from __future__ import annotations

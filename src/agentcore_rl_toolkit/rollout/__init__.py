@@ -1,8 +1,9 @@
 """Rollouts in groups: open a gateway session, invoke, await the result, fold the trajectories, judge.
 
 In: data rows, a `RolloutClient`, a `Gateway`. Out: `Group`s of judged `Rollout`s, their metrics, and files of them. Its
-judge is the only place that decides what is trained on. It refuses to know any trainer, and may import `client`,
-`gateway` and what those import.
+judge is the only place that decides what is trained on. It refuses to know any trainer.
+
+Imports `agent`, `client`, `gateway`.
 """
 
 from ..gateway.record.trajectory import Row

@@ -3,6 +3,8 @@
 In: `RllmSettings`. Out: the program that starts rLLM's trainer, with overrides and a dataset, and a count of failed
 sessions. It never converts rollouts: rLLM's adapter calls `RolloutClient` and trains on what rLLM's gateway recorded.
 Needs the extra `rllm`, and rLLM from its repository: it is not on PyPI.
+
+Imports `engine`, `runtime`, `store`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ In: `SlimeSettings`, and in slime's own process its arguments and its samples. O
 samples with their advantages for its trainer. It never patches slime: slime calls the hooks by their path.
 
 slime is not on PyPI: clone it, and give its folder with `slime_dir` or SLIME_DIR. Our side needs the extra `slime`.
+
+Imports `engine`, `gateway`, `rollout`, `studio`.
 """
 
 from __future__ import annotations

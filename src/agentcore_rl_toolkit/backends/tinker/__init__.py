@@ -2,6 +2,8 @@
 
 In: `TinkerSettings`, and groups of rollouts. Out: Datums for the service's loss, optimizer steps, checkpoints that name
 what the service keeps, a summary. The engine is `engine/services/tinker.py`, the loop `backends/loop/service_run.py`.
+
+Imports `backends.loop`, `engine`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 In: `TrlSettings`, and groups of rollouts. Out: the batches of TRL's own `GRPOTrainer`, checkpoints, a summary. It
 changes TRL in one place only, the batch that `trainer.py` completes.
+
+Imports `backends.loop`, `engine`, `gateway`, `rollout`, `studio`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 In: `VerlSettings`, and in verl's own processes its configuration and its prompts. Out: the overrides that start verl,
 and agent loop outputs for its trainer. It never patches verl: verl loads the manager, the dataset and a plugin for its
 command line by their names.
+
+Imports `backends.loop`, `client`, `engine`, `gateway`, `rollout`, `runtime`, `studio`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,6 @@
-"""Verbs that run or read rollouts: rollout, eval, train, rescore, results."""
+"""Verbs that run rollouts, train on them or read them: rollout, eval, train, sft, rescore, results.
+
+In: flags, an agent, data rows. Out: outcomes as JSON lines or a table, and the folder of a run.
+
+Imports `agent`, `backends`, `cli.terminal`, `client`, `deploy`, `engine`, `gateway`, `rollout`, `store`, `studio`.
+"""

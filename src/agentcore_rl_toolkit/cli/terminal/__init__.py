@@ -1,1 +1,6 @@
-"""What verbs share in how they use the terminal: Ctrl-C, progress, tables."""
+"""What verbs share: the parser, Ctrl-C, progress on a terminal, shell completion.
+
+In: arguments and signals, counts as they come. Out: parsed flags, lines on stderr. It refuses to run anything itself.
+
+Imports `backends`, `cli.rollouts`.
+"""

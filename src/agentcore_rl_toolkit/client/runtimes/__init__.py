@@ -2,4 +2,6 @@
 
 In: a session id and a payload. Out: the app's answer, or a `RuntimeFault`. `pacing.py` says when, `runtime_calls.py`
 queues and sends for one runtime, `runtime_pool.py` shares sessions among several.
+
+Imports `runtime`.
 """

@@ -2,4 +2,6 @@
 
 In: token ids and sampling settings. Out: whole replies, with the version of the weights that sampled them. They don't
 train; `backends/tinker` and `backends/sagemaker/session` do.
+
+Imports `engine.remote`.
 """

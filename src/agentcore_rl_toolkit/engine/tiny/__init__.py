@@ -2,6 +2,8 @@
 
 Its name is `tiny` wherever a model is named. It solves the problems of `examples/strands_math_agent` badly, because it
 guesses more often than it calls its calculator. `make tiny-model` makes its files.
+
+Imports no other station.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: token ids with sampling settings. Out: tokens as they are sampled, with their logprobs. It batches requests as they
 arrive, on CPU and on CUDA alike. It refuses models without a plain key-value cache, and it never copies a weight.
-`json_schema` needs `llguidance`. It may import torch and transformers, which come with the extra `transformers`.
+`json_schema` needs `llguidance`.
 
     engine.py        the asyncio side: checks requests, hands out streams
     decoder.py       the thread that samples, and what happens between two steps
@@ -11,6 +11,8 @@ arrive, on CPU and on CUDA alike. It refuses models without a plain key-value ca
     kv_cache.py      keys and values: of the running batch, and kept for a session's next turn
     model_runner.py  the model: one forward pass, its training flags
     sampler.py       logits in, token ids and logprobs out
+
+Imports no other station.
 """
 
 from __future__ import annotations

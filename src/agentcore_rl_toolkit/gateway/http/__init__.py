@@ -2,4 +2,6 @@
 
 In: HTTP requests. Out: calls for `call/`, and replies in the format of a wire. It decides nothing about tokens. It may
 import `wire`, `call` and `record`.
+
+Imports `engine`, `gateway.call`, `gateway.record`, `gateway.remote`, `gateway.wire`.
 """

@@ -2,5 +2,7 @@
 
 In: canonical messages, token ids. Out: token ids, parsed replies, or the reason why a bridge would not be exact. This
 folder never re-renders tokens that the model sampled, and it does not know sessions. `renderer.py` uses the other
-modules. The folder may import `engine`, `gateway.call.chat` and `gateway.record`.
+modules.
+
+Imports `engine`, `gateway.call`, `gateway.images`, `gateway.record`.
 """

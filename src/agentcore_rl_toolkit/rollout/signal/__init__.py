@@ -1,5 +1,7 @@
 """What rollouts teach: rewards made after the agent's own, and rewards turned into advantages.
 
 `credit.py` gives each turn its advantage, `scorer.py` scores groups when they are complete, `rescore.py` stored
-rollouts again. Imports `rollout/rollout.py`, `rollout/judge.py` and what those import.
+rollouts again.
+
+Imports `agent`, `gateway`.
 """

@@ -2,8 +2,10 @@
 
 In: an agent's path, requests from Python or over HTTP. Out: the app's answers, and a `session_lost` result for every
 rollout that a session leaves behind. An agent's code is hostile: it runs in sessions only, and every byte that it sends
-is bounded. The names are imported on use, because templates and probes are modules of this package and start without
-an HTTP server. Imports `hosting`, `store`, `common`.
+is bounded. The names are imported on use, because templates and probes are modules of this package and start without an
+HTTP server.
+
+Imports `runtime.hosting`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 In: `TrainingSessionSettings`, and groups of rollouts. Out: passes and optimizer steps of the session, model packages, a
 summary. The engine is `engine/services/session_engine.py`, the loop is `backends/loop/service_run.py`.
+
+Imports `backends.loop`, `deploy`, `engine`.
 """
 
 from __future__ import annotations

@@ -2,5 +2,7 @@
 
 In: an agent's folder, the wanted protections and limits. Out: a process that has them, or a reason per protection why
 this machine can't provide it. Runs in freshly forked processes, so it imports no HTTP library; it knows neither
-sessions nor requests. Imports `hosting.agent_files`.
+sessions nor requests.
+
+Imports `runtime.hosting`.
 """

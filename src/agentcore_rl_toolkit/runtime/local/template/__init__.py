@@ -2,5 +2,7 @@
 
 In: a template's spec as JSON, then messages over a `Channel`. Out: sessions that serve the app on a socket, and a
 message when one ends. Runs in forked children, so it imports no HTTP library but the session's own server. The agent's
-code runs in sessions only. Imports `hosting`, `local.sandbox`.
+code runs in sessions only.
+
+Imports `agent`, `runtime.hosting`, `runtime.local.sandbox`.
 """
