@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -57,12 +56,3 @@ def test_an_empty_variable_is_no_value() -> None:
 def test_what_is_no_number_is_named(value: object) -> None:
     with pytest.raises(ConfigError, match="shutdown_seconds must be a number of seconds"):
         AgentCoreConfig(shutdown_seconds=value)  # type: ignore[arg-type]
-
-
-def test_only_the_first_config_of_a_process_takes_the_compiler() -> None:
-    AgentCoreConfig()
-    called: list[str] = []
-    sys.setprofile(lambda _, event, what: called.append(getattr(what, "__name__", "")) if event == "c_call" else None)
-    AgentCoreConfig()
-    sys.setprofile(None)
-    assert "compile" not in called

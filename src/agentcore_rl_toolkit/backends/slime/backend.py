@@ -42,7 +42,7 @@ class SlimeSettings(RolloutSettings):
     nodes: int = option(1, "nodes that train")
     rollout_gpus: int | None = option(None, "GPUs that only sample (default: the training GPUs do both in turn)")
     asynchronous: bool = option(False, "sample the next step during training; needs rollout_gpus")
-    plug: str = option("rollout", f"the hook that slime calls: {' or '.join(HOOKS)}")
+    hook: str = option("rollout", f"the hook that slime calls: {' or '.join(HOOKS)}")
     ray_address: str | None = option(None, "a Ray cluster to join; `local` starts one (default: join one, or start it)")
     learning_rate: float = option(1e-6, "the learning rate of the optimizer")
     max_tokens_per_gpu: int = option(9216, "tokens of a micro-batch on each GPU")
@@ -50,15 +50,15 @@ class SlimeSettings(RolloutSettings):
     custom_config: Mapping[str, Any] = option({}, "further keys of slime's custom configuration")
 
     at_least_one: ClassVar[tuple[str, ...]] = (*RolloutSettings.at_least_one, "gpus", "nodes", "save_every")
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"plug": tuple(HOOKS)}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"hook": tuple(HOOKS)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.asynchronous and self.rollout_gpus is None:
             raise ConfigError("an asynchronous run needs GPUs that only sample", hint="give rollout_gpus")
-        if self.turn_credit is not None and self.plug == "generate":
-            hint = "leave plug out, or set credit=rollout"
-            raise ConfigError("credit=turn compares groups, which with plug=generate slime's own loop forms", hint=hint)
+        if self.turn_credit is not None and self.hook == "generate":
+            hint = "leave hook out, or set credit=rollout"
+            raise ConfigError("credit=turn compares groups, which with hook=generate slime's own loop forms", hint=hint)
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
@@ -94,9 +94,9 @@ class SlimeBackend:
         """Checks data, agent, model and flags; GPUs, Megatron and SGLang are checked only by the run itself."""
         refuse_env(settings)
         notes = list(check_settings(settings))
-        if settings.plug == "generate" and settings.reward and Scorer(load_reward(settings.reward)).ranks:
-            hint = "leave plug out, or give a reward of one rollout"
-            raise ConfigError(f"{settings.reward} ranks groups, which with plug=generate slime forms", hint=hint)
+        if settings.hook == "generate" and settings.reward and Scorer(load_reward(settings.reward)).ranks:
+            hint = "leave hook out, or give a reward of one rollout"
+            raise ConfigError(f"{settings.reward} ranks groups, which with hook=generate slime forms", hint=hint)
         checkout = Checkout.find(settings.slime_dir)
         if not settings.model_type:
             raise ConfigError("model_type is missing", hint="give the name of a script in slime's scripts/models")

@@ -115,7 +115,7 @@ def flags(settings: SlimeSettings, config: Path) -> dict[str, Any]:
         "rollout-seed": settings.seed,
         "seed": settings.seed + 1,  # Megatron wants a positive one
         "global-batch-size": None if "num-steps-per-rollout" in options else settings.rows_per_step * settings.n,
-        **HOOKS[settings.plug],
+        **HOOKS[settings.hook],
         "custom-reward-post-process-path": f"{_PACKAGE}.rewards.post_process",
         "custom-config-path": config,
         "eval-prompt-data": ["held-out", settings.eval_file] if settings.eval_data else None,
@@ -226,9 +226,9 @@ def _slime_options(settings: SlimeSettings) -> dict[str, Any]:
     for name in options:
         if name in SETTINGS:
             raise ConfigError(f"--{name} has its own setting", hint=f"give {SETTINGS[name]}")
-        if name in _SLIMES_LOOP and settings.plug == "rollout":
+        if name in _SLIMES_LOOP and settings.hook == "rollout":
             instead = _SLIMES_LOOP[name]
-            hint = (f"give {instead}, or " if instead else "") + "plug=generate, which keeps slime's own loop"
+            hint = (f"give {instead}, or " if instead else "") + "hook=generate, which keeps slime's own loop"
             raise ConfigError(f"--{name} belongs to slime's own rollout function, which this run replaces", hint=hint)
     for name in _ONE_ADVANTAGE if settings.turn_credit is not None else ():
         if options.get(name):

@@ -182,7 +182,7 @@ def test_evaluation_and_options(told: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_the_loop_can_be_left_to_slime(told: dict[str, Any]) -> None:
-    flags = flags_of(SlimeRunner(**told, plug="generate", options={"partial-rollout": True}).plan())
+    flags = flags_of(SlimeRunner(**told, hook="generate", options={"partial-rollout": True}).plan())
     assert flags["--custom-generate-function-path"] == "agentcore_rl_toolkit.backends.slime.generate.generate"
     assert "--rollout-function-path" not in flags
     assert "--partial-rollout" in flags
@@ -214,7 +214,7 @@ def test_turn_credit_is_a_hook_in_slimes_trainer(told: dict[str, Any], tmp_path:
         ({"gateway_public_url": None}, "can't reach a gateway"),
         ({"s3_bucket": None}, "can't store results"),
         ({"rows_per_step": 9}, "has 8 rows"),
-        ({"plug": "hook"}, "plug must be one of rollout, generate"),
+        ({"hook": "plug"}, "hook must be one of rollout, generate"),
         ({"asynchronous": True}, "give rollout_gpus"),
         ({"temperature": 0.0}, "temperature must be more than 0"),
         ({"megatron_dir": "/nowhere"}, "not a checkout of Megatron-LM"),
@@ -224,9 +224,9 @@ def test_turn_credit_is_a_hook_in_slimes_trainer(told: dict[str, Any], tmp_path:
         ({"options": {"custom-config-path": "x"}}, "give custom_config"),
         ({"options": {"rollout-top-p": 0.9}}, "--rollout-top-p must be 1"),
         ({"options": {"rollout-shufle": True}}, "did you mean --rollout-shuffle"),
-        ({"options": {"dynamic-sampling-filter-path": "f"}}, "give dynamic_sampling, or plug=generate"),
+        ({"options": {"dynamic-sampling-filter-path": "f"}}, "give dynamic_sampling, or hook=generate"),
         ({"custom_config": {"agentcore": {}}}, "can't have a section agentcore"),
-        ({"credit": "turn", "plug": "generate"}, "compares groups, which with plug=generate slime's own loop forms"),
+        ({"credit": "turn", "hook": "generate"}, "compares groups, which with hook=generate slime's own loop forms"),
         ({"credit": "turn", "options": {"normalize_advantages": True}}, "would replace the advantages of turns"),
         ({"learning_rte": 1.0}, "did you mean 'learning_rate'"),
     ],

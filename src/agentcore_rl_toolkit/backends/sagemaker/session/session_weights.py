@@ -106,7 +106,7 @@ class SessionWeights:
         )
 
     def save(self, step: int) -> dict[str, Any]:
-        """Save the weights with the optimizer; the package to sample from is there already."""
+        """Save the weights with the optimizer, and as a package to sample from that only `delete` removes."""
         with session_errors("can't save a checkpoint"):
             state = self._package("saveState", {"description": f"step {step}"})
             sampler = self._package("saveWeights", {"description": f"step {step}", "mergeWeights": False})
