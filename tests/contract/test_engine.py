@@ -25,6 +25,8 @@ from typing import Any, cast
 import pytest
 
 from agentcore_rl_toolkit.engine import IDS, Engine, Sampled, SampleRequest, Sampling
+from agentcore_rl_toolkit.engine.channel.channel_engine import ChannelEngine
+from agentcore_rl_toolkit.engine.channel.engine_service import EngineService
 from agentcore_rl_toolkit.engine.remote.sglang import SglangEngine
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.replicas import Replicas
@@ -134,6 +136,54 @@ def replicas() -> Iterator[Subject]:
 
         engine = Replicas([VllmEngine(one.url), VllmEngine(two.url)])
         yield Subject(engine, lambda: one.gone + two.gone, slow)
+
+
+class QueueLink:
+    """One end of a link in this process, where a gateway's workers have a WebSocket."""
+
+    def __init__(self, given: asyncio.Queue[bytes | None], wanted: asyncio.Queue[bytes | None]) -> None:
+        self.given, self._wanted = given, wanted
+
+    async def send(self, data: bytes) -> None:
+        self._wanted.put_nowait(data)
+
+    async def receive(self) -> bytes | None:
+        return await self.given.get()
+
+
+class LinkedEngine(ChannelEngine):
+    """Samples through a link to an engine of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self._engine.start()
+        ready, ends = asyncio.Event(), (asyncio.Queue[bytes | None](), asyncio.Queue[bytes | None]())
+
+        async def is_ready() -> None:
+            ready.set()
+
+        serving = EngineService(self._engine).serve(QueueLink(*ends))
+        attached = self.attach(QueueLink(*reversed(ends)), is_ready)
+        self._tasks = [asyncio.create_task(serving), asyncio.create_task(attached)]
+        await asyncio.wait_for(ready.wait(), 60)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._engine.close()
+
+
+@contextmanager
+def channel() -> Iterator[Subject]:
+    """What `gateway serve --engine trainer` and `--gateway workers=N` sample from."""
+    with FakeVllm(pace=0.01).serving() as fake:  # without a pace, all of a stream could come in one piece
+        engine = LinkedEngine(VllmEngine(fake.url))
+        yield Subject(engine, lambda: fake.gone, lambda: setattr(fake, "pace", 0.05))
 
 
 @contextmanager
@@ -257,6 +307,7 @@ SUBJECTS: dict[str, Open] = {
     "tinker": tinker,
     "sagemaker-session": sagemaker_session,
     "colocated": colocated,
+    "channel": channel,
 }
 if url := os.environ.get("AGENTCORE_RL_TEST_VLLM"):
     SUBJECTS["real-vllm"] = lambda: real_vllm(url, "tokens")
