@@ -314,6 +314,13 @@ def test_a_public_class_name_stands_once() -> None:
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
+def test_unit_tests_are_in_the_folders_of_what_they_test() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+    }
+    assert {str(folder) for folder in folders if not (PACKAGE / folder).is_dir()} == set()
+
+
 ROLES = {"__init__.py", "base.py", "backend.py", "convert.py", "data.py", "overrides.py", "rollout.py", "training.py"}
 """File names with one role in several folders; slime loads its `rollout.py` by name. Verbs of `cli/` are exempt."""
 
