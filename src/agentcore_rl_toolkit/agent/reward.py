@@ -17,7 +17,8 @@ from ..errors import RewardInvalid
 from .safe_values.describe import short_repr, type_name
 
 _MOST = 100_000
-_LARGEST = 1e15  # trainers square rewards in float32, which ends at 3e38
+LARGEST_REWARD = 1e15
+"""Trainers square rewards in float32, which ends at 3e38."""
 
 
 class RewardFunction:
@@ -92,7 +93,7 @@ def _to_float(value: Any, path: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise RewardInvalid(f"{path} is {number}, not a finite number", hint=hint)
-    if abs(number) > _LARGEST:
-        problem = f"{path} is {number:g}: beyond ±{_LARGEST:g}, a mean of rewards overflows in the trainer"
+    if abs(number) > LARGEST_REWARD:
+        problem = f"{path} is {number:g}: beyond ±{LARGEST_REWARD:g}, a mean of rewards overflows in the trainer"
         raise RewardInvalid(problem, hint="scale rewards to the order of 1")
     return number

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..agent.reward import LARGEST_REWARD
 from .rollout import Group, Rollout
 
 _MOST_TOOLS, _MOST_COMPONENTS = 32, 32
@@ -24,7 +24,6 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
         "groups/kept": len(kept),
         "groups/dropped": len(groups) - len(kept),
         "groups/without_variance": sum(not group.has_variance for group in groups),
-        "groups/without_variance_share": sum(not group.has_variance for group in groups) / max(1, len(groups)),
         "rollouts/run": len(everything),
         "rollouts/trained": len(trained),
         "rollouts/failed": sum(rollout.failed for rollout in everything),
@@ -38,7 +37,8 @@ def step_metrics(groups: Iterable[Group]) -> dict[str, float]:
     metrics |= _counted("left_out", Counter(rollout.why for rollout in everything if rollout.why))
     metrics |= _counted("failures", Counter(rollout.status.value for rollout in everything if rollout.failed))
     metrics |= _fidelity(everything) | _sizes(trained) | _means("seconds", (one.seconds for one in everything))
-    return metrics | _conduct(groups, everything) | _means("reward/component", map(components_of, trained))
+    metrics |= _conduct(groups, everything) | _means("reward/component", map(components_of, trained))
+    return metrics | _derived(metrics)
 
 
 def staleness_metrics(groups: Iterable[Group], step: int) -> dict[str, float]:
@@ -65,6 +65,7 @@ _COUNTS = (
     *("tools/offered/", "tools/called/", "tools/unknown_calls"),
     *("fidelity/renders", "fidelity/parse_failures", "fidelity/unbridged", "fidelity/omitted"),
 )
+_MAXIMA = ("length/tokens_max", "staleness/max")
 
 
 def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -74,11 +75,23 @@ def merge_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values = [part[name] for part in parts if name in part]
         if name.startswith(_COUNTS) or name == "tokens_per_second":
             merged[name] = sum(values)
-        elif name.endswith(("_max", "/max")):
+        elif name in _MAXIMA:
             merged[name] = max(values)
         else:
             merged[name] = statistics.fmean(values)
-    return merged | _never_called(merged)
+    return merged | _derived(merged)
+
+
+def _derived(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The figures that follow from counts: the share of groups without variance, and how many tools none called."""
+    found: dict[str, float] = {}
+    if "groups/without_variance" in metrics:
+        groups = metrics["groups/kept"] + metrics["groups/dropped"]
+        found["groups/without_variance_share"] = metrics["groups/without_variance"] / max(1, groups)
+    calls = [count for name, count in metrics.items() if name.startswith("tools/called/")]
+    if calls:
+        found["tools/never_called"] = sum(not count for count in calls)
+    return found
 
 
 def _counted(kind: str, counts: Counter[Any]) -> dict[str, float]:
@@ -133,13 +146,7 @@ def _conduct(groups: Sequence[Group], rollouts: Sequence[Rollout]) -> dict[str, 
     }
     for name, count in sorted(offered.items())[:_MOST_TOOLS]:
         figures |= {f"tools/offered/{name}": count, f"tools/called/{name}": called[name]}
-    return figures | _never_called(figures)
-
-
-def _never_called(metrics: Mapping[str, float]) -> dict[str, float]:
-    """How many tools were offered and called by no rollout."""
-    calls = [count for name, count in metrics.items() if name.startswith("tools/called/")]
-    return {"tools/never_called": sum(not count for count in calls)} if calls else {}
+    return figures
 
 
 def _repeated(group: Group) -> float:
@@ -151,12 +158,13 @@ def _repeated(group: Group) -> float:
 
 
 def components_of(rollout: Rollout) -> dict[str, float]:
-    """The parts of a rollout's reward: the numbers in the `components` of its result."""
+    """The parts of a rollout's reward: the numbers in the `components` of its result that could be rewards."""
     found = (rollout.result or {}).get("components")
     if not isinstance(found, Mapping):
         return {}
     numbers = {str(name)[:64]: value for name, value in found.items() if isinstance(value, (int, float))}
-    return {name: float(value) for name, value in [*numbers.items()][:_MOST_COMPONENTS] if math.isfinite(value)}
+    first = [*numbers.items()][:_MOST_COMPONENTS]
+    return {name: float(value) for name, value in first if abs(value) <= LARGEST_REWARD}
 
 
 def _means(kind: str, parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -103,6 +103,26 @@ def test_the_figures_of_several_processes() -> None:
     assert merge_metrics([one]) == one
 
 
+def test_the_share_of_groups_without_variance_is_of_all_processes_groups() -> None:
+    parts = [step_metrics([make_group(make_rollout(0.5), make_rollout(0.5))]) for _ in range(3)]
+    parts.append(step_metrics([make_group(make_rollout(0.0), make_rollout(1.0))]))
+    merged = merge_metrics(parts)
+    assert merged["groups/without_variance"] == 3
+    assert merged["groups/without_variance_share"] == 0.75
+
+
+def test_only_figures_that_are_maxima_are_merged_as_maxima() -> None:
+    merged = merge_metrics([{"reward/component/f1_max": value, "staleness/max": value} for value in (0.0, 1.0)])
+    assert merged == {"reward/component/f1_max": 0.5, "staleness/max": 1.0}
+
+
+def test_components_that_no_mean_holds_are_left_out() -> None:
+    sizes = {"a": 10**400, "b": 1e308, "c": -1e308, "d": float("inf"), "e": float("nan")}
+    result = {"rewards": 1.0, "components": {**sizes, "correct": 1}}
+    metrics = step_metrics([make_group(*(make_rollout(result=result, sample=n) for n in range(2)))])
+    assert {name: value for name, value in metrics.items() if "component" in name} == {"reward/component/correct": 1.0}
+
+
 def test_staleness_counts_trained_tokens_by_the_updates_since() -> None:
     row = make_row((1,), (2, 3, 4, 5), (1, 0, 1, 1), versions=(("3", 1, 3), ("4", 3, 4), ("5", 4, 5)))
     fresh = make_row((1,), (2,), versions=(("5", 1, 2),))

@@ -179,6 +179,10 @@ def test_what_was_sampled_has_a_hash_and_a_probability() -> None:
 
 
 def test_components_are_the_numbers_in_the_result() -> None:
-    result = {"rewards": 1.0, "components": {"correct": 1, "note": "x", "length": 0.5, "broken": float("nan")}}
+    result: dict[str, Any] = {
+        "rewards": 1.0,
+        "components": {"correct": 1, "note": "x", "length": 0.5, "broken": float("nan")},
+    }
+    result["components"] |= {"huge": 10**400, "large": -1e308}
     assert facts_of(Transcript(), result=result).components == {"correct": 1.0, "length": 0.5}
     assert facts_of(Transcript(), result={"components": "none"}).components == {}
