@@ -230,8 +230,14 @@ class Run:
         return read_ratios(path, self.text("session_id", position) or "", row)
 
     def contains(self, position: int, text: str) -> bool:
-        """Whether a rollout's text, data row, result, error or output contains a text, in any case."""
-        return may_contain(self.line(position), text) and contains(self.rollout(position), text)
+        """Whether a rollout's text, data row, result, error or output contains a text, in any case.
+
+        A rollout whose file is gone, or broken, contains nothing.
+        """
+        try:
+            return may_contain(self.line(position), text) and contains(self.rollout(position), text)
+        except (ConfigError, OSError):
+            return False
 
     # --- the run's other files ---------------------------------------------------------------------------------------
 

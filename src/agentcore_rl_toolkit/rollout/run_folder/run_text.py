@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..rollout import Rollout
 
+_ESCAPED = re.compile(rb"\\u(?!00[01])")
+"""The escape of a character that JSON doesn't require to be escaped."""
+
 
 def may_contain(line: bytes, text: str) -> bool:
     """Whether a rollout's line may contain a text, in any case; cheaper than parsing the line."""
-    low = line.lower()
-    forms = {json.dumps(text.lower(), ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
-    return any(form.encode(errors="replace") in low for form in forms)
+    low = json.dumps(text.lower(), ensure_ascii=False)[1:-1]
+    if text.isascii():
+        return low.encode() in line.lower()
+    if line.isascii():
+        return _ESCAPED.search(line) is not None
+    return low in line.decode(errors="replace").lower()
 
 
 def contains(rollout: Rollout, text: str) -> bool:

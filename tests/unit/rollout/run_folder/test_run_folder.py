@@ -171,6 +171,27 @@ def test_filters_and_orders(tmp_path: Path) -> None:
             run.select(**wrong)
 
 
+@pytest.mark.parametrize("half", ["", "half \ud800 "], ids=["as text", "with escapes"])
+def test_any_script_is_searched_in_any_case(tmp_path: Path, half: str) -> None:
+    said = 'ÜBER Ответ: "12"\n\x1b[1mΟΔΟΣ\\n 答え 🐍'
+    write_step(tmp_path, 0, rollout("a", printed=half + said), rollout("b", printed=half + "ÄNDERE \x1b[0m"))
+    run = open_run(tmp_path)
+    for text in ("Ответ", "оТВЕТ", "über", "ÜBER", '"12"\n', "\x1b[1m", "ΟΔΟΣ\\n", "οδο", "答え", "🐍", said):
+        assert sessions(run, text=text) == ["a"], text
+    assert sessions(run, text="ändere") == ["b"]
+    assert sessions(run, text="Ответа") == []
+
+
+def test_a_rollout_that_cannot_be_read_ends_no_search(tmp_path: Path) -> None:
+    write_step(tmp_path, 0, rollout("a"), rollout("b"))
+    write_step(tmp_path, 1, rollout("c"))
+    file = tmp_path / "rollouts" / "step-000000.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"schema_version":2', b'"schema_version":7', 1))
+    run = open_run(tmp_path)
+    (tmp_path / "rollouts" / "step-000001.jsonl").unlink()
+    assert sessions(run, text="question of") == ["b"]
+
+
 def test_rollouts_are_found_by_key_and_by_session(tmp_path: Path) -> None:
     write_step(tmp_path, 0, rollout("abc-1"), rollout("abd-2"), failed(session_id=None))
     run = open_run(tmp_path)
