@@ -11,6 +11,7 @@ from .rollout import Action, Group, Rollout
 from .signal.credit import TurnCredit, mismatch
 
 NO_REWARD = "no reward"
+NO_VARIANCE = "no variance"
 UNMATCHED = "rewards don't match turns"
 
 FAILURES: Mapping[Status, Action] = {
@@ -112,7 +113,7 @@ class Judge:
         if len(group.trained) < min(2, n):
             return replace(group, dropped="too few to compare")
         if self.dynamic_sampling and not self.teaches(group):
-            return replace(group, dropped="no variance")
+            return replace(group, dropped=NO_VARIANCE)
         return group
 
     def teaches(self, group: Group) -> bool:

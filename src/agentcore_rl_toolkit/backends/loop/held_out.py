@@ -8,7 +8,8 @@ from typing import Any
 from ...client.evaluation import Outcome, Summary, summarize
 from ...rollout import Rollout
 from ...rollout.run_folder import RunPart
-from ...studio.guards.facts import RunFacts, row_identity
+from ...studio.guards.facts import RunFacts
+from ...studio.guards.recorded_facts import RecordedFacts
 from ...types import INFRASTRUCTURE, Status
 from ..settings import LoopSettings
 from .report import Report
@@ -61,8 +62,6 @@ class HeldOut:
             part.write(rollout)
             progress.add(rollout)
             rollouts.append(rollout)
-            if row_identity(rollout.payload) in self._shared:
-                self._facts.shared_example = part.key(rollout)
 
         options: dict[str, Any] = {"n": self._settings.eval_samples, "oversample": 0, "max_batch_tokens": None}
         run(self._mine, on_rollout=keep, evaluation=True, **options)
@@ -75,6 +74,12 @@ class HeldOut:
         self._facts.add_evaluation(step, summary)
         self._rollouts[step] = {rollout.input_id: rollout for rollout in rollouts if rollout.rows}
         self._report.show_evaluation(step, summary)
+
+    def find_shared_example(self) -> None:
+        """Let guards know a rollout of a row that is trained on too, whichever process ran it."""
+        shared, self._shared = self._shared, set()
+        if shared:
+            self._facts.shared_example = RecordedFacts(self._settings.folder).held_out_example(shared)
 
     def example(self, decode: Callable[[list[int]], str]) -> dict[str, dict[str, Any]]:
         """One row at the first and the last evaluation, by step; one that improved, if there is one."""

@@ -33,7 +33,7 @@ from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.step_metrics import staleness_metrics
 from ...rollout.stream import Groups
 from ...rows import read_rows
-from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned, observe
+from ...studio.guards import Guards, RolloutFacts, StepFacts, Warned
 from ...studio.guards.guards import report, stop_run
 from ..base import describe_settings
 from ..settings import LoopSettings
@@ -175,6 +175,7 @@ class TrainingLoop:
         held_out = self.held_out.latest
         if held_out is not None and metrics.get("reward") is not None:
             figures["reward/held_out_gap"] = metrics["reward"] - held_out
+        self.held_out.find_shared_example()
         self._warned = self.guards.judge(StepFacts(step, {**metrics, **figures}, self._facts))
         return figures | {f"guard/{one.guard}": 1.0 for one in self._warned}
 
@@ -361,7 +362,7 @@ class TrainingLoop:
     def _measure(self, groups: Sequence[Group], step: int, seconds: float) -> None:
         """`seconds` is how long the trainer waited for the groups."""
         mine = step_metrics(groups) | {"seconds/rollouts": seconds}
-        facts = observe(groups, lambda one: "" if self._part is None else self._part.key(one))
+        facts = self.guards.observe(groups, lambda one: "" if self._part is None else self._part.key(one))
         self._facts = [one for part in self._gather(facts) for one in part]
         if self._ahead is not None:
             seconds, mine["slots_used"] = self._ahead.measure()

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import RolloutsStopped
 from ...rollout import Group, Rollout, step_metrics
-from ...studio.guards import StepFacts, observe
+from ...studio.guards import StepFacts
 from ...studio.guards.guards import report, stop_run
 from ...types import Status
 from .convert import payload_of, to_placeholder, to_rows, to_samples
@@ -84,7 +84,8 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
         reasons = ", ".join(sorted({group.dropped or "no expert routes" for group in groups})) or "no rows"
         raise RolloutsStopped(f"rollout step {rollout_id} has nothing to train on: {reasons}")
     figures = step_metrics(groups)
-    found = resources.guards_from(rollout_id).judge(StepFacts(rollout_id + 1, figures, observe(groups, part.key)))
+    guards = resources.guards_from(rollout_id)
+    found = guards.judge(StepFacts(rollout_id + 1, figures, guards.observe(groups, part.key)))
     figures |= {f"guard/{one.guard}": 1.0 for one in found}
     resources.keep_figures(rollout_id + 1, figures)
     report(found, resources.settings.folder, logger.warning)

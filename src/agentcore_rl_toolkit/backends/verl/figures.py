@@ -147,7 +147,7 @@ class StepWatch:
             line["reward/held_out_gap"] = line["reward"] - held_out
         if self._shared and self._guards.facts.shared_example is None:
             self._guards.facts.shared_example = self._recorded.held_out_example(self._shared)
-        found = self._guards.judge(StepFacts(step, line, self._recorded.of_step(step - 1)))
+        found = self._guards.judge(StepFacts(step, line, self._recorded.of_step(step - 1, self._guards.observe)))
         line |= {f"guard/{one.guard}": 1.0 for one in found}
         write_metrics(self._folder, metrics_by_step(self._folder) | {step: line})
         report(found, self._folder, logger.warning)

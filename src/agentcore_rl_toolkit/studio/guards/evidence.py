@@ -47,9 +47,10 @@ def example_of(step: StepFacts) -> str | None:
     return next((one.key for one in step.rollouts if one.trained), None)
 
 
-def scored_groups(step: StepFacts) -> list[list[RolloutFacts]]:
-    """The trained rollouts of each group with two or more of them."""
-    scored = ([one for one in group if one.trained and one.reward is not None] for group in step.groups())
+def scored_groups(step: StepFacts, *, equal: bool = False) -> list[list[RolloutFacts]]:
+    """The trained rollouts of each group with two or more; with `equal`, also groups dropped for equal rewards."""
+    groups = ([one for one in group if one.trained or (equal and one.equal_rewards)] for group in step.groups())
+    scored = ([one for one in group if one.reward is not None] for group in groups)
     return [group for group in scored if len(group) > 1]
 
 
@@ -57,6 +58,23 @@ def identical_pairs(group: Sequence[RolloutFacts]) -> float:
     """The share of pairs that sampled the same."""
     counts = Counter(one.text for one in group).values()
     return sum(n * (n - 1) for n in counts) / (len(group) * (len(group) - 1))
+
+
+def known_texts(run: RunFacts) -> list[list[RolloutFacts]]:
+    """The rollouts of each group whose sampled tokens are all known, where there are two or more."""
+    groups = ([one for one in group if one.text] for step in run.steps for group in step.groups())
+    return [group for group in groups if len(group) > 1]
+
+
+def excess_pairs(groups: Iterable[Sequence[RolloutFacts]]) -> list[float]:
+    """How many more pairs of each group are identical than their probabilities explain, as a share."""
+    return [identical_pairs(group) - statistics.fmean(one.probability for one in group) for group in groups]
+
+
+def are_copied(run: RunFacts) -> bool:
+    """Whether so many rollouts repeat each other that they can't count as draws of their own."""
+    excess = excess_pairs(known_texts(run))
+    return bool(excess) and statistics.fmean(excess) > 0.5
 
 
 def is_binary(groups: Iterable[Sequence[RolloutFacts]], name: str) -> bool:

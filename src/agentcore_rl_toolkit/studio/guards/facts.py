@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,15 @@ import numpy as np
 
 from ...client.evaluation import Summary
 from ...rollout import Group, Rollout
+from ...rollout.judge import NO_VARIANCE
 from ...rollout.step_metrics import components_of
 from ...types import Status
 
 KEPT = 5
 """Guards see this many of the latest steps."""
 _LONGEST = 20_000  # characters of a prompt that are searched for the answer
+_MOST_OTHERS = 16
+"""So many other rows' answers are searched for in each prompt."""
 _TRUTH = re.compile(r"(^|_)(answers?|ground_?truth|truth|solution|target|labels?|expected|gold|reference)(_|$)", re.I)
 _NUMBERS = ("id", "_id", "uid", "uuid", "index", "idx", "input_id", "row_id")
 _CALL_MARKS = re.compile(r"<tool_call>|<function[=_]|<\|tool_call|\[TOOL_CALLS\]|<\|python_tag\|>|<tool_use>|<invoke ")
@@ -52,6 +56,8 @@ class RolloutFacts:
     group: int = 0
     completed: bool = True
     trained: bool = True
+    equal_rewards: bool = False
+    """It is not trained on because all rewards of its group are equal."""
     reward: float | None = None
     components: Mapping[str, float] = field(default_factory=dict)
     """The parts of its reward: the numbers in the result's `components`."""
@@ -75,7 +81,7 @@ class RolloutFacts:
     probability: float = 0.0
     """How probable that was."""
     leak: Leak | None = None
-    """None if its row names no answer."""
+    """None if its row names no answer, or if the guard `answer_in_prompt` is off."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,12 @@ class RunFacts:
     """Steps so far, in this process's life."""
     first: Mapping[str, float] = field(default_factory=dict)
     """The figures of the first step seen."""
-    top_reward: float = float("-inf")
-    """The highest reward so far."""
+    first_reward: float | None = None
+    """The first mean reward of the run, also before it was resumed."""
+    lowest_reward: float = math.inf
+    """The lowest reward of a completed rollout so far, also before the run was resumed …"""
+    top_reward: float = -math.inf
+    """… and the highest."""
     held_out: dict[int, tuple[float, float]] = field(default_factory=dict)
     """By the number of updates: mean reward of the held-out rows, and its standard error."""
     shared_rows: tuple[int, int] = (0, 0)
@@ -119,7 +129,18 @@ class RunFacts:
             self.first = step.metrics
         self.seen += 1
         self.steps.append(step)
-        self.top_reward = max([self.top_reward, *(one.reward for one in step.rollouts if one.reward is not None)])
+        self.add_rewards(
+            step.metrics.get("reward"),
+            [one.reward for one in step.rollouts if one.completed and one.reward is not None],
+        )
+
+    def add_rewards(self, mean: float | None, rewards: Iterable[float]) -> None:
+        """Add the mean reward of a step, and the rewards of completed rollouts."""
+        if self.first_reward is None:
+            self.first_reward = mean
+        known = list(rewards)
+        self.lowest_reward = min([self.lowest_reward, *known])
+        self.top_reward = max([self.top_reward, *known])
 
     def add_evaluation(self, step: int, summary: Summary) -> None:
         """Add the held-out rewards after `step` updates."""
@@ -139,10 +160,12 @@ class RunFacts:
         return [one for step in self.steps for one in step.rollouts if one.sampled]
 
 
-def observe(groups: Iterable[Group], key: Callable[[Rollout], str]) -> list[RolloutFacts]:
+def observe(
+    groups: Iterable[Group], key: Callable[[Rollout], str], *, search_prompts: bool = True
+) -> list[RolloutFacts]:
     """The facts of a step's rollouts; `key` finds each in the run's folder."""
     groups = list(groups)
-    leaks = _find_leaks(groups)
+    leaks = _find_leaks(groups) if search_prompts else [None] * len(groups)
     return [
         _observe(rollout, group, key(rollout), leak)
         for group, leak in zip(groups, leaks, strict=True)
@@ -160,6 +183,7 @@ def _observe(rollout: Rollout, group: Group, key: str, leak: Leak | None) -> Rol
         group=group.index,
         completed=rollout.status is Status.COMPLETED,
         trained=rollout.trained and group.dropped is None,
+        equal_rewards=rollout.trained and group.dropped == NO_VARIANCE,
         reward=rollout.reward,
         components=components_of(rollout),
         sampled=fidelity.sampled,
@@ -246,13 +270,14 @@ def _canonical(arguments: Any) -> Any:
 def _find_leaks(groups: Sequence[Group]) -> list[Leak | None]:
     prompts = [_prompt(group) for group in groups]
     truths = [_truth(group.payload) for group in groups]
-    known = {truth for truth in truths if truth}
+    known = sorted({truth for truth in truths if truth})
     found: list[Leak | None] = []
     for group, prompt, truth in zip(groups, prompts, truths, strict=True):
-        others = known - {truth}
-        if truth is None or not prompt or not others:
+        if truth is None or not prompt or len(known) < 2:
             found.append(None)
             continue
+        at = known.index(truth)
+        others = [*known[at + 1 :], *known[:at]][:_MOST_OTHERS]
         place = _place(prompt, truth)
         chance = sum(_place(prompt, other) is not None for other in others) / len(others)
         beside = "\n".join(str(value) for name, value in group.payload.items() if not _TRUTH.search(str(name)))
@@ -282,5 +307,7 @@ def _truth(payload: Any) -> str | None:
 
 def _place(text: str, truth: str) -> int | None:
     """Where a text has the answer last, as a word."""
+    if truth not in text:
+        return None
     places = [match.start() for match in re.finditer(rf"(?<![\w.]){re.escape(truth)}(?!\w|\.\d)", text)]
     return places[-1] if places else None

@@ -10,16 +10,20 @@ import importlib.util
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, RolloutsStopped
-from ...rollout.run_folder.run_text import read_metrics
+from ...rollout import Group, Rollout
+from ...rollout.run_folder.run_text import metrics_by_step, read_metrics
+from ...rollout.run_folder.run_writer import write_anew
 from ..terminal.safe_text import escape
-from .facts import RunFacts, StepFacts
-from .rules import RULES, Finding, Rule, fidelity
+from .facts import RolloutFacts, RunFacts, StepFacts, observe
+from .recorded_facts import RecordedFacts
+from .rules import RULES, Finding, Rule, answer_in_prompt, fidelity
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +66,25 @@ class Guards:
         self.facts = RunFacts()
         self._said: set[str] = set()
 
+    def observe(self, groups: Iterable[Group], key: Callable[[Rollout], str]) -> list[RolloutFacts]:
+        """The facts of a step's rollouts; `key` finds each in the run's folder. What no rule reads is left out."""
+        return observe(groups, key, search_prompts=self.actions[answer_in_prompt.__name__] != "off")
+
     def resume(self, folder: Path, step: int | None) -> None:
-        """Forget what an earlier run in this folder said, or with `step` only what it said after that step."""
+        """Forget what an earlier run in this folder said, or with `step` only what it said after that step.
+
+        What ended the run is forgotten too: it no longer does, and is said again if it is still so.
+        """
         path = folder / FILE
         said = [one for one in read_findings(path) if step is not None and one["step"] <= step]
-        self._said = {one["guard"] for one in said if one["action"] != "stop"}
+        said = [one for one in said if one.get("action") != "stop"]
+        self._said = {one["guard"] for one in said}
         if path.exists():
-            path.write_text("".join(json.dumps(one) + "\n" for one in said))
+            write_anew(path, "".join(json.dumps(one) + "\n" for one in said))
+        if step is not None:
+            means = metrics_by_step(folder)
+            known = [mean for at in sorted(means) if at <= step and (mean := means[at].get("reward")) is not None]
+            self.facts.add_rewards(next(iter(known), None), RecordedFacts(folder).rewards(step))
 
     def judge(self, step: StepFacts) -> list[Warned]:
         """Add a finished step, and return its new findings."""
@@ -134,7 +150,7 @@ def load_rules(path: str) -> list[Rule]:
     spec = importlib.util.spec_from_file_location(f"guards_{Path(path).stem}", path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise ConfigError(f"{path} is not a Python file with guards", hint="name a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
+
+import numpy as np
 
 from ...errors import ConfigError
 from ...rollout import Group, Rollout
 from ...rollout.run_folder import Run, open_run
+from ...types import Status
 from ..run_queries import HELD_OUT
 from .facts import RolloutFacts, observe, row_identity
 
+Observe = Callable[[list[Group], Callable[[Rollout], str]], list[RolloutFacts]]
 _MOST_READ = 1_000
 """Held-out rollouts that are searched for an example."""
 
@@ -23,7 +27,7 @@ class RecordedFacts:
         self._folder = folder
         self._run: Run | None = None
 
-    def of_step(self, step: int) -> list[RolloutFacts]:
+    def of_step(self, step: int, observe: Observe = observe) -> list[RolloutFacts]:
         """The facts of the training rollouts after `step` updates; none if nothing has been written."""
         run = self._open()
         if run is None:
@@ -40,6 +44,16 @@ class RecordedFacts:
         return observe(
             [_group(number, group) for number, group in enumerate(groups.values())], lambda one: keys[id(one)]
         )
+
+    def rewards(self, step: int) -> list[float]:
+        """The rewards of the training rollouts that completed in the first `step` steps."""
+        run = self._open()
+        if run is None:
+            return []
+        table = run.table[run.select(phase="train", status=Status.COMPLETED.value)]
+        rewards = table["reward"][table["step"] < step]
+        known: list[float] = rewards[~np.isnan(rewards)].tolist()
+        return known
 
     def held_out_example(self, rows: Set[str]) -> str | None:
         """The key of a held-out rollout of one of these rows, which are given by their identities."""

@@ -17,13 +17,16 @@ from dataclasses import dataclass
 
 from .evidence import (
     agreement,
+    are_copied,
     differing_components,
     example_of,
+    excess_pairs,
     group_lengths,
     identical_pairs,
     is_binary,
     is_longer,
     is_on_policy,
+    known_texts,
     latest_rollouts,
     lower_bound,
     scored_groups,
@@ -135,7 +138,7 @@ def sampling_temperature(run: RunFacts) -> Finding | None:
     errors = sum(one["sampler/surprise_z"] for one in known) / math.sqrt(len(known))
     excess = statistics.fmean(one["sampler/surprise"] for one in known)
     entropy = statistics.fmean(one["entropy"] for one in known)
-    if abs(errors) < 6 or abs(excess) < 0.05 * entropy + 0.005:
+    if abs(errors) < 6 or abs(excess) < 0.05 * entropy + 0.005 or are_copied(run):
         return None
     hotter = "more surprising" if excess > 0 else "likelier"
     return Finding(
@@ -189,7 +192,7 @@ def unknown_tools(run: RunFacts) -> Finding | None:
 
 def tool_parser(run: RunFacts) -> Finding | None:
     """The policy tries to call tools and its calls are not understood."""
-    ran = [one for one in run.rollouts if one.offered]
+    ran = [one for one in run.rollouts if one.offered and not one.truncated]  # cut calls never parse
     failed = [one for one in ran if one.parse_failures or one.unparsed]
     tried = [one for one in ran if one.calls or one.parse_failures or one.unparsed]
     if len(tried) < 8 or lower_bound(len(failed), len(tried)) < 0.3:
@@ -207,22 +210,21 @@ def tool_parser(run: RunFacts) -> Finding | None:
 def constant_reward(run: RunFacts) -> Finding | None:
     """Every rollout since the start has the same reward."""
     scored = [one for one in run.rollouts if one.completed and one.reward is not None]
-    rewards = {one.reward for one in scored}
-    if run.seen != len(run.steps) or run.seen < 2 or len(scored) < 16 or len(rewards) != 1:
+    if run.seen < 2 or len(scored) < 16 or run.lowest_reward != run.top_reward:
         return None
     return Finding(
-        f"all {len(scored)} rollouts so far have reward {rewards.pop():g}: the reward ignores the answers, or the "
-        "tasks are trivial or impossible for this model",
+        f"all {len(scored)} rollouts of the latest steps, and any before them, have reward {run.top_reward:g}: the "
+        "reward ignores the answers, or the tasks are trivial or impossible for this model",
         scored[-1].key,
     )
 
 
 def no_variance(run: RunFacts) -> Finding | None:
     """Most groups have equal rewards without being solved."""
-    groups = [group for step in run.steps for group in scored_groups(step)]
+    groups = [group for step in run.steps for group in scored_groups(step, equal=True)]
     equal = [group for group in groups if len({one.reward for one in group}) == 1]
     unsolved = [group for group in equal if (group[0].reward or 0.0) < run.top_reward]
-    if len(run.steps) < 3 or len(groups) < 12 or lower_bound(len(unsolved), len(groups)) < 0.5:
+    if len(run.steps) < 3 or len(groups) < 10 or lower_bound(len(unsolved), len(groups)) < 0.5:
         return None
     return Finding(
         f"in {len(unsolved)} of {len(groups)} groups all rollouts have the same reward, below the best one: they teach "
@@ -274,9 +276,8 @@ def dominating_component(run: RunFacts) -> Finding | None:
 
 def copied_answers(run: RunFacts) -> Finding | None:
     """Rollouts repeat each other word by word, more than their probabilities explain."""
-    groups = [[one for one in group if one.text] for step in run.steps for group in step.groups()]
-    groups = [group for group in groups if len(group) > 1]
-    excess = [identical_pairs(group) - statistics.fmean(one.probability for one in group) for group in groups]
+    groups = known_texts(run)
+    excess = excess_pairs(groups)
     if len(excess) < 6:
         return None
     mean, error = statistics.fmean(excess), max(statistics.stdev(excess), 0.15) / math.sqrt(len(excess))
@@ -309,13 +310,13 @@ def held_out_gap(run: RunFacts) -> Finding | None:
     """Training rewards rise and held-out rewards don't follow."""
     later = [step for step in run.held_out if step]
     scored = [group for step in list(run.steps)[-2:] for group in scored_groups(step)]
-    if 0 not in run.held_out or not later or run.seen < 2 or len(scored) < 8 or "reward" not in run.first:
+    if 0 not in run.held_out or not later or run.seen < 2 or len(scored) < 8 or run.first_reward is None:
         return None
     if run.steps[-1].number - max(later) > 1:
         return None
     means = [statistics.fmean(one.reward or 0.0 for one in group) for group in scored]
     (before, error_before), (after, error_after) = run.held_out[0], run.held_out[max(later)]
-    gap = statistics.fmean(means) - run.first["reward"] - (after - before)
+    gap = statistics.fmean(means) - run.first_reward - (after - before)
     error = math.hypot(error_before, error_after, math.sqrt(2 / len(means)) * statistics.stdev(means))
     if gap < 0.2 or gap < 5 * error:
         return None

@@ -11,6 +11,10 @@ import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
+from agentcore_rl_toolkit.rollout import Judge
+from agentcore_rl_toolkit.rollout.run_folder import RunWriter
+from agentcore_rl_toolkit.rollout.run_folder.run_text import metrics_by_step
+from agentcore_rl_toolkit.rollout.run_folder.run_writer import write_metrics
 from agentcore_rl_toolkit.studio.guards import Guards, RolloutFacts, StepFacts, observe
 from agentcore_rl_toolkit.studio.guards.guards import FILE, Warned, load_rules, read_findings, stop_run, write_findings
 from support.rollouts import make_fidelity, make_group, make_rollout, make_row
@@ -74,6 +78,16 @@ def test_rules_of_ones_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
+def test_a_file_with_rules_may_have_dataclasses(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Limit:\n    turns: int = 3\n"
+        "def mine(run): ...\n"
+    )
+    assert [rule.__name__ for rule in load_rules(str(path))] == ["mine"]
+
+
 def test_a_finding_cannot_move_the_cursor(tmp_path: Path) -> None:
     text = Warned("unknown_tools", 1, "warn", "a tool \x1b[2J", "0.1\u202e").text(tmp_path)
     assert text.splitlines()[0] == "guard unknown_tools: a tool \\x1b[2J."
@@ -95,6 +109,41 @@ def test_files_without_rules_are_refused(tmp_path: Path, text: str | None, said:
         path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_rules(str(path))
+
+
+def solved_step(folder: Path, number: int, reward: float) -> StepFacts:
+    """A step whose rollouts are in the run's folder, too."""
+    with RunWriter(folder) as run, run.part("train", number - 1) as part:
+        for place in range(16):
+            part.write(make_rollout(reward * (place % 2), session_id=f"{number}-{place}"))
+    write_metrics(folder, metrics_by_step(folder) | {number: {"step": number, "reward": reward / 2}})
+    rollouts = [RolloutFacts(key=f"0.{i}", sampled=4, reward=reward * (i % 2), group=i // 4) for i in range(16)]
+    return StepFacts(number, {"reward": reward / 2}, rollouts)
+
+
+def test_a_resumed_run_knows_the_rewards_from_before(tmp_path: Path) -> None:
+    guards = Guards()
+    guards.judge(solved_step(tmp_path, 1, 0.5))
+    guards.judge(solved_step(tmp_path, 2, 1.0))
+    solved_step(tmp_path, 3, 5.0)  # after the checkpoint
+    again = Guards()
+    again.resume(tmp_path, 2)
+    known = [(run.first_reward, run.lowest_reward, run.top_reward) for run in (guards.facts, again.facts)]
+    assert known == [(0.25, 0.0, 1.0)] * 2
+    assert [one.guard for number in (3, 4) for one in again.judge(constant_step(number))] == []
+
+
+def test_what_ended_a_run_is_said_again_only_if_it_is_still_so(tmp_path: Path) -> None:
+    stopping = Guards({"constant_reward": "stop"})
+    for number in (1, 2):
+        write_findings(tmp_path, stopping.judge(constant_step(number)))
+    assert [one["action"] for one in read_findings(tmp_path / FILE)] == ["stop"]
+    for action in ("stop", "warn", "off"):
+        again = Guards({"constant_reward": action})
+        again.resume(tmp_path, 2)
+        assert read_findings(tmp_path / FILE) == []
+        found = [one.action for number in (3, 4) for one in again.judge(constant_step(number))]
+        assert found == ([action] if action != "off" else [])
 
 
 def test_a_resumed_run_repeats_nothing_that_it_said_before_its_checkpoint(tmp_path: Path) -> None:
@@ -167,6 +216,19 @@ def test_the_answer_of_the_row_is_looked_for_in_its_prompt() -> None:
     assert [one.leak and one.leak.before for one in told] == ["es 2? It is ", "es 3? It is "]
     fair = observe([group(2, "6 times 2?"), group(3, "6 times 3?")], lambda one: "")
     assert [one.leak and one.leak.found for one in fair] == [False, False]
+
+
+def test_prompts_are_not_searched_for_a_guard_that_is_off() -> None:
+    rollout = replace(make_rollout(), transcript=Transcript((user("It is 12."),), ()))
+    groups = [replace(make_group(rollout, index=n), payload={"prompt": "?", "answer": str(n)}) for n in (12, 18)]
+    for action, searched in (("warn", True), ("off", False)):
+        found = Guards({"answer_in_prompt": action}).observe(groups, lambda one: "")
+        assert [one.leak is not None for one in found] == [searched] * 2
+
+
+def test_a_group_that_dynamic_sampling_drops_has_equal_rewards() -> None:
+    group = Judge(dynamic_sampling=True).group(make_group(make_rollout(0.5), make_rollout(0.5)), 2)
+    assert [(one.trained, one.equal_rewards) for one in observe([group], lambda one: "")] == [(False, True)] * 2
 
 
 def test_what_was_sampled_has_a_hash_and_a_probability() -> None:

@@ -152,6 +152,16 @@ def test_the_outcome_may_decide_the_reward() -> None:
     assert "dominating_component" not in named(make_run(lambda step, one: one))
 
 
+@pytest.mark.parametrize(("first", "said"), [(0.1, {"held_out_gap"}), (0.9, set())])
+def test_a_resumed_run_goes_on_from_the_rewards_of_before(first: float, said: set[str]) -> None:
+    resumed = RunFacts()
+    resumed.add_rewards(first, [0.0, 1.0])
+    for step in make_run(changed(reward=0.95), lambda step: {"reward": 0.95}).steps:
+        resumed.add(step)
+    resumed.held_out = {0: (0.1, 0.02), 3: (0.1, 0.02)}
+    assert named(resumed) & {"held_out_gap", "constant_reward"} == said
+
+
 def test_shared_rows() -> None:
     run = make_run()
     run.shared_rows, run.shared_example = (2, 8), "0.7"
@@ -195,6 +205,27 @@ def test_a_component_that_agrees_with_the_outcome_may_decide_the_reward() -> Non
 def test_surprise_within_six_standard_errors_may_be_chance() -> None:
     large = {"sampler/surprise": -0.2, "sampler/surprise_z": -3.0}
     assert "sampling_temperature" not in named(make_run(metrics=lambda step: large))
+
+
+def test_copies_of_one_draw_are_not_surprising_together_and_cut_calls_are_not_broken() -> None:
+    """The guard of the cause speaks, and not those of what follows from it."""
+
+    def copied(step: int, one: RolloutFacts) -> RolloutFacts:
+        return replace(one, text=one.row, probability=0.1)
+
+    assert named(make_run(copied, FLAWS["sampling_temperature"][1])) == {"copied_answers"}
+    assert named(make_run(changed(truncated=True, parse_failures=1))) == {"truncation"}
+
+
+def test_two_rows_a_step_are_enough_for_groups_without_variance_also_with_dynamic_sampling() -> None:
+    def dropped(step: int, one: RolloutFacts) -> RolloutFacts:
+        return replace(one, reward=0.0, trained=False, equal_rewards=True)
+
+    for change in (changed(reward=0.0), dropped):
+        run = make_run(change, steps=5, groups=2)
+        assert "no_variance" not in named(run), "0 may be the best reward there is"
+        run.add_rewards(None, [1.0])
+        assert "no_variance" in named(run)
 
 
 def test_five_rows_are_too_few_for_a_leak_and_two_steps_for_groups_without_variance() -> None:
