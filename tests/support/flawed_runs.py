@@ -159,6 +159,8 @@ class Flaw:
     agent: str = ""
     engine: Callable[[TrlRun, Any], Engine] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    also: frozenset[str] = frozenset()
+    """Guards that may speak too, because what they name follows from the flaw."""
     shares_rows: bool = False
     """Half of the held-out rows are training rows, numbered and spaced otherwise."""
 
