@@ -159,25 +159,30 @@ class Flaw:
     agent: str = ""
     engine: Callable[[TrlRun, Any], Engine] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    also: frozenset[str] = frozenset()
+    also: tuple[str, ...] = ()
     """Guards that may speak too, because what they name follows from the flaw."""
     shares_rows: bool = False
     """Half of the held-out rows are training rows, numbered and spaced otherwise."""
 
 
+_UNSOLVED = ("constant_reward",)  # the policy solves nothing
 FLAWS = {
     "the prompt tells the answer": Flaw("answer_in_prompt", "leak"),
     "the reward is always 1": Flaw("constant_reward", "constant"),
-    "tools are never called": Flaw("tools_never_called", "shy"),
+    "tools are never called": Flaw("tools_never_called", "shy", also=_UNSOLVED),
     "the agent edits its history": Flaw("edited_history", "edit"),
-    "the sampler has another temperature": Flaw("sampler_mismatch", engine=half_temperature),
+    "the sampler has another temperature": Flaw(
+        "sampler_mismatch", engine=half_temperature, also=("sampling_temperature",)
+    ),
     "the sampler hides its temperature": Flaw("sampling_temperature", engine=half_temperature_unreported),
     "the sampler keeps old weights": Flaw("stale_weights", engine=old_weights),
-    "answers are copied": Flaw("copied_answers", engine=fixed_seed),
-    "replies become endless": Flaw("length_explosion", engine=endless_replies, settings={"max_tokens": 128}),
-    "the context is too short": Flaw("truncation", settings={"context_limit": 102}),
+    "answers are copied": Flaw("copied_answers", engine=fixed_seed, also=("tools_never_called", *_UNSOLVED)),
+    "replies become endless": Flaw(
+        "length_explosion", engine=endless_replies, settings={"max_tokens": 128}, also=("sampling_temperature",)
+    ),
+    "the context is too short": Flaw("truncation", settings={"context_limit": 102}, also=_UNSOLVED),
     "one component decides": Flaw("dominating_component", "component"),
-    "calls can't be parsed": Flaw("tool_parser", "parser"),
+    "calls can't be parsed": Flaw("tool_parser", "parser", also=_UNSOLVED),
     "held-out rows are trained on": Flaw("held_out_rows_trained", shares_rows=True),
 }
 HEALTHY = Flaw("")
