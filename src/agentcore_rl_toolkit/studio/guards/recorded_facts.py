@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Set
 from pathlib import Path
-
-import numpy as np
 
 from ...errors import ConfigError
 from ...rollout import Group, Rollout
@@ -51,9 +50,7 @@ class RecordedFacts:
         if run is None:
             return []
         table = run.table[run.select(phase="train", status=Status.COMPLETED.value)]
-        rewards = table["reward"][table["step"] < step]
-        known: list[float] = rewards[~np.isnan(rewards)].tolist()
-        return known
+        return [one for one in table["reward"][table["step"] < step].tolist() if not math.isnan(one)]
 
     def held_out_example(self, rows: Set[str]) -> str | None:
         """The key of a held-out rollout of one of these rows, which are given by their identities."""
