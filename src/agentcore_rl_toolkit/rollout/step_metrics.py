@@ -137,8 +137,8 @@ def _conduct(groups: Sequence[Group], rollouts: Sequence[Rollout]) -> dict[str, 
     offered, called = Counter[str](), Counter[str]()
     for rollout in ran:
         turns = rollout.transcript.turns
-        offered.update({name for turn in turns for name in turn.tools})
-        called.update({str(call.get("name")) for turn in turns for call in turn.reply.get("tool_calls") or ()})
+        offered.update({_name(name) for turn in turns for name in turn.tools})
+        called.update({_name(call.get("name")) for turn in turns for call in turn.reply.get("tool_calls") or ()})
     figures = {
         "length/truncated": statistics.fmean(rollout.truncated for rollout in ran),
         "tools/unknown_calls": sum(len(rollout.transcript.unknown_tools()) for rollout in ran),
@@ -162,9 +162,14 @@ def components_of(rollout: Rollout) -> dict[str, float]:
     found = (rollout.result or {}).get("components")
     if not isinstance(found, Mapping):
         return {}
-    numbers = {str(name)[:64]: value for name, value in found.items() if isinstance(value, (int, float))}
+    numbers = {_name(name): value for name, value in found.items() if isinstance(value, (int, float))}
     first = [*numbers.items()][:_MOST_COMPONENTS]
     return {name: float(value) for name, value in first if abs(value) <= LARGEST_REWARD}
+
+
+def _name(chosen: object) -> str:
+    """A name that an agent chose, as part of a figure's: short, and without half characters, which trackers refuse."""
+    return str(chosen)[:64].encode(errors="replace").decode()
 
 
 def _means(kind: str, parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

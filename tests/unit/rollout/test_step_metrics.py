@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from agentcore_rl_toolkit.gateway.record.conversation import ReadableTurn, Transcript
 from agentcore_rl_toolkit.rollout import Action, merge_metrics, step_metrics
 from agentcore_rl_toolkit.rollout.rollout import NOTHING
 from agentcore_rl_toolkit.rollout.step_metrics import staleness_metrics
@@ -121,6 +123,18 @@ def test_components_that_no_mean_holds_are_left_out() -> None:
     result = {"rewards": 1.0, "components": {**sizes, "correct": 1}}
     metrics = step_metrics([make_group(*(make_rollout(result=result, sample=n) for n in range(2)))])
     assert {name: value for name, value in metrics.items() if "component" in name} == {"reward/component/correct": 1.0}
+
+
+def test_names_that_agents_choose_become_figures_that_can_be_sent() -> None:
+    odd = "half \ud800" + "x" * 100
+    known: dict[str, Any] = {"turn": 0, "before": None, "messages": (), "tools": (odd,), "finish": "stop"}
+    known |= {"started": 0.0, "seconds": 0.0, "waited": 0.0, "prompt_tokens": 1, "sampled_tokens": 2, "masked": None}
+    known |= {"origin": "first", "unbridged": "", "versions": (), "parse_failures": 0}
+    turn = ReadableTurn(reply={"content": "", "tool_calls": [{"name": odd}]}, **known)
+    rollout = make_rollout(result={"components": {odd: 1}}, transcript=Transcript((), (turn,)))
+    metrics = step_metrics([make_group(rollout)])
+    named = {name: value for name, value in metrics.items() if "half" in name}
+    assert named == {f"{kind}/half ?{'x' * 58}": 1 for kind in ("tools/offered", "tools/called", "reward/component")}
 
 
 def test_staleness_counts_trained_tokens_by_the_updates_since() -> None:
