@@ -1,4 +1,4 @@
-"""One of several processes that train together: a step for each loss; the first one writes the gradients."""
+"""One of several processes that train together, several steps of their own; the first one writes the gradients."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import torch
 from support.backends.trl import stepped
 
 
-def main(folder: Path, losses: list[str]) -> None:
-    groups = pickle.loads((folder / "groups").read_bytes())
-    for loss in losses:
-        trainer = stepped(groups, folder, loss_type=loss)
-        if os.environ["RANK"] == "0":
-            torch.save(trainer.gradient, folder / f"{loss}.pt")
+def main(folder: Path) -> None:
+    steps = pickle.loads((folder / "steps").read_bytes())
+    gradients = {name: stepped(groups, folder, **config).gradient for name, (groups, config) in steps.items()}
+    if os.environ["RANK"] == "0":
+        torch.save(gradients, folder / "gradients.pt")
     torch.distributed.barrier()
     os._exit(0)  # gloo's threads may abort a process that takes them down
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]))

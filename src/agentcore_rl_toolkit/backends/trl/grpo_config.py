@@ -30,9 +30,11 @@ _DEFAULTS = {
 ROW_MEANS = frozenset({"grpo", "sapo"})
 """Losses that average over a row's tokens and then over rows: the rows of a rollout share its weight."""
 ROW_SUMS = frozenset({"dr_grpo", "luspo"})
-"""Losses that sum tokens and divide by the number of rows, which must become the number of trained rollouts.
+"""Losses that sum tokens and divide by the number of rows, which must become the number of trained rollouts."""
+MICRO_BATCH_MEANS = frozenset({"bnpo"})
+"""Losses that average over the tokens of each micro-batch, and then over the micro-batches that have any.
 
-All other losses average over tokens, where every token counts once anyway.
+All other losses average over the tokens of a step, where every token counts once anyway.
 """
 WEIGHS_BY_CURVE = frozenset({"sapo", "vespo"})
 """Losses that weigh the ratio to the sampler by a bounded curve, and truncate nothing."""

@@ -26,7 +26,7 @@ from ...rollout.signal.credit import Floats, TurnCredit
 from ...rows import row_title
 from ..loop.mismatch import Mismatch
 from .convert import TrlBatch, to_batch
-from .grpo_config import ROW_MEANS, ROW_SUMS, by_token, check_config
+from .grpo_config import MICRO_BATCH_MEANS, ROW_MEANS, ROW_SUMS, by_token, check_config
 from .teacher import Distillation
 
 _RECOMPUTED = frozenset({"old_per_token_logps", "ref_per_token_logps"})
@@ -75,6 +75,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.judge: Callable[[int, dict[str, float]], dict[str, float]] = lambda step, metrics: {}
         """Called with the metrics of a finished step; returns further metrics."""
         self._mismatch, self._is_fresh = Mismatch(), False
+        self._micro_batch_scale: float | None = None
         self._passed: tuple[torch.Tensor, torch.Tensor | None] | None = None
         """Logprobs and entropies of the latest pass of a loss."""
         self.most_ratio: float | None = None
@@ -125,7 +126,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.at_temperature:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
-        self._is_fresh, self._row_names = True, self._batch.row_names()
+        self._is_fresh, self._row_names, self._micro_batch_scale = True, self._batch.row_names(), None
         output = self._complete_batch(output)
         rows = output["completion_ids"]
         output[_PLACE] = torch.arange(len(rows), device=rows.device)  # TRL shuffles rows
@@ -136,9 +137,21 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._passed = passed[:2]
         return passed
 
+    def _scale_of_micro_batches(self) -> float:
+        """What leaves the micro-batches without a trained token out of TRL's mean over all of them."""
+        if self._micro_batch_scale is None:
+            batches = self._buffered_inputs  # a step's micro-batches, after TRL has shuffled their rows
+            filled = sum(bool((batch["completion_mask"] * batch["tool_mask"]).any()) for batch in batches)
+            counts = torch.tensor([[len(batches), filled]], device=self.accelerator.device)
+            every, trained = self.accelerator.gather(counts).sum(0).tolist()
+            self._micro_batch_scale = every / max(1, trained)
+        return self._micro_batch_scale
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         """TRL's loss. Until the weights change, its logprobs are those that the sampler should have had."""
         loss = super()._compute_loss(model, inputs)
+        if self.loss_type in MICRO_BATCH_MEANS:
+            loss = loss * self._scale_of_micro_batches()
         if self._is_fresh and self._passed is not None:
             mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
             logps, entropies = self._passed

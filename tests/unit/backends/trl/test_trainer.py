@@ -51,22 +51,53 @@ def as_sampled(row: Row, off: float = 0.03) -> Row:
     return replace(row, logprobs=known)
 
 
-def by_hand(groups: Sequence[Group], reduce: Callable[[list[list[tuple[float, torch.Tensor]]], int], Any]) -> Any:
+def ppo(ratio: torch.Tensor, advantage: Any, mine: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+    """PPO's loss of each token."""
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - EPSILON, 1 + EPSILON) * advantage)
+
+
+def cispo(ratio: torch.Tensor, advantage: Any, mine: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+    """CISPO's."""
+    return -ratio.detach().clamp(max=MOST_RATIO) * advantage * mine
+
+
+def sapo(ratio: torch.Tensor, advantage: Any, mine: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+    """SAPO's, with TRL's temperatures."""
+    steep = torch.where(torch.as_tensor(advantage) > 0, 1.0, 1.05)
+    return -4 / steep * torch.sigmoid(steep * (ratio - 1)) * advantage
+
+
+def vespo(ratio: torch.Tensor, advantage: Any, mine: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+    """VESPO's, with TRL's exponents: the weight follows from the ratio of the whole row."""
+    power, decay = (2.0, 3.0) if advantage >= 0 else (3.0, 2.0)
+    of_row = ratio.detach()[trained].prod()
+    return -((decay * (1 - of_row)).exp() * of_row**power) * advantage * mine
+
+
+def compared(group: Group, one: Rollout, row: Row) -> Any:
+    """A rollout's advantage over its group."""
+    rewards = torch.tensor(group.rewards)
+    return (one.reward - rewards.mean()) / (rewards.std() + 1e-4)
+
+
+def by_hand(
+    groups: Sequence[Group],
+    reduce: Callable[[list[list[tuple[float, torch.Tensor]]], int], Any],
+    token_losses: Callable[..., torch.Tensor] = ppo,
+    advantage: Callable[[Group, Rollout, Row], Any] = compared,
+) -> Any:
     """The gradient of a loss. `reduce` gets, of each trained rollout, its rows' weights and token losses, and their
     number."""
     model = make_model()
     losses = []
     for group in groups:
-        trained = group.trained if group.dropped is None else []
-        for rollout in trained:
-            rewards = torch.tensor(group.rewards)
-            advantage = (rollout.reward - rewards.mean()) / (rewards.std() + 1e-4)
+        for one in group.trained if group.dropped is None else []:
             rows = []
-            for row in rollout.rows:
-                ratio = (logps(model, row) - torch.tensor(row.logprobs[row.prompt_length :])).exp()
-                clipped = ratio.clamp(1 - EPSILON, 1 + EPSILON)
-                token_losses = -torch.minimum(ratio * advantage, clipped * advantage)
-                rows.append((row.weight, token_losses[torch.tensor(row.loss_mask[row.prompt_length :]) == 1]))
+            for row in one.rows:
+                mine = logps(model, row)
+                ratio = (mine - torch.tensor(row.logprobs[row.prompt_length :])).exp()
+                trained = torch.tensor(row.loss_mask[row.prompt_length :]) == 1
+                rows.append((row.weight, token_losses(ratio, advantage(group, one, row), mine, trained)[trained]))
             losses.append(rows)
     reduce(losses, len(losses)).backward()
     return {name: value.grad for name, value in model.named_parameters()}
@@ -135,12 +166,19 @@ def sum_of_tokens(losses: list[list[tuple[float, torch.Tensor]]], rollouts: int)
     return sum(tokens.sum() for rows in losses for _, tokens in rows) / rollouts
 
 
-LOSSES: dict[str, Callable[..., Any]] = {
-    "grpo": mean_of_rows,
-    "dapo": mean_of_tokens,
-    "luspo": sum_of_tokens,
-    "dr_grpo": lambda losses, rollouts: sum_of_tokens(losses, rollouts) / LIMIT,
+LOSSES: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
+    "grpo": (mean_of_rows, ppo),
+    "dapo": (mean_of_tokens, ppo),
+    "luspo": (sum_of_tokens, ppo),
+    "dr_grpo": (lambda losses, rollouts: sum_of_tokens(losses, rollouts) / LIMIT, ppo),
+    "cispo": (mean_of_tokens, cispo),
+    "sapo": (mean_of_rows, sapo),
+    "vespo": (mean_of_tokens, vespo),
 }
+
+
+def config_of(loss: str) -> dict[str, Any]:
+    return {"loss_type": loss} | ({"epsilon_high": MOST_RATIO} if loss == "cispo" else {})
 
 
 class AtTemperature(Watched):
@@ -261,15 +299,15 @@ def test_padding_fills_up_what_does_not_divide_and_counts_nothing(tmp_path: Path
 
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_the_gradient_of_single_rows_is_trls_own(tmp_path: Path, loss: str) -> None:
-    trainer = stepped(single(), tmp_path, loss_type=loss, batch=3)
-    assert_same(trainer.gradient, by_hand(single(), LOSSES[loss]))
+    trainer = stepped(single(), tmp_path, batch=3, **config_of(loss))
+    assert_same(trainer.gradient, by_hand(single(), *LOSSES[loss]))
 
 
 @pytest.mark.parametrize(("loss", "batch"), [*((loss, 2) for loss in LOSSES), ("grpo", 6), ("grpo", 3), ("dapo", 6)])
 def test_the_gradient_of_several_rows_counts_every_rollout_once(tmp_path: Path, loss: str, batch: int) -> None:
     """However many rows it folds into, and however the rows fall into chunks."""
-    trainer = stepped(several(), tmp_path, loss_type=loss, batch=batch)
-    assert_same(trainer.gradient, by_hand(several(), LOSSES[loss]))
+    trainer = stepped(several(), tmp_path, batch=batch, **config_of(loss))
+    assert_same(trainer.gradient, by_hand(several(), *LOSSES[loss]))
 
 
 @cache
@@ -298,20 +336,14 @@ TURNS = {  # returns-to-go [3.5, 2.5, 2], [1, 1], [4], less what the others have
 }
 
 
-@pytest.mark.parametrize("loss", list(LOSSES))
+def of_turns(group: Group, one: Rollout, row: Row) -> Any:
+    return torch.tensor(TURNS[tuple(row.token_ids.tolist()[row.prompt_length :])])
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES.keys() - {"vespo"}))
 def test_the_gradient_of_turns_is_the_one_by_hand(tmp_path: Path, loss: str) -> None:
-    trainer = stepped(by_turn(), tmp_path, loss_type=loss, credit=TurnCredit())
-    model, losses = make_model(), []
-    for one in by_turn()[0].rollouts:
-        rows = []
-        for row in one.rows:
-            advantage = torch.tensor(TURNS[tuple(row.token_ids.tolist()[row.prompt_length :])])
-            ratio = (logps(model, row) - torch.tensor(row.logprobs[row.prompt_length :])).exp()
-            tokens = -torch.minimum(ratio * advantage, ratio.clamp(1 - EPSILON, 1 + EPSILON) * advantage)
-            rows.append((row.weight, tokens[torch.tensor(row.loss_mask[row.prompt_length :]) == 1]))
-        losses.append(rows)
-    LOSSES[loss](losses, 3).backward()
-    assert_same(trainer.gradient, {name: value.grad for name, value in model.named_parameters()})
+    trainer = stepped(by_turn(), tmp_path, credit=TurnCredit(), **config_of(loss))
+    assert_same(trainer.gradient, by_hand(by_turn(), *LOSSES[loss], of_turns))
 
 
 @pytest.mark.parametrize("settings", [{"importance_sampling_level": "sequence"}, {"loss_type": "vespo"}])
@@ -379,17 +411,37 @@ def as_stale(row: Row, temperature: float) -> Row:
 
 def test_two_processes_agree_on_rows_and_divisor(tmp_path: Path) -> None:
     """One has rows beyond its slots and the other has none; the gradient is that of all rollouts together."""
-    (tmp_path / "groups").write_bytes(pickle.dumps(several()))
+    half_failed = (several()[0], make_group(failed(), failed(), failed()))
+    steps = {loss: (several(), config_of(loss)) for loss in (*LOSSES, "bnpo")}
+    steps["bnpo, one process without a rollout"] = (half_failed, config_of("bnpo"))
+    (tmp_path / "steps").write_bytes(pickle.dumps(steps))
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
-    script = ["--module", "support.backends.trl_processes", str(tmp_path), *LOSSES, "bnpo"]
+    script = ["--module", "support.backends.trl_processes", str(tmp_path)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *launch, *script], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    for loss, reduce in LOSSES.items():
-        assert_same(torch.load(tmp_path / f"{loss}.pt"), by_hand(several(), reduce))
+    gradients = torch.load(tmp_path / "gradients.pt")
+    for loss, how in LOSSES.items():
+        assert_same(gradients.pop(loss), by_hand(several(), *how))
     shares = [by_hand([group], mean_of_tokens) for group in several()]  # TRL averages each process's own tokens
     means = {name: (value + shares[1][name]) / 2 for name, value in shares[0].items()}
-    assert_same(torch.load(tmp_path / "bnpo.pt"), means)
+    assert_same(gradients.pop("bnpo"), means)
+    assert_same(gradients.pop("bnpo, one process without a rollout"), shares[0])
+    assert not gradients
+
+
+def test_a_micro_batch_of_failures_leaves_the_mean_over_micro_batches(tmp_path: Path) -> None:
+    """The seed decides which two of the four share a micro-batch."""
+    first, second = (make_row([5, 6], [7, 8, 9]), make_row([5], [10]))
+    group = make_group(rollout(1.0, first), failed(), rollout(0.0, second), failed())
+    filled = set()
+    for seed in range(6):
+        trainer = stepped([group], tmp_path, n=4, batch=2, loss_type="bnpo", seed=seed)
+        masks = [(batch["completion_mask"] * batch["tool_mask"]).bool() for batch in trainer.batches]
+        filled.add(sum(bool(mask.any()) for mask in masks))
+        together = any(mask.any(1).all() for mask in masks)
+        assert_same(trainer.gradient, by_hand([group], mean_of_tokens if together else mean_of_rows))
+    assert filled == {1, 2}, "no seed has put both failures into one micro-batch"
 
 
 def test_a_rollout_counts_the_same_however_it_is_cut_into_rows(tmp_path: Path) -> None:
@@ -452,8 +504,8 @@ def test_rows_without_a_slot_keep_the_policys_logprobs_over_iterations(tmp_path:
 def test_a_rollout_that_failed_leaves_the_divisor(tmp_path: Path, loss: str) -> None:
     """The step is as large as without its slot."""
     kept = [one for one in several()[1].rollouts if one.trained]
-    with_failure = stepped([make_group(*kept, failed())], tmp_path, loss_type=loss)
-    without = stepped([make_group(*kept)], tmp_path, n=2, loss_type=loss)
+    with_failure = stepped([make_group(*kept, failed())], tmp_path, **config_of(loss))
+    without = stepped([make_group(*kept)], tmp_path, n=2, **config_of(loss))
     assert_same(with_failure.gradient, without.gradient)
 
 
@@ -465,7 +517,7 @@ def test_dropped_groups_and_failures_move_nothing(tmp_path: Path, loss: str) -> 
         make_group(failed(), failed(), failed()),
         make_group(trained, rollout(0.0, make_row([5], [10])), failed(), dropped="over the token budget"),
     ]
-    trainer = stepped(groups, tmp_path, loss_type=loss)
+    trainer = stepped(groups, tmp_path, **config_of(loss))
     assert all(not value.any() for value in trainer.gradient.values())
     figures = [value for line in trainer.logged for value in line.values() if isinstance(value, float)]
     assert not any(math.isnan(value) for value in figures)
@@ -578,6 +630,7 @@ def test_the_pinned_internals_of_trl() -> None:
     assert "rollout_func" in inspect.signature(GRPOTrainer.__init__).parameters, BROKEN
     source = inspect.getsource(GRPOTrainer)
     assert "self.rollout_func(prompts, self)" in source, BROKEN
+    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in source, BROKEN
     assert 'extra_fields.pop("env_mask", None)' in source, BROKEN
 
 
