@@ -107,7 +107,9 @@ class TrlBackend:
     def plan(self, settings: TrlSettings) -> TrainingPlan:
         """Checks everything except the model, which is loaded when training starts."""
         notes = check_settings(settings)
-        require("agentcore_rl_toolkit.backends.trl.grpo_config", self.extra, "training with TRL").trl_config(settings)
+        of_trl = require("agentcore_rl_toolkit.backends.trl.grpo_config", self.extra, "training with TRL")
+        of_trl.trl_config(settings)
+        of_trl.check_weight_transfer(settings)
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=notes)
 
     def train(self, settings: TrlSettings) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import transformers
@@ -128,6 +130,42 @@ def _vllm_fields(vllm: str) -> dict[str, Any]:
     if vllm == "colocate":
         return fields | {"vllm_mode": "colocate"}
     return fields | {"vllm_mode": "server", "vllm_server_base_url": vllm}
+
+
+def check_weight_transfer(settings: TrlSettings) -> None:
+    """TRL sends weights to a server over NCCL, which needs GPUs."""
+    to_server = settings.vllm not in (None, "colocate")
+    if to_server and (settings.device == "cpu" or not torch.cuda.is_available()):
+        hint = "set vllm=colocate, or leave it out"
+        raise ConfigError("TRL sends weights to a vLLM server from a GPU, and this machine has none", hint=hint)
+    if to_server and shares_only_gpu(settings.vllm or "", Path("/dev")):
+        raise ConfigError(
+            f"TRL sends weights to {settings.vllm} from one GPU to another, and this machine has only one",
+            hint="set vllm=colocate, or run the server on a machine or a GPU of its own",
+        )
+
+
+def shares_only_gpu(url: str, devices: Path) -> bool:
+    """Whether a server at this URL has to use the trainer's GPU; NCCL would wait for minutes, and then fail."""
+    return len([*devices.glob("nvidia[0-9]*")]) == 1 and _is_this_machine(urlsplit(url).hostname or "")
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether a name or an address is one of this machine's: only those can be bound."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: Any) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def by_token(credit: TurnCredit | None, teacher: object | None) -> str | None:

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 import transformers
@@ -21,7 +20,6 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
 
-from ...common.http_guard import is_loopback
 from ...engine import Engine
 from ...engine.checkpoints import is_written
 from ...engine.remote.vllm import VllmEngine
@@ -33,7 +31,14 @@ from ..loop.report import Report
 from ..loop.training_loop import TrainingLoop, delay_interrupt
 from .backend import TrlSettings
 from .colocated import ColocatedEngine
-from .grpo_config import adapter_config, load_policy, most_ratio, renders_tools, trl_config
+from .grpo_config import (
+    adapter_config,
+    check_weight_transfer,
+    load_policy,
+    most_ratio,
+    renders_tools,
+    trl_config,
+)
 from .sampling_copy import SamplingCopy
 from .teacher import Distillation, open_teacher
 from .trainer import AgentGRPOTrainer
@@ -261,24 +266,6 @@ def is_full(folder: Path) -> bool:
 def _full_disk(error: Exception) -> AgentCoreRLError:
     hint = "free some space, or set output, keep or save_every, and resume"
     return AgentCoreRLError(f"the disk is full: {error}", hint=hint)
-
-
-def check_weight_transfer(settings: TrlSettings) -> None:
-    """TRL sends weights to a server over NCCL, which needs GPUs."""
-    to_server = settings.vllm not in (None, "colocate")
-    if to_server and (settings.device == "cpu" or not torch.cuda.is_available()):
-        hint = "set vllm=colocate, or leave it out"
-        raise ConfigError("TRL sends weights to a vLLM server from a GPU, and this machine has none", hint=hint)
-    if to_server and shares_only_gpu(settings.vllm or "", Path("/dev")):
-        raise ConfigError(
-            f"TRL sends weights to {settings.vllm} from one GPU to another, and this machine has only one",
-            hint="set vllm=colocate, or run the server on a machine or a GPU of its own",
-        )
-
-
-def shares_only_gpu(url: str, devices: Path) -> bool:
-    """Whether a server at this URL has to use the trainer's GPU; NCCL would wait for minutes, and then fail."""
-    return is_loopback(urlsplit(url).hostname or "") and len([*devices.glob("nvidia[0-9]*")]) == 1
 
 
 def check_logprobs(at_temperature: bool, needed_for: str = "async_steps") -> None:

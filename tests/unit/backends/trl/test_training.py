@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import importlib.util
+import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +21,9 @@ from safetensors.torch import save_file
 
 from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
-from agentcore_rl_toolkit.backends.trl.grpo_config import trl_config
-from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change, shares_only_gpu
+from agentcore_rl_toolkit.backends.trl.backend import BACKEND
+from agentcore_rl_toolkit.backends.trl.grpo_config import shares_only_gpu, trl_config
+from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
@@ -69,12 +72,14 @@ def test_what_trl_is_told(vllm: None) -> None:
     assert not trl_config(TrlSettings(device="cpu")).use_vllm
 
 
-def test_a_server_gets_its_weights_from_a_gpu(rows: str, tmp_path: Path) -> None:
-    settings = TrlSettings(
-        agent="a.py", data=rows, output=str(tmp_path / "run"), vllm="http://127.0.0.1:1", device="cpu"
-    )
-    with pytest.raises(ConfigError, match="from a GPU, and this machine has none"):
-        train(settings, report=Report(settings, quiet=True))
+def test_a_server_gets_its_weights_from_a_gpu(vllm: None, rows: str, tmp_path: Path) -> None:
+    agent = tmp_path / "rl_app.py"
+    agent.touch()
+    url = "http://127.0.0.1:1"
+    settings = TrlSettings(agent=str(agent), data=rows, output=str(tmp_path / "run"), vllm=url, device="cpu")
+    for start in (BACKEND.plan, partial(train, report=Report(settings, quiet=True))):
+        with pytest.raises(ConfigError, match="from a GPU, and this machine has none"):
+            start(settings)
 
 
 @pytest.fixture
@@ -165,12 +170,23 @@ def test_other_failures_stay_as_they_are(tmp_path: Path) -> None:
     [
         ("http://127.0.0.1:8000", 1, True),
         ("http://localhost:8000/", 1, True),
+        ("http://0.0.0.0:8000", 1, True),
         ("http://127.0.0.1:8000", 2, False),
         ("http://127.0.0.1:8000", 0, False),  # unknown: no such files on this system
-        ("http://other.example:8000", 1, False),
+        ("http://203.0.113.9:8000", 1, False),  # reserved for examples
+        ("http://not..a.name:8000", 1, False),
     ],
 )
 def test_a_server_on_this_machines_only_gpu_is_refused(tmp_path: Path, url: str, gpus: int, shared: bool) -> None:
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(gpus))):
         (tmp_path / name).touch()
     assert shares_only_gpu(url, tmp_path) is shared
+
+
+def test_so_is_one_under_this_machines_own_name(tmp_path: Path) -> None:
+    try:
+        socket.getaddrinfo(socket.gethostname(), 0)
+    except OSError:
+        pytest.skip("this machine doesn't know its own name")
+    (tmp_path / "nvidia0").touch()
+    assert shares_only_gpu(f"http://{socket.gethostname()}:8000", tmp_path)
