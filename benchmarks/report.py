@@ -30,5 +30,8 @@ def write(name: str, figures: dict[str, Any]) -> None:
 
 def write_to(path: Path, figures: dict[str, Any]) -> None:
     """Write figures to a file, with the machine they were measured on."""
-    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
-    path.write_text(json.dumps({"machine": machine} | figures, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": machine()} | figures, indent=2) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    return {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
