@@ -116,7 +116,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         assert (tmp_path / "site" / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
     said = (tmp_path / "site" / "guides" / "train.html").read_text()
-    assert 'href="../benchmarks/results/training.json.code.html"' in said  # what is outside of docs comes along
+    assert 'href="../benchmarks/results/engine_cuda.json.code.html"' in said  # what is outside of docs comes along
     assert "https://fonts" not in said
 
 
