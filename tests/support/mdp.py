@@ -27,7 +27,8 @@ class Path:
 class Mdp:
     """Two states, three actions, at most three turns; the third action stops, sometimes for a reward."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, turns: int = TURNS) -> None:
+        self.turns = turns
         dice = np.random.default_rng(seed)
         self.weights = dice.normal(size=(STATES, ACTIONS))
         self.rewards = dice.normal(size=(TURNS, STATES, ACTIONS)).round(2)
@@ -42,7 +43,7 @@ class Mdp:
         turn = len(path.steps)
         for action in range(ACTIONS):
             further = self.after(path, state, action, float(self.policy[state, action]))
-            if action == STOP or turn + 1 == TURNS:
+            if action == STOP or turn + 1 == self.turns:
                 yield further
                 continue
             for following, chance in ((1, self.moves[state, action]), (0, 1 - self.moves[state, action])):
@@ -53,7 +54,7 @@ class Mdp:
         while True:
             action = int(dice.choice(ACTIONS, p=self.policy[state]))
             path = self.after(path, state, action, 1.0)
-            if action == STOP or len(path.steps) == TURNS:
+            if action == STOP or len(path.steps) == self.turns:
                 return path
             state = int(dice.random() < self.moves[state, action])
 

@@ -38,6 +38,12 @@ def test_the_expected_gradient_of_a_group_is_the_enumerated_one(discount: float,
     np.testing.assert_allclose(expectation(mdp, 2, credit.advantages), exact, atol=1e-12)
 
 
+def test_so_is_that_of_a_group_of_three() -> None:
+    """None, one or both of the others got to the second turn."""
+    mdp, credit = Mdp(turns=2), TurnCredit(discount=0.6, process_weight=0.25)
+    np.testing.assert_allclose(expectation(mdp, 3, credit.advantages), mdp.gradient(0.6, 0.25), atol=1e-12)
+
+
 def test_a_baseline_that_reads_its_own_rollout_is_biased() -> None:
     """The check can fail: neither the group's mean at a turn, nor whole returns by who got so far, are unbiased."""
 
