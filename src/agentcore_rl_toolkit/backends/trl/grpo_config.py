@@ -108,10 +108,15 @@ def make_config(kind: Any, settings: TrlSettings | SftSettings, ours: dict[str, 
 
 
 def _truncation(settings: TrlSettings) -> dict[str, Any]:
-    """Where TRL truncates the policy's ratio to the sampler, which may be several updates behind."""
+    """Where TRL truncates the policy's ratio to the sampler, which may be several updates behind.
+
+    TRL's default for `cispo` is 0.2, which would be the weight of nearly every token.
+    """
+    if settings.loss_name == "cispo":
+        return {"epsilon_high": MOST_RATIO}
     if not settings.async_steps or settings.loss_name in WEIGHS_BY_CURVE:
         return {}
-    return {"epsilon_high" if settings.loss_name == "cispo" else "delta": MOST_RATIO}
+    return {"delta": MOST_RATIO}
 
 
 def most_ratio(config: GRPOConfig) -> float | None:

@@ -98,6 +98,7 @@ def enter(engine: ColocatedEngine) -> None:
 def test_a_pause_returns_when_the_step_is_over_and_no_other_begins(parts: Parts) -> None:
     future = in_step(parts)
     pausing = parts.loop.submit(parts.engine.pause())
+    parts.run(asyncio.sleep(0))  # the loop takes tasks in their order: the pause has begun
     assert not pausing.done()
     parts.llm.may_step.set()
     pausing.result(PATIENCE)

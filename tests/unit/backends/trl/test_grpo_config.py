@@ -39,6 +39,7 @@ def test_asynchronous_runs_truncate_the_ratio_to_the_sampler() -> None:
         return trl_config(TrlSettings(device="cpu", **given))
 
     assert (config().loss_type, config().delta) == ("dapo", None)
+    assert config(loss="cispo").epsilon_high == 2.0  # TRL's 0.2 would be the weight of nearly every token
     for given, loss, bound in (({}, "cispo", 2.0), ({"options": {"epsilon_high": 5.0}}, "cispo", 5.0)):
         found = config(async_steps=1, **given)
         assert (found.loss_type, found.epsilon_high, most_ratio(found)) == (loss, bound, bound)
