@@ -66,6 +66,7 @@ def run_trainer(
     Raises that problem, or `AgentCoreRLError` if the program fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)  # of a run that this one resumes
     (folder / "command.sh").write_text(plan.text() + "\n")
     ending = launch(plan, has_to_end=lambda: problem() is not None)
     summary: dict[str, Any] = {"backend": plan.backend, "output": str(folder)}

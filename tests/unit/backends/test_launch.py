@@ -205,6 +205,12 @@ def test_a_run_leaves_its_command_and_its_summary(tmp_path: Path) -> None:
     assert done.stdout == "hello\n"
 
 
+def test_a_resumed_run_has_no_summary_until_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    code = f"import os; assert not os.path.exists({str(tmp_path / 'summary.json')!r})"
+    assert run_trainer(plan(code), tmp_path, "Program")["exit_code"] == 0
+
+
 def test_a_run_that_failed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         AgentCoreRLError, match=r"Program ended with code 3\nhint: its output above says why; .*command.sh"

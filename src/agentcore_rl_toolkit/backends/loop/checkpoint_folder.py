@@ -39,8 +39,9 @@ class CheckpointFolder:
         latest = self.latest()
         if latest is not None and not self._resume:
             raise ConfigError(f"{self.path} has a run already", hint="resume it (--resume), or choose another output")
+        _remove(self.path / "summary.json")  # a run that goes on has not ended
         if latest is None:
-            for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl", "summary.json"):
+            for name in ("rollouts", "evaluations", "index", "metrics.jsonl", "row_outcomes.jsonl"):
                 _remove(self.path / name)
         else:
             for kind, first in (("rollouts", latest), ("evaluations", latest + 1)):

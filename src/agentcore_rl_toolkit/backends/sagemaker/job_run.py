@@ -16,6 +16,7 @@ from typing import Any
 
 from ...deploy.aws.calls import Aws
 from ...errors import AgentCoreRLError, ConfigError
+from ...rollout.run_folder.run_lock import locked_run
 from ...rows import read_rows, row_as_prompt
 from .backend import SCHEMA_VERSION, SagemakerSettings, check_locally, check_on_aws, job_document
 from .job_progress import JobLog, JobMetrics
@@ -34,7 +35,7 @@ def train(
     `say` shows a line, and `ask` answers a question after Ctrl-C; by default both are the terminal's.
     """
     check_locally(settings)
-    with contextlib.closing(Aws(settings.region)) as aws:
+    with contextlib.closing(Aws(settings.region)) as aws, locked_run(settings.folder):
         return _JobRun(settings, aws, say or _say, ask or _ask).run()
 
 

@@ -8,7 +8,6 @@ records are void. Readers rebuild a lost index from the files.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import struct
@@ -23,6 +22,7 @@ from ...types import Status
 from ..failure_causes import cause_of
 from ..rollout import Action, Rollout
 from .rollout_files import end_with_a_line, write_all
+from .run_lock import take_lock
 from .run_text import parse_texts
 
 FILE, ROLLOUT = 1, 2
@@ -170,7 +170,7 @@ class IndexWriter:
         records, texts = (folder / "index" / f"{writer}.{kind}" for kind in ("records", "texts"))
         self._records = records.open("ab", buffering=0)
         try:
-            fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(self._records)
         except OSError:
             self._records.close()
             raise ConfigError(f"another process writes to {folder}", hint="choose another folder") from None

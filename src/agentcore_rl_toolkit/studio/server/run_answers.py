@@ -13,6 +13,8 @@ from ...rollout.run_folder import PHASES, Run
 from ...rollout.run_folder.run_text import read_metrics, read_object
 from .. import run_queries
 from ..guards.guards import FILE as FINDINGS
+from ..guards.guards import read_findings
+from ..run_state import run_state
 from .clipped_values import Clipper
 from .run_catalog import FileMemory, OpenRun, RunCatalog
 
@@ -20,8 +22,6 @@ _MOST_POINTS = 1_500
 _MOST_NAMES = 150
 _LONGEST_PAGE = 200
 _SEARCH_SECONDS = 0.7
-_LIVE_SECONDS = 120
-"""A run without a summary whose files changed in this time is running."""
 
 Answer = dict[str, Any]
 
@@ -172,13 +172,9 @@ def _read_groups(opened: OpenRun, query: Query) -> list[Answer]:
 def _describe(name: str, path: Path, files: FileMemory) -> Answer:
     info, summary = files.read(path / "run.json", _read_info), files.read(path / "summary.json", _read_summary)
     metrics = files.read(path / "metrics.jsonl", _read_metrics)
-    changed = max(_stat(path / part)[0] for part in ("metrics.jsonl", "index/0.records", "run.json"))
-    ended = summary is not None and _stat(path / "summary.json")[0] >= changed - 1
-    newest = files.read(path / "rollouts", _newest)
-    alive = time.time() - max(changed, _stat(newest)[0] if newest is not None else 0.0)
-    state = "ended" if ended else "running" if alive < _LIVE_SECONDS else "stopped"
-    if ended and (summary or {}).get("interrupted"):
-        state = "interrupted"
+    findings = files.read(path / FINDINGS, read_findings)
+    changed = max(_stat(path / part)[0] for part in ("metrics.jsonl", "index/0.records", "run.json", "summary.json"))
+    state = run_state(path, summary, findings, metrics["latest"]["step"])
     known = {"run": name, "info": info, "summary": summary or {}, "state": state, "changed": changed}
     return known | metrics
 
@@ -204,11 +200,6 @@ def _read_metrics(path: Path) -> Answer:
 def _short(values: Answer) -> Answer:
     found: Answer = Clipper(longest=2_000, budget=60_000).clip(values)
     return found
-
-
-def _newest(folder: Path) -> Path | None:
-    """The last file of rollouts."""
-    return max(folder.glob("*"), default=None)
 
 
 def _figures(run: Run) -> Answer:

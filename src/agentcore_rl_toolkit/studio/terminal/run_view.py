@@ -11,9 +11,12 @@ from ...common.text_table import format_table
 from ...rollout.run_folder import Entry, Run
 from ..guards.guards import FILE, read_findings
 from ..run_queries import HELD_OUT, read_rows, read_steps, row_of
+from ..run_state import run_state, stopping_guard
 from .safe_text import BOLD, DIM, RED, Paint, escape, shorten
 
 _SHOWN_STEPS = 20
+_OPEN = {"running": "still running", "unfinished": "cut off, or a copy of a run that runs elsewhere"}
+"""States of a run that has not ended, in words."""
 LIST = (
     *("key", "phase", "step", "row", "sample", "status", "reward", "advantage"),
     *("turns", "calls", "tokens", "seconds", "why"),
@@ -24,10 +27,13 @@ def summarize_run(run: Run) -> dict[str, Any]:
     """The run in figures, for people and programs."""
     info, summary, metrics = run.info, run.summary(), run.metrics()
     found = read_findings(run.path / FILE) if run.path.is_dir() else []
+    last = metrics[-1].get("step") if metrics else None
+    state = run_state(run.path, summary, found, last)
     return {
         "run": str(run.path),
         "info": info,
-        "ended": _ending(summary, found, metrics),
+        "state": state,
+        "ended": _ending(state, stopping_guard(found, last)),
         "rollouts": len(run.table),
         "steps": read_steps(run),
         "metrics": metrics,
@@ -37,14 +43,11 @@ def summarize_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _ending(summary: dict[str, Any] | None, found: Sequence[dict[str, Any]], metrics: Any) -> str | None:
-    """How the run ended; None if it may still run. A resumed run has steps after the one where a guard stopped it."""
-    if summary is not None:
-        return "interrupted" if summary.get("interrupted") else "completed"
-    stopped = [
-        one for one in found if one.get("action") == "stop" and metrics and metrics[-1].get("step") == one["step"]
-    ]
-    return f"stopped by the guard {escape(stopped[0]['guard'])}" if stopped else None
+def _ending(state: str, guard: str | None) -> str | None:
+    """How the run ended; None if it has not."""
+    if state == "stopped":
+        return f"stopped by the guard {escape(guard)}"
+    return {"ended": "completed", "interrupted": "interrupted"}.get(state)
 
 
 def show_run(known: dict[str, Any], paint: Paint) -> Iterator[str]:
@@ -52,7 +55,7 @@ def show_run(known: dict[str, Any], paint: Paint) -> Iterator[str]:
     info = known["info"]
     named = [info.get("kind"), info.get("model"), info.get("agent"), info.get("backend")]
     yield paint(BOLD, escape(" · ".join([known["run"], *(str(one) for one in named if one)])))
-    state = known["ended"] or "still running, or cut off"
+    state = known["ended"] or _OPEN[known["state"]]
     yield f"{known['rollouts']} rollouts, {state}"
     yield from _show_steps(known)
     yield from _show_updates(known)

@@ -46,6 +46,12 @@ def test_a_checkpoint_that_was_cut_off_is_none(folder: Path):
     assert sorted(path.stem for path in (folder / "rollouts").iterdir()) == ["step-000000", "step-000001"]
 
 
+def test_a_resumed_run_has_not_ended(folder: Path):
+    (folder / "summary.json").write_text('{"interrupted": true}')
+    prepare(folder)
+    assert not (folder / "summary.json").exists()
+
+
 def test_figures_go_on_from_the_checkpoint(folder: Path):
     report = Report(LoopSettings(output=str(folder)), quiet=True)
     report.resume(2)

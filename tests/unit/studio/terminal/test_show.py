@@ -87,7 +87,10 @@ def test_a_run_that_a_guard_stopped_has_ended(tmp_path: Path, capsys: pytest.Cap
     finding = {"guard": "fidelity", "step": 1, "action": "stop", "problem": "odd", "example": None}
     (tmp_path / "guards.jsonl").write_text(json.dumps(finding) + "\n")
     with (tmp_path / "metrics.jsonl").open("w") as metrics:
-        for step, state in ((1, "stopped by the guard fidelity"), (2, "still running, or cut off")):
+        for step, state in (
+            (1, "stopped by the guard fidelity"),
+            (2, "cut off, or a copy of a run that runs elsewhere"),
+        ):
             print(json.dumps({"step": step}), file=metrics, flush=True)
             assert show(capsys, str(tmp_path)).splitlines()[1] == f"0 rollouts, {state}"
 

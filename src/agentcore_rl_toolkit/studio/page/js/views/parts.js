@@ -5,8 +5,9 @@ import { h, longText, textOf } from "../dom.js";
 import { number, percent, phaseName, rewardClass, seconds, signed, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
 
-const GOOD = { completed: "good", truncated: "warn", timeout: "bad", agent_error: "bad", reward_error: "bad", session_lost: "warn", engine_error: "warn", cancelled: "quiet", running: "live", ended: "good", interrupted: "warn", stopped: "warn" };
-export const badge = (text, kind = null) => h("span.badge", { class: kind ?? GOOD[text] ?? "" }, text.replaceAll("_", " "));
+const GOOD = { completed: "good", truncated: "warn", timeout: "bad", agent_error: "bad", reward_error: "bad", session_lost: "warn", engine_error: "warn", cancelled: "quiet", running: "live", ended: "good", interrupted: "warn", stopped: "warn", unfinished: "warn" };
+const ABOUT = { unfinished: "It was cut off, or this is a copy of a run that runs elsewhere: it has no summary, and no process on this machine writes to it.", stopped: "A guard ended it." };
+export const badge = (text, kind = null) => h("span.badge", { class: kind ?? GOOD[text] ?? "", title: ABOUT[text] }, text.replaceAll("_", " "));
 
 export const rewardChip = (reward, range = [0, 1], props = {}) => h("span.reward", { ...props, class: rewardClass(reward, ...range) }, number(reward, 2));
 
