@@ -277,6 +277,30 @@ def test_a_run_at_a_glance(studio: Studio, runs: Path, trained: Run) -> None:
     eventually(lambda: studio.page.locator("details .chart").count() > 10)
 
 
+CHART = """async () => {
+    const { chartCard, colour } = await import("/js/charts.js");
+    const line = (label, hue) => ({ label, colour: hue, x: [0, 1, 2], y: [0, 1, 2], points: true });
+    const card = chartCard({ title: "made" }, [line("first", "line-1")]);
+    document.querySelector("main").append(card);
+    window.change = () => card.update([line("second", "line-2")]);
+    window.drawn = () => {
+        const canvas = card.querySelector("canvas");
+        const data = canvas ? canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data : [];
+        const found = new Set();
+        for (let at = 0; at < data.length; at += 4)
+            found.add("#" + [...data.slice(at, at + 3)].map((one) => one.toString(16).padStart(2, "0")).join(""));
+        return ["line-1", "line-2"].filter((name) => found.has(colour(name)));
+    };
+}"""
+
+
+def test_a_chart_with_other_lines_is_drawn_anew(studio: Studio) -> None:
+    studio.page.evaluate(CHART)
+    eventually(lambda: studio.page.evaluate("drawn()") == ["line-1"])
+    studio.page.evaluate("change()")
+    eventually(lambda: studio.page.evaluate("drawn()") == ["line-2"])
+
+
 def test_clicks_lead_through_a_step_to_a_rollout_and_back(studio: Studio, trained: Run) -> None:
     studio.open("run", "trained")
     studio.page.click("nav.tabs a:has-text('Steps')")

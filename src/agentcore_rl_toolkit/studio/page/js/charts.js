@@ -117,7 +117,7 @@ export function chartCard(spec, lines, onPick = null) {
   card.hidden = !state.lines.length && !spec.big;
   card.update = (lines) => {
     card.hidden = !usable(lines).length && !spec.big;
-    const same = state.plot && usable(lines).length === state.lines.length;
+    const same = state.plot && looks(usable(lines)) === looks(state.lines);
     state.lines = usable(lines);
     if (!same) return build();
     const { min, max } = state.plot.scales.x, xs = state.data[0], zoomed = min > xs[0] || max < xs.at(-1);
@@ -133,6 +133,9 @@ export function chartCard(spec, lines, onPick = null) {
 }
 
 const usable = (lines) => lines.filter((line) => line.y.some((value) => value !== null && value !== undefined));
+
+/** Which lines a chart has, and how each is drawn: with others, it is built anew. */
+const looks = (lines) => JSON.stringify(lines.map((line) => [line.label, line.colour, line.faint, line.points, line.dash, Boolean(line.low)]));
 
 /** Lines for a stacked chart: each on top of those before. */
 function stacked(spec, lines) {
