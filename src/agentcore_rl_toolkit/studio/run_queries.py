@@ -93,7 +93,7 @@ def find_pair(run: Run, before: str, after: str, row: str | None = None) -> tupl
 
     Without `row`, the row whose reward rose most.
     """
-    if any("." in name for name in (before, after)):
+    if "." in before and "." in after:
         return run.find(before), run.find(after)
     sides = [_by_row(run, name) for name in (before, after)]
     shared = [one for one in sides[0] if one in sides[1] and (row is None or one.startswith(row))]
@@ -108,7 +108,10 @@ def find_pair(run: Run, before: str, after: str, row: str | None = None) -> tupl
 
 
 def _by_row(run: Run, name: str) -> dict[str, int]:
-    """The first held-out rollout of each row, at a step or in a phase."""
+    """The first held-out rollout of each row, at a step or in a phase; or the one that a key names."""
+    if "." in name:
+        at = run.find(name)
+        return {row_of(run.text("input_id", at) or ""): at}
     step = int(name) if name.isdecimal() else None
     found: dict[str, int] = {}
     for at in run.select(phase=name if step is None else HELD_OUT, step=step).tolist():

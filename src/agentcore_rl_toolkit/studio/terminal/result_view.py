@@ -68,6 +68,7 @@ def read_report(path: Path) -> list[Outcome]:
                 "seconds": _number(one["elapsed"]),
                 "why": None if one["error"] is None else str(one["error"]),
                 "model": str(one.get("model") or ""),
+                "document": one,
             }
             for one in outcomes
         ]
@@ -92,9 +93,8 @@ def select_outcomes(
         raise ConfigError(f"results can't be sorted by {sort!r}", hint=f"use one of: {', '.join(_HEADER)}")
     chosen = [
         one
-        for one in outcomes
-        if (rollout is None or rollout in one["key"])
-        and (row is None or one["input"].startswith(row) or row_of(one["input"]).startswith(row))
+        for one in (outcomes if rollout is None else _named(outcomes, rollout))
+        if (row is None or one["input"].startswith(row) or row_of(one["input"]).startswith(row))
         and (status is None or one["status"] == status)
         and not (failed and one["status"] == "completed")
         and (text is None or text.lower() in json.dumps(one, ensure_ascii=False, default=str).lower())
@@ -106,8 +106,16 @@ def select_outcomes(
     return known + [one for one in chosen if one[sort] is None]
 
 
+def _named(outcomes: Sequence[Outcome], name: str) -> Sequence[Outcome]:
+    """The outcomes with this key or session; without one, those whose stored key or session begins so."""
+    names = [(one["key"], one["key"].rpartition("/")[2].removesuffix(".json")) for one in outcomes]
+    exact = [one for one, known in zip(outcomes, names, strict=True) if name in known]
+    stored = [(one, known) for one, known in zip(outcomes, names, strict=True) if "/" in one["key"]]
+    return exact or [one for one, known in stored if any(text.startswith(name) for text in known)]
+
+
 def show_outcome(one: Outcome, paint: Paint) -> Iterator[str]:
-    """One outcome, and the document that its session stored."""
+    """One outcome, and the document that its session stored, or what the report says of it."""
     reward = "none" if one["reward"] is None else f"{one['reward']:g}"
     yield paint(BOLD, escape(f"{one['key']}: row {one['input']}: {one['status']}, reward {reward}"))
     for name, value in (one.get("document") or {}).items():

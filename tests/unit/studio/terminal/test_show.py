@@ -138,6 +138,9 @@ def test_two_rollouts_of_the_row_that_improved_most(run: Path, capsys: pytest.Ca
     assert out.splitlines()[2:] == ["  user  how many?", "- assistant  wrong", "+ assistant  right"]
     same = show(capsys, str(run), "--diff", "0", "1", "--row", "bcdef012")
     assert same.splitlines()[2:] == ["  user  how many?", "  assistant  wrong, too"]
+    for names in (("before", "0.6"), ("0.1", "after"), ("0.1", "1")):
+        mixed = show(capsys, str(run), "--diff", *names).splitlines()
+        assert [line.split()[1] for line in mixed[:2]] == ["0.1:", "0.6:"], "the row of the key"
     assert main(["show", str(run), "--diff", "before", "at_step"]) == 1
 
 
@@ -200,6 +203,9 @@ def test_results_are_filtered_sorted_and_shown(results: Path, capsys: pytest.Cap
     assert "it is 1" in out
     assert not {c for c in out if not c.isprintable()} - {"\n"}
     assert "no answer after 9 s" in show(capsys, str(results), "--failed")
+    assert "row row-1: completed" in show(capsys, str(results), "--rollout", "exp/row-1/session-1.json")
+    assert "3 results" in show(capsys, str(results), "--rollout", "session")
+    assert main(["show", str(results), "--rollout", "ession-1"]) == 1
     assert main(["show", str(results), "--grep", "nowhere"]) == 1
     assert "no rollout matches" in capsys.readouterr().err
 
@@ -226,6 +232,12 @@ def test_results_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     report.write_text(json.dumps({"outcomes": [{"model": HOSTILE} | outcome, {"model": "b"} | outcome | solved]}))
     out = show(capsys, str(report))
     assert "b: 1 result (1 completed), mean reward 1.000" in out
+    assert not {c for c in out if not c.isprintable()} - {"\n"}
+    report.write_text(json.dumps({"outcomes": [outcome | {"index": index} for index in (0, 10)]}))
+    out = show(capsys, str(report), "--rollout", "0.1")
+    assert out.startswith("0.1: row q: timeout, reward none\n")
+    assert "\nelapsed  1.0\n" in out
+    assert "\nerror  no answer " in out
     assert not {c for c in out if not c.isprintable()} - {"\n"}
     for broken in ("[]", "{", '{"outcomes": [1]}'):
         report.write_text(broken)
