@@ -262,6 +262,10 @@ def test_runs_and_their_curves(studio: Studio, runs: Path) -> None:
     studio.page.wait_for_selector("[data-chart=Reward] canvas")
     studio.page.fill("input[type=search]", "hostile")
     eventually(lambda: studio.page.locator("table.runs tbody tr").count() == 1)
+    assert studio.page.url.endswith("#/?q=hostile")
+    studio.page.reload()
+    studio.page.wait_for_selector("table.runs tbody tr")
+    assert (studio.page.locator("table.runs tbody tr").count(), studio.page.input_value("input")) == (1, "hostile")
 
 
 def test_a_run_at_a_glance(studio: Studio, runs: Path, trained: Run) -> None:
@@ -412,6 +416,13 @@ def test_filters_and_the_search(studio: Studio, trained: Run) -> None:
     studio.open("run", "trained", "rollouts", query="sort=-reward&phase=train")
     best = trained.entry(int(trained.select(phase="train", sort="reward", descending=True)[0])).key
     assert studio.page.inner_text("table.rollouts td:first-child >> nth=0") == best
+    longest = max(trained.entry(int(at)).sampled for at in trained.select(phase="train"))
+    studio.page.fill("label:has-text('Tokens from') input", str(longest))
+    studio.page.keyboard.press("Enter")
+    studio.ready(f"#/run/trained/rollouts?sort=-reward&phase=train&shortest={longest}")
+    lengths = studio.page.locator("table.rollouts td[data-name=tokens]").all_inner_texts()
+    assert set(lengths) == {str(longest)}
+    studio.open("run", "trained", "rollouts", query="phase=train")
     studio.page.fill("input[type=search]", "broken on purpose")
     studio.page.keyboard.press("Enter")
     eventually(lambda: "text=" in studio.page.url)

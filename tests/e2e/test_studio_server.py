@@ -124,6 +124,16 @@ def test_a_row_that_no_gateway_wrote_is_shown(tmp_path: Path) -> None:
     assert len(json.dumps(tokens)) < 2_000
 
 
+def test_rollouts_by_reward_and_length(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "first") as run, run.part("train", 0) as part:
+        for number in (1, 3, 5):
+            part.write(make_rollout(float(number), make_row([1], [2] * number), session_id=str(number)))
+    bounds = ("shortest=3", "longest=3", "shortest=2&longest=4", "least=3", "most=3", "least=4&longest=4")
+    found = answers(tmp_path, *(f"rollouts?run=first&{one}" for one in bounds))
+    lengths = [[rollout["sampled"] for rollout in one["rollouts"]] for one in found]
+    assert lengths == [[3, 5], [1, 3], [3], [3, 5], [1, 3], []]
+
+
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     make_run(tmp_path / "first")
     first, second = answers(
@@ -148,6 +158,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
         "groups?run=first&sort=nothing",
         "rollouts?run=first&sort=session_id",
         "rollouts?run=first&least=abc",
+        "rollouts?run=first&longest=abc",
         "tokens?run=first&key=0.0&row=7",
         "text?run=first&key=0.0&at=[0]&start=0",
         "text?run=first&key=0.0&at={}",

@@ -31,6 +31,8 @@ EXAMPLES = (
     "agentcore-rl show runs/train --diff before after",
     "agentcore-rl show runs/gateway --rollout SESSION --tokens --tokenizer tiny",
 )
+_ONLY_RUNS = ("step", "phase", "tool", "diff", "tokens", "min_sampled", "max_sampled")
+"""Flags that mean nothing for results without a run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", help="list the rollouts of a phase: train, before, at_step, after, eval or rollout")
     parser.add_argument("--status", help="list the rollouts that ended so, such as timeout")
     parser.add_argument("--tool", help="list the rollouts that called a tool")
+    for end, how in (("min", "at least"), ("max", "at most")):
+        help = f"list the rollouts that sampled {how} this many tokens"
+        parser.add_argument(f"--{end}-sampled", type=count, help=help)
     parser.add_argument("--failed", action="store_true", help="list failed rollouts, and their causes")
     parser.add_argument("--grep", metavar="TEXT", help="list the rollouts whose text, result or output contains a text")
-    parser.add_argument("--sort", metavar="COLUMN", help="sort the list, such as by reward or tokens, the lowest first")
+    parser.add_argument(
+        "--sort", metavar="COLUMN", help="sort the list, such as by reward or sampled, the lowest first"
+    )
     parser.add_argument("--descending", action="store_true", help="with --sort: the highest first")
     parser.add_argument("--limit", type=count, help="list at most this many (default: 30)")
     parser.add_argument(
@@ -92,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rollout is not None:
         return _show_rollout(args, opened, paint)
     wanted = (args.row, args.phase, args.status, args.tool, args.grep, args.sort, args.limit, args.step)
+    wanted += args.min_sampled, args.max_sampled
     if args.failed or any(value is not None for value in wanted):
         return _show_list(args, opened, paint)
     known = summarize_run(opened)
@@ -107,6 +115,11 @@ def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
     known = {"phase": args.phase, "step": args.step, "status": args.status, "tool": args.tool, "text": args.grep}
     known |= {"sort": args.sort, "descending": args.descending}
     places = opened.select(**known, failed=True if args.failed else None)
+    sampled = opened.table["sampled"]
+    if args.min_sampled is not None:
+        places = places[sampled[places] >= args.min_sampled]
+    if args.max_sampled is not None:
+        places = places[sampled[places] <= args.max_sampled]
     if args.row is not None:
         names = [opened.text("input_id", at) or "" for at in places.tolist()]
         places = places[[any(one.startswith(args.row) for one in (name, row_of(name))) for name in names]]
@@ -165,7 +178,7 @@ def _show_log(args: argparse.Namespace, path: Path, paint: Paint) -> int:
     from ...studio.terminal.log_view import GatewayLog, fidelity_text, list_sessions, session_fields, show_session
 
     unknown = ("step", "row", "phase", "status", "tool", "failed", "grep", "sort", "limit", "diff")
-    _refuse(args, "a gateway's log", *unknown)
+    _refuse(args, "a gateway's log", *unknown, "min_sampled", "max_sampled")
     log = GatewayLog(path)
     if args.rollout is None:
         sessions = log.sessions()
@@ -192,7 +205,7 @@ def _show_outcomes(args: argparse.Namespace, path: Path, paint: Paint) -> int:
         show_outcomes,
     )
 
-    _refuse(args, "a folder of results or a report", "step", "phase", "tool", "diff", "tokens")
+    _refuse(args, "a folder of results or a report", *_ONLY_RUNS)
     outcomes = read_results(path, _counting()) if path.is_dir() else read_report(path)
     if not outcomes:
         hint = "name a run's folder, a gateway's log, or a store's folder"
@@ -245,7 +258,9 @@ def _counting(seconds: float = 2.0) -> Callable[[int], None]:
 def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
     """Refuse flags that have no effect here, instead of ignoring them."""
     values = {name: getattr(args, name) for name in names}
-    given = [f"--{name}" for name, value in values.items() if value is not None and value is not False]
+    given = [
+        f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False
+    ]
     if given:
         raise ConfigError(f"{what} has no {', '.join(given)}", hint="these flags are for the folder of a run")
 

@@ -117,13 +117,14 @@ def show_rollouts(opened: OpenRun, query: Query) -> Answer:
     chosen |= {name: query.whole(name) for name in ("step", "group") if query.get(name)}
     if sort := query.get("sort"):
         chosen |= {"sort": sort.lstrip("-"), "descending": sort.startswith("-")}
-    bounds = (("least", np.greater_equal), ("most", np.less_equal))
-    limits = [(compare, query.real(name)) for name, compare in bounds if query.get(name)]
+    bounds = (("least", "reward"), ("most", "reward"), ("shortest", "sampled"), ("longest", "sampled"))
+    limits = [(name, column, query.real(name)) for name, column in bounds if query.get(name)]
 
     def find(run: Run) -> Answer:
         places = run.select(**chosen)
-        for compare, bound in limits:
-            places = places[compare(run.table["reward"][places], bound)]
+        for name, column, bound in limits:
+            compare = np.greater_equal if name in ("least", "shortest") else np.less_equal
+            places = places[compare(run.table[column][places], bound)]
         page, following = _find_page(run, places, query.get("text"), query.page)
         return {
             "rollouts": [run.entry(at).to_dict() for at in page],

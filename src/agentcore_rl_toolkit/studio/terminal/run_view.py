@@ -19,7 +19,7 @@ _OPEN = {"running": "still running", "unfinished": "cut off, or a copy of a run 
 """States of a run that has not ended, in words."""
 LIST = (
     *("key", "phase", "step", "row", "sample", "status", "reward", "advantage"),
-    *("turns", "calls", "tokens", "seconds", "why"),
+    *("turns", "calls", "sampled", "seconds", "why"),
 )
 
 
@@ -128,7 +128,7 @@ def _show_updates(known: dict[str, Any]) -> Iterator[str]:
 def _list_cells(entry: Entry) -> list[str]:
     return [
         entry.key, entry.phase, str(entry.step), shorten(row_of(entry.input_id), 24), str(entry.sample), entry.status,
-        _number(entry.reward), _number(entry.advantage), str(entry.turns), str(entry.tool_calls), str(entry.tokens),
+        _number(entry.reward), _number(entry.advantage), str(entry.turns), str(entry.tool_calls), str(entry.sampled),
         f"{entry.seconds:.1f}", shorten(entry.cause or entry.dropped or entry.why or "", 60),
     ]  # fmt: skip
 

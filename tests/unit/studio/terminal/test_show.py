@@ -126,6 +126,24 @@ def test_lists(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(run), "--grep", "nobody says this"]) == 1
 
 
+def test_lists_by_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunWriter(tmp_path) as run, run.part("train", 0) as part:
+        for number in (1, 3, 5):
+            part.write(make_rollout(1.0, make_row([1], [2] * number), session_id=f"sampled-{number}"))
+
+    def keys(*arguments: str) -> list[str]:
+        return [
+            json.loads(line)["session_id"] for line in show(capsys, str(tmp_path), *arguments, "--json").splitlines()
+        ]
+
+    assert keys("--min-sampled", "3") == ["sampled-3", "sampled-5"]
+    assert keys("--max-sampled", "3") == ["sampled-1", "sampled-3"]
+    head, *lines = [
+        line.split() for line in show(capsys, str(tmp_path), "--min-sampled", "2", "--max-sampled", "4").splitlines()
+    ]
+    assert [line[head.index("sampled")] for line in lines if line[0] == "0.1"] == ["3"]
+
+
 def test_one_rollout(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = show(capsys, str(run), "--rollout", "a1")
     assert out.startswith("0.2: train step 0, row 000000-abcdef01, sample 0: completed, reward 1\n── turn 0: first,")
@@ -211,7 +229,8 @@ def test_results_are_filtered_sorted_and_shown(results: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "flags", [["--step", "0"], ["--diff", "before", "after"], ["--tool", "x"], ["--sort", "tokens"]]
+    "flags",
+    [["--step", "0"], ["--diff", "before", "after"], ["--tool", "x"], ["--min-sampled", "9"], ["--sort", "tokens"]],
 )
 def test_flags_that_mean_nothing_for_results_are_refused(
     results: Path, flags: list[str], capsys: pytest.CaptureFixture[str]

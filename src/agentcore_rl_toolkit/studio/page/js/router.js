@@ -14,6 +14,12 @@ export function link(parts, query = {}) {
 
 export const runLink = (run, ...rest) => link(["run", run, ...rest.filter((part) => typeof part !== "object").map(String)], rest.find((part) => typeof part === "object") ?? {});
 
+/** Change the query without showing the view again: it shows the change already. */
+export function noteQuery(changes) {
+  const { parts, query } = parse();
+  history.replaceState(null, "", link(parts, { ...query, ...changes }));
+}
+
 /** Change the query of the view that is shown; `replaced` leaves no trace in the history. */
 export function setQuery(changes, replaced = false) {
   const { parts, query } = parse();

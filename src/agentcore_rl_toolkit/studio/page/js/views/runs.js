@@ -5,7 +5,7 @@ import { chartCard, LINES, sparkline } from "../charts.js";
 import { CHARTS } from "../curves.js";
 import { h, replace, textOf } from "../dom.js";
 import { ago, number, percent, whole } from "../format.js";
-import { runLink, setQuery } from "../router.js";
+import { noteQuery, runLink, setQuery } from "../router.js";
 import { badge, table } from "./parts.js";
 
 const MOST = 8;
@@ -46,7 +46,7 @@ export async function showRuns(view, page) {
     replace(list, kept.length ? table(columns, kept.slice(0, 300), { class: "runs", rowLink: (one) => runLink(one.run) }) : h("p.quiet", null, runs.length ? "No run matches." : "There is no run here yet. This page finds new ones by itself."));
   }
 
-  filter.addEventListener("input", drawList);
+  filter.addEventListener("input", () => { noteQuery({ q: filter.value }); drawList(); });
   replace(view, h("div.head", null, h("h1", null, "Runs"), h("span.grow"), filter), list, broken, curves);
   const following = follow(() => get("runs"), (answer) => {
     replace(broken, answer.runs.filter((one) => one.problem).map((one) => h("p.quiet", null, `${one.run} is left out: ${one.problem}`)));
