@@ -19,9 +19,11 @@ from ...rollout.run_folder.run_writer import write_anew
 from ..settings import TrainSettings
 
 _COLUMNS = (
-    *("step", "reward", "held-out", "entropy", "kl", "tokens/s", "failed", "fidelity", "unbridged"),
-    *("seconds", "left"),
+    *("step", "reward", "held-out", "length", "cut", "entropy", "kl", "stale", "tokens/s", "failed", "fidelity"),
+    *("unbridged", "seconds", "left"),
 )
+_OPTIONAL = ("held-out", "cut", "entropy", "kl", "stale", "unbridged")
+"""Columns that are shown once a step has a value there: with all of them, the table is 100 characters wide."""
 _SHOWN_STEPS = 15
 _LIVE_SECONDS = 0.5
 
@@ -38,6 +40,7 @@ class Report:
         self._held_out: dict[int, float | None] = {}
         self._live: Any = None
         self._part = ""
+        self._columns: list[str] = []
         self.line_seconds = 10.0
         """Without a terminal, a line about a step's rollouts comes at most this often."""
         self._step_ended = time.monotonic()
@@ -55,8 +58,6 @@ class Report:
 
                 self._live = Live(console=Console(stderr=True), auto_refresh=False)
                 self._live.start()
-        if self._live is None:
-            self.say("  ".join(name.rjust(9) for name in _COLUMNS))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,6 +104,8 @@ class Report:
         interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
         reward = _number(summary.reward)
         self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {summary.rollouts} rollouts")
+        if self._live is not None:
+            self._show_steps()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Explain avoidable breaks in the token sequence, and say where the run's files are."""
@@ -142,34 +145,46 @@ class Report:
         pyplot.close(figure)
         return str(path)
 
-    def _cells(self, line: Metrics) -> list[str]:
-        latest = [step["seconds"] for step in self.steps][-5:]
+    def _cells(self, line: Metrics) -> dict[str, str | None]:
+        """A step's value in each column, None where it has none."""
+        latest = [step["seconds"] for step in self.steps[-5:]]
         left = (self._settings.steps - line["step"]) * sum(latest) / len(latest)
-        return [
-            str(line["step"]),
-            _number(line.get("reward")),
-            _number(self._held_out.get(line["step"])),
-            _number(line.get("entropy")),
-            "-" if line.get("sampler/kl") is None else f"{line['sampler/kl']:.0e}",
-            f"{line.get('tokens_per_second', 0):.0f}",
-            str(int(line.get("rollouts/failed", 0))),
-            "-" if line.get("fidelity") is None else f"{line['fidelity']:.1%}",
-            str(int(line.get("fidelity/unbridged", 0))),
-            f"{line['seconds']:.1f}",
-            f"{left // 60:.0f}:{left % 60:02.0f}",
-        ]
+        return {
+            "step": str(line["step"]),
+            "reward": _text(line.get("reward"), ".3f"),
+            "held-out": _text(self._held_out.get(line["step"]), ".3f"),
+            "length": _text(line.get("length/sampled_tokens"), ".0f"),
+            "cut": _text(line.get("length/truncated") or None, ".0%"),
+            "entropy": _text(line.get("entropy"), ".3f"),
+            "kl": _text(line.get("sampler/kl"), ".0e"),
+            "stale": _text(line.get("staleness/mean") or None, ".1f"),
+            "tokens/s": f"{line.get('tokens_per_second', 0):.0f}",
+            "failed": str(int(line.get("rollouts/failed", 0))),
+            "fidelity": _text(line.get("fidelity"), ".1%"),
+            "unbridged": _text(line.get("fidelity/unbridged") or None, ".0f"),
+            "seconds": f"{line['seconds']:.1f}",
+            "left": f"{left // 60:.0f}:{left % 60:02.0f}",
+        }
 
     def _show_steps(self) -> None:
+        rows = [self._cells(line) for line in self.steps[-_SHOWN_STEPS:]]
+        known = {name for row in rows for name, value in row.items() if value is not None}
+        known |= {*_COLUMNS} - {*_OPTIONAL} | {*self._columns}
+        before, self._columns = self._columns, [name for name in _COLUMNS if name in known]
         if self._live is None:
-            self.say("  ".join(cell.rjust(9) for cell in self._cells(self.steps[-1])))
+            if self._columns != before:
+                self.say(" ".join(name.rjust(6) for name in self._columns))
+            self.say(" ".join((rows[-1][name] or "-").rjust(max(6, len(name))) for name in self._columns))
             return
         from rich.table import Table
 
         title = f"{self._settings.model} · {self._settings.agent}"
-        look: dict[str, Any] = {"title_style": "dim", "box": None, "padding": (0, 2, 0, 0)}
-        table = Table(*_COLUMNS, caption=self._part or None, title=title, **look)
-        for line in self.steps[-_SHOWN_STEPS:]:
-            table.add_row(*self._cells(line))
+        look: dict[str, Any] = {"title_style": "dim", "box": None, "padding": (0, 1, 0, 0)}
+        table = Table(caption=self._part or None, title=title, **look)
+        for name in self._columns:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*(row[name] or "-" for name in self._columns))
         self._live.update(table, refresh=True)
 
 
@@ -243,4 +258,8 @@ def _counts(steps: Sequence[Metrics], prefix: str) -> dict[str, int]:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return _text(value, ".3f") or "-"
+
+
+def _text(value: float | None, look: str) -> str | None:
+    return None if value is None else format(value, look)
