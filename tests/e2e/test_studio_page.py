@@ -22,6 +22,7 @@ from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.gateway.record.conversation import Transcript
 from agentcore_rl_toolkit.rollout import Rollout
 from agentcore_rl_toolkit.rollout.run_folder import Run, RunWriter, open_run
+from agentcore_rl_toolkit.studio import run_queries
 from support.agent import PROLOGUE
 from support.chromium import chromium
 from support.gateway import gateway, ids
@@ -68,8 +69,9 @@ def invoke_agent(payload):
 )
 ATTACK = "<script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
 HOSTILE = f"{ATTACK} \x1b[31mred\x1b[0m \u202eevil\u202c " + "a" * 1_000_000
-SIZE = {"width": 1280, "height": 900}
+SIZE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 VIEWS = ("", "step", "rollouts", "rows")
+TABS = ("", "tab=result", "tab=printed", "tab=tokens", "tab=rows")
 
 
 @dataclass
@@ -103,6 +105,13 @@ class Studio:
         """Press a key that leads to another view, and wait until that is shown."""
         self.page.keyboard.press(key)
         self.settle()
+
+    def fits(self) -> None:
+        """The view must be no wider than its window, and on a phone neither."""
+        for size in (SIZE, PHONE):
+            self.page.set_viewport_size(size)
+            eventually(lambda: self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+        self.page.set_viewport_size(SIZE)
 
     def check(self) -> None:
         """Nothing may have gone wrong, been fetched from elsewhere, or run."""
@@ -468,11 +477,11 @@ def test_the_keyboard(studio: Studio) -> None:
     eventually(lambda: studio.page.input_value("input[type=search]") == "eggs")
 
 
-@pytest.mark.parametrize("tab", ["", "tab=result", "tab=printed", "tab=tokens", "tab=rows"])
+@pytest.mark.parametrize("tab", TABS)
 def test_hostile_text_stays_text(studio: Studio, tab: str) -> None:
     studio.open("run", "hostile", "rollout", "0.0", query=tab)
     assert studio.page.locator("main script, main img").count() == 0
-    assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    studio.fits()
     if tab in ("", "tab=result", "tab=printed"):
         assert "<script>window.attacked = 1</script>" in studio.text
         assert {"ESC", "RLO"} <= set(studio.page.locator(".odd").all_inner_texts())
@@ -490,26 +499,37 @@ def test_hostile_text_stays_text(studio: Studio, tab: str) -> None:
 def test_hostile_text_stays_text_in_lists(studio: Studio, place: str) -> None:
     studio.open(*filter(None, ["run", "hostile", *place.split("/")]))
     assert studio.page.locator("main script, main img").count() == 0
-    assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    studio.fits()
     assert "\u202e" not in studio.page.text_content("main")
 
 
-def test_every_view_fits_its_window(studio: Studio, tmp_path: Path) -> None:
-    views = [(), *(("run", "trained", *filter(None, [view])) for view in VIEWS), ("run", "trained", "rollout", "0.0")]
+def test_every_view_fits_its_window_and_a_phone(studio: Studio, trained: Run, tmp_path: Path) -> None:
+    entry = trained.entry(int(trained.select(phase="after")[0]))
+    pair = trained.select(input_id=entry.input_id)[[0, -1]]
+    run = ("run", "trained")
+    views = [
+        (),
+        ("live",),
+        *((*run, *filter(None, [view])) for view in VIEWS),
+        (*run, "step", "train", "0", "group", "0"),
+    ]
+    views += [
+        (*run, "row", run_queries.row_of(entry.input_id)),
+        (*run, "compare", *(trained.key(int(at)) for at in pair)),
+    ]
     picture = tmp_path / "view.png"
-    for width, scheme in ((390, "dark"), (1280, "light")):
-        studio.page.set_viewport_size({"width": width, "height": 844})
+    for parts, query in [*((one, "") for one in views), *(((*run, "rollout", "0.0"), tab) for tab in TABS)]:
+        studio.open(*parts, query=query)
+        studio.fits()
+        studio.page.screenshot(path=picture)
+        assert picture.stat().st_size > 5_000, (parts, query)
+
+
+def test_the_page_is_dark_or_light_as_the_system_is(studio: Studio) -> None:
+    for scheme in ("dark", "light"):
         studio.page.emulate_media(color_scheme=scheme)
-        studio.page.reload()
-        for parts in views:
-            studio.open(*parts)
-            assert studio.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (parts, width, scheme)
-            studio.page.screenshot(path=picture)
-            assert picture.stat().st_size > 5_000, (parts, width, scheme)
-        back = studio.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert (back == "rgb(13, 17, 23)") == (scheme == "dark")
-    studio.page.set_viewport_size(SIZE)
-    studio.page.emulate_media(color_scheme="light")
+        found = studio.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (found == "rgb(13, 17, 23)") == (scheme == "dark")
 
 
 def test_a_rollout_that_came_too_late_is_not_said_to_be_trained_on(studio: Studio, runs: Path) -> None:
@@ -603,5 +623,6 @@ def test_live_sessions_are_listed_read_and_stopped(browser: Any, runs: Path, tmp
             studio.page.wait_for_selector("td:has-text('watched')")
             studio.page.click("a:has-text('session-000')")
             studio.page.wait_for_selector(".log:has-text('printed <b>here</b>')")
+            studio.fits()
             studio.page.click("tr:has-text('session-000') button")
             studio.page.wait_for_selector("text=No session runs.")
