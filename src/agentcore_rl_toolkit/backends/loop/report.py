@@ -167,7 +167,8 @@ class Report:
         }
 
     def _show_steps(self) -> None:
-        rows = [self._cells(line) for line in self.steps[-_SHOWN_STEPS:]]
+        shown = _SHOWN_STEPS if self._live is not None else 1
+        rows = [self._cells(line) for line in self.steps[-shown:]]
         known = {name for row in rows for name, value in row.items() if value is not None}
         known |= {*_COLUMNS} - {*_OPTIONAL} | {*self._columns}
         before, self._columns = self._columns, [name for name in _COLUMNS if name in known]

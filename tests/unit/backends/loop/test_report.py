@@ -37,7 +37,7 @@ with report:
         if step == 2:
             known |= {"length/truncated": 0.25, "staleness/mean": 1.5}
         report.add_step(step, known | {"rollouts/run": 4, "rollouts/failed": step, "failures/timeout": step})
-    report.show_evaluation(2, held_out)
+        report.show_evaluation(step, held_out)
     assert run_totals(report.steps, {}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
     report.finish({})
 """
@@ -46,7 +46,7 @@ with report:
 def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, env=clean_env())
     assert (done.returncode, done.stdout) == (0, "")
-    before, head, first, more, second, after, unbridged, *_ = done.stderr.splitlines()
+    before, head, first, between, more, second, after, unbridged, *_ = done.stderr.splitlines()
     assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts"
     assert [" ".join(line.split()) for line in (head, first, more, second)] == [
         "step reward length entropy kl tokens/s failed fidelity unbridged seconds left",
@@ -55,6 +55,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
         "2 0.500 42 25% 1.500 3e-13 1.5 70 2 100.0% 3 2.0 0:02",
     ]
     assert len(head) == len(first) <= len(more) == len(second) <= 100
+    assert between.startswith("held-out rows at step 1")
     assert after.startswith("held-out rows at step 2")
     assert unbridged.startswith("6 turns began a new row (no_turn_end): the chat template ends a reply with")
     assert "changed_history" not in done.stderr  # the agent's own doing
@@ -84,11 +85,11 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
     cells = [re.findall(r"[^\s│┃┡━╇┩┏┳┓└┴┘├┼┤─]+", line) for line in last.splitlines()]
     for line in (
         "step reward held-out length cut entropy kl stale tokens/s failed fidelity unbridged seconds left",
-        "1 0.250 - 42 - 1.500 3e-13 - 70 1 100.0% 3 2.0 0:04",
+        "1 0.250 0.500 42 - 1.500 3e-13 - 70 1 100.0% 3 2.0 0:04",
         "2 0.500 0.500 42 25% 1.500 3e-13 1.5 70 2 100.0% 3 2.0 0:02",
     ):
         assert line.split() in cells, "100 characters hold every column"
-    assert "held-out" not in text[text.index("tiny · rl_app.py") : text.index("held-out rows at step 2")], "none yet"
+    assert "held-out" not in text[text.index("tiny · rl_app.py") : text.index("held-out rows at step 1")], "none yet"
     assert "held-out rows at step 0: mean reward 0.500" in text
     assert b"\x1b[" in shown  # drawn in place, not scrolled
 
