@@ -328,6 +328,9 @@ def studio() -> list[str]:
         (f"CPU milliseconds to write a rollout of {writing['tokens']:,} tokens", f"{writing['ms']:.1f}"),
         (f"share of the time in which an engine samples them at {sampled:,} tokens/s", f"{share:.2%}"),
     ]  # fmt: skip
+    if "drawn_run" in seconds:
+        drawn = f"{seconds['drawn_run']:.2f}, {seconds['drawn_small']:.2f}"
+        rows.insert(2, ("seconds until Chromium has drawn it, and that of a run of one step", drawn))
     return [
         "## Seeing a run",
         f"`python benchmarks/studio.py`: `agentcore-rl ui` on a run of {found['rollouts']:,} rollouts, over HTTP.",

@@ -1,7 +1,10 @@
 """The run folder and the page, on a made run of 100,000 rollouts: how long a run takes to open, and any one rollout.
 
-Opening: from nothing in memory to the answer of the run's first view, over HTTP. A rollout: any of them, over HTTP,
-each asked for once. Writing: CPU time to write a rollout of 32,000 tokens, against its arrays as plain JSON numbers.
+One rollout of a hundred has 32,000 tokens, and each has a second record in the index, with its advantage.
+
+Opening: from nothing in memory to the answer of the run's first view, over HTTP; and, with Playwright and Chromium,
+until that view is drawn, against a run of one step. A rollout: any of them, over HTTP, each asked for once, long ones
+among them. Writing: CPU time to write a rollout of 32,000 tokens, against its arrays as plain JSON numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import sys
 import tempfile
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +37,8 @@ from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.types import Status
 
 GROUP = 8
+TOKENS, LONG, EVERY = 400, 32_000, 100
+"""Tokens of a rollout, and of one among so many."""
 
 
 def main() -> None:
@@ -45,39 +52,43 @@ def main() -> None:
         began = time.monotonic()
         make_run(folder / "run", args.rollouts, args.per_step)
         made = time.monotonic() - began
-        figures = look(folder, args.rollouts, args.asked) | {"written_per_second": round(args.rollouts / made)}
+        make_run(folder / "small", args.per_step, args.per_step)
+        seconds = draw(folder, "small") | draw(folder, "run") | look(folder, args.rollouts, args.asked)
+        figures: dict[str, Any] = {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
+        figures |= {"written_per_second": round(args.rollouts / made)}
     finally:
         shutil.rmtree(folder)
-    figures |= {"rollouts": args.rollouts, "writing": writing(32_000)}
+    figures |= {"rollouts": args.rollouts, "writing": writing(LONG)}
     for name, value in figures.items():
         print(f"{name:24} {value}")
-    write("studio", figures)
+    write("studio", figures) if not __import__("os").environ.get("B2DRY") else None
 
 
 def make_run(folder: Path, rollouts: int, per_step: int) -> None:
-    dice = random.Random(0)
-    one = make_rollout(400)
+    dice, short, long = random.Random(0), make_rollout(TOKENS), make_rollout(LONG)
     with RunWriter(folder) as run:
         run.describe(kind="train", model="made", steps=rollouts // per_step)
         for step in range(-(-rollouts // per_step)):
+            mean, advantages = step * per_step / rollouts, {}
             with run.part("train", step) as part:
                 for number in range(min(per_step, rollouts - step * per_step)):
-                    group, reward = number // GROUP, float(dice.random() < step * per_step / rollouts)
-                    names: dict[str, Any] = {
-                        "session_id": f"{step}-{number}-{dice.randrange(10**9)}",
-                        "input_id": f"{group:06d}-{group:08x}",
-                    }
-                    failed = dice.random() < 0.02
-                    status = Status.TIMEOUT if failed else Status.COMPLETED
-                    error = f"no answer after {number} s" if failed else None
+                    reward, failed = float(dice.random() < mean), dice.random() < 0.02
+                    session, group = f"{step}-{number}-{dice.randrange(10**9)}", number // GROUP
                     sample: dict[str, Any] = {
+                        "session_id": session,
+                        "input_id": f"{group:06d}-{group:08x}",
                         "group": group,
                         "sample": number % GROUP,
+                        "status": Status.TIMEOUT if failed else Status.COMPLETED,
+                        "error": f"no answer after {number} s" if failed else None,
                         "rewards": None if failed else reward,
                     }
-                    part.write(replace(one, status=status, error=error, **names, **sample))
+                    part.write(replace(short if (step * per_step + number) % EVERY else long, **sample))
+                    if not failed:
+                        advantages[session] = reward - mean
+                part.add_advantages(advantages)
             with (folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps({"step": step + 1, "reward": step * per_step / rollouts, "fidelity": 1.0}) + "\n")
+                file.write(json.dumps({"step": step + 1, "reward": mean, "fidelity": 1.0}) + "\n")
 
 
 def make_rollout(tokens: int) -> Rollout:
@@ -101,7 +112,7 @@ def make_rollout(tokens: int) -> Rollout:
             "origin": "bridge",
         }
         | {"unbridged": "", "masked": None, "versions": [["3", 50]], "parse_failures": 0}
-        | {"reply": {"content": "some words " * 20, "reasoning": "", "tool_calls": []}}
+        | {"reply": {"content": "some words " * (tokens // 20), "reasoning": "", "tool_calls": []}}
         for at in range(4)
     ]
     messages = [{"role": "tool" if at else "user", "content": f"{at} of these words " * 30} for at in range(4)]
@@ -124,44 +135,68 @@ def make_rollout(tokens: int) -> Rollout:
     )
 
 
-def look(folder: Path, rollouts: int, asked: int) -> dict[str, Any]:
-    """Seconds until the first view, and for each of some rollouts."""
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[int, str]]:
+    """`agentcore-rl ui`: its process, and the address that it prints."""
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", "ui", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
-            url, _, key = process.stdout.readline().strip().partition("/?key=")
-
-            def ask(question: str) -> tuple[float, Any]:
-                began = time.monotonic()
-                with urlopen(Request(f"{url}/api/{question}", headers={"Authorization": f"Bearer {key}"})) as answer:
-                    found = json.load(answer)
-                return time.monotonic() - began, found
-
-            cpu = cpu_seconds(process.pid)
-            listed, _ = ask("runs")
-            opened, run = ask("run?run=run")
-            assert run["rollouts"] == rollouts
-            cpu = cpu_seconds(process.pid) - cpu
-            again, _ = ask("run?run=run")
-            dice = random.Random(1)
-            each = [ask(f"rollout?run=run&key=0.{dice.randrange(rollouts)}")[0] for _ in range(asked)]
-            groups, _ = ask(f"groups?run=run&step={run['steps'][-1]['step']}")
-            rows, _ = ask("rows?run=run")
-            sort, _ = ask("rollouts?run=run&sort=-reward&failed=false")
+            yield process.pid, process.stdout.readline().strip()
         finally:
             process.terminate()
-    seconds = {
-        "list": listed,
-        "open": listed + opened,
-        "open_cpu": cpu,
-        "open_again": again,
-        "groups": groups,
-        "rows": rows,
-        "sort": sort,
-    }
-    seconds |= {"rollout_median": percentile(each, 0.5), "rollout_longest": max(each)}
-    return {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
+
+
+def draw(folder: Path, run: str) -> dict[str, float]:
+    """Seconds until Chromium has drawn a run's first view, from nothing in the server's memory."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        found = None
+    if found is None:
+        return {}
+    with serving(folder) as (_, address), sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        began = time.monotonic()
+        page.goto(f"{address}#/run/{run}")
+        page.wait_for_selector("[data-chart=Reward] canvas")
+        page.wait_for_selector(f"main[data-ready='#/run/{run}']")
+        drawn = time.monotonic() - began
+        browser.close()
+    return {f"drawn_{run}": drawn}
+
+
+def look(folder: Path, rollouts: int, asked: int) -> dict[str, float]:
+    """Seconds until the first view, and for each of some rollouts."""
+    with serving(folder) as (process, address):
+        url, _, key = address.partition("/?key=")
+
+        def ask(question: str) -> tuple[float, Any]:
+            began = time.monotonic()
+            with urlopen(Request(f"{url}/api/{question}", headers={"Authorization": f"Bearer {key}"})) as answer:
+                found = json.load(answer)
+            return time.monotonic() - began, found
+
+        cpu = cpu_seconds(process)
+        listed, _ = ask("runs")
+        opened, run = ask("run?run=run")
+        assert run["rollouts"] == rollouts
+        cpu = cpu_seconds(process) - cpu
+        again, _ = ask("run?run=run")
+        dice = random.Random(1)
+        some = [
+            *(dice.randrange(rollouts) for _ in range(asked)),
+            *range(0, rollouts, max(EVERY, rollouts // 20 // EVERY * EVERY)),
+        ]
+        each = [ask(f"rollout?run=run&key=0.{number}")[0] for number in some]
+        groups, _ = ask(f"groups?run=run&step={run['steps'][-1]['step']}")
+        rows, _ = ask("rows?run=run")
+        sort, _ = ask("rollouts?run=run&sort=-reward&failed=false")
+    seconds = {"list": listed, "open": listed + opened, "open_cpu": cpu, "open_again": again}
+    seconds |= {"groups": groups, "rows": rows, "sort": sort}
+    return seconds | {"rollout_median": percentile(each, 0.5), "rollout_longest": max(each)}
 
 
 def cpu_seconds(pid: int) -> float:

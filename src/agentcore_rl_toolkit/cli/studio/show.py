@@ -99,8 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rollout is not None:
         return _show_rollout(args, opened, paint)
     wanted = (args.row, args.phase, args.status, args.tool, args.grep, args.sort, args.limit, args.step)
-    wanted += args.min_sampled, args.max_sampled
-    if args.failed or any(value is not None for value in wanted):
+    if args.failed or any(value is not None for value in (*wanted, args.min_sampled, args.max_sampled)):
         return _show_list(args, opened, paint)
     known = summarize_run(opened)
     _print(args, [known], lambda: show_run(known, paint))
