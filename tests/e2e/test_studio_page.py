@@ -572,6 +572,19 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
             studio.page.wait_for_selector(".rows .row >> nth=1")
 
 
+def test_runs_keep_their_places_as_they_write(studio: Studio, runs: Path) -> None:
+    with RunWriter(runs / "twin-1"), RunWriter(runs / "twin-2"):
+        for twin, steps in (("twin-1", 1), ("twin-2", 2)):
+            lines = "".join(json.dumps({"step": step + 1, "reward": 0.5}) + "\n" for step in range(steps))
+            (runs / twin / "metrics.jsonl").write_text(lines)
+        os.utime(runs / "twin-1" / "metrics.jsonl", (1, 1))
+        studio.page.wait_for_selector("tr:has-text('twin-2') td[data-name=steps]:has-text('2')")
+        names = studio.page.locator("td[data-name=run]").all_inner_texts()
+        assert names[:2] == ["twin-1", "twin-2"], "though the second wrote last"
+        assert studio.page.locator(".badge.live").count() == 2
+    studio.page.wait_for_selector("tr:has-text('twin-1'):has-text('unfinished')")
+
+
 def test_a_report_of_many_runs_has_the_latest(tmp_path: Path) -> None:
     for number in range(9):
         metrics = tmp_path / "runs" / f"run-{number}" / "metrics.jsonl"

@@ -50,13 +50,19 @@ export async function showRuns(view, page) {
   replace(view, h("div.head", null, h("h1", null, "Runs"), h("span.grow"), filter), list, broken, curves);
   const following = follow(() => get("runs"), (answer) => {
     replace(broken, answer.runs.filter((one) => one.problem).map((one) => h("p.quiet", null, `${one.run} is left out: ${one.problem}`)));
-    runs = answer.runs.filter((one) => !one.problem).sort((a, b) => (b.state === "running") - (a.state === "running") || b.changed - a.changed);
+    runs = answer.runs.filter((one) => !one.problem).sort(inOrder);
     drawList();
     drawCurves();
   });
   const clock = setInterval(drawList, 30_000);
   page.onEnd(() => { following.end(); clearInterval(clock); });
   await following.first;
+}
+
+/** Runs that run first, by name, so that none moves or changes its colour as it writes; then the latest. */
+function inOrder(a, b) {
+  const [first, second] = [a, b].map((one) => one.state === "running");
+  return second - first || (first ? a.run.localeCompare(b.run) : b.changed - a.changed);
 }
 
 /** A run's first line of a chart, or on the first chart both, in one colour. */
