@@ -8,6 +8,7 @@ independent would overstate the certainty.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import re
@@ -255,6 +256,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
 
 
+@functools.lru_cache(maxsize=1024)  # a run's steps have as many rows each, and the page asks about all of them
 def t_quantile(p: float, df: int) -> float:
     """The value that Student's t with `df` degrees of freedom stays below with probability `p`, for p from 0.5 up.
 
