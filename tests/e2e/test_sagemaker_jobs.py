@@ -16,6 +16,7 @@ from agentcore_rl_toolkit.agent.sagemaker.job_rollout import with_row
 from agentcore_rl_toolkit.backends.sagemaker import SagemakerSettings, train
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import AgentCoreRLError, AwsRefused, ConfigError
+from agentcore_rl_toolkit.rollout.run_folder.run_lock import is_written_to
 from support.fake_sagemaker_jobs import AGENT, HUB_ARN, MLFLOW, MODEL, PACKAGE, ROLE, FakeSagemakerJobs
 from support.runtime import eventually
 
@@ -141,9 +142,13 @@ def test_a_killed_run_follows_the_same_job(known: dict[str, Any], fake: FakeSage
     train(SagemakerSettings(**known), say=lambda line: None)
     with pytest.raises(ConfigError, match="has a job already"):
         train(SagemakerSettings(**known))
-    summary = train(SagemakerSettings(**known, resume=True), say=lambda line: None)
+    following: list[bool] = []
+    resumed = SagemakerSettings(**known, resume=True)
+    summary = train(resumed, say=lambda line: following.append(is_written_to(resumed.folder)))
     assert summary["model_package"] == PACKAGE
     assert len(fake.of("CreateJob")) == 1
+    assert set(following) == {True}, "to look at the run says that it is running"
+    assert not is_written_to(resumed.folder)
 
 
 def test_a_run_that_was_killed_before_its_job_existed_makes_it(known: dict[str, Any], fake: FakeSagemakerJobs) -> None:
