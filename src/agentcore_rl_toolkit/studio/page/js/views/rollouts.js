@@ -22,7 +22,7 @@ export async function showRollouts(view, page) {
       choice("Trained on", "trained", [...any, ["true", "yes"], ["false", "no"]], query.trained),
       choice("Failed", "failed", [...any, ["true", "yes"], ["false", "no"]], query.failed),
       about.tools.length ? choice("Tool", "tool", [...any, ...about.tools.map((one) => [one, one])], query.tool) : null,
-      small("step", "Step"), small("least", "Reward from"), small("most", "to"), small("shortest", "Tokens from", "6em"), small("longest", "to", "6em"),
+      small("step", "Step"), small("least", "Reward from"), small("most", "Reward to"), small("shortest", "Tokens from", "6em"), small("longest", "Tokens to", "6em"),
       choice("Sort", "sort", [["", "as written"], ["-reward", "best first"], ["reward", "worst first"], ["-sampled", "longest first"], ["-seconds", "slowest first"], ["-unknown_tools", "unknown tools"], ["-parse_failures", "parse failures"], ["-truncated", "truncated"]], query.sort),
       NAMES.some((name) => query[name]) ? h("a.tool", { href: runLink(run, "rollouts") }, "clear") : null), list);
   const ask = { run, limit: LIMIT, ...Object.fromEntries(NAMES.map((name) => [name, query[name]])) };
