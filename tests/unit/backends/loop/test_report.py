@@ -122,6 +122,6 @@ def test_a_resumed_run_says_which_settings_choose_other_rows(tmp_path: Path) -> 
     (tmp_path / "run.json").write_text('{"seed": 0, "data": "rows.jsonl", "mix": {}, "learning_rate": 1.0}')
     seed, mix = changed_settings(tmp_path, now)
     assert seed.startswith("warning: seed is 1 but was 0: ")
-    assert mix.startswith("warning: mix is {'more.jsonl': 0.5}, and was {} before")
+    assert mix.startswith("warning: mix is {'more.jsonl': 0.5} but was {}: ")
     (tmp_path / "run.json").write_text("{")
     assert changed_settings(tmp_path, now) == []
