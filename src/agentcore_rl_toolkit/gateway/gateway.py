@@ -34,13 +34,14 @@ from .base import RolloutGateway
 from .call.core import Core, GatewayLimits
 from .http.gateway_app import App, error_response
 from .http.http_server import http_server
-from .record.log import Log
+from .record.log import Log, WeightState
 from .record.session import read_settings
 from .record.trajectory import Trajectories
 from .render.capabilities import Abilities
 from .render.families import History
 from .render.renderer import ChatRenderer
 from .render.tokenizer import Tokenizer, load_tokenizer
+from .workers.handed_state import HandedState, WorkerState
 from .workers.worker_router import WorkerRouter
 
 logger = logging.getLogger(__name__)
@@ -67,13 +68,14 @@ class Server:
         peers: Sequence[str] = (),
         peer_url: str = "",
         listens: socket.socket | None = None,
+        handed: HandedState | None = None,
         make_app: Callable[..., App] = App,
     ) -> None:
         """Worker `worker` of `workers`, which listen on `port` and the ports after it, or at their `worker_urls`.
 
         `peers` are the addresses of all gateways that share sessions, `peer_url` is this one's among them.
         `listens` is a socket that is already bound: a supervisor that keeps it open loses no connection while a worker
-        restarts.
+        restarts. `handed` has the state of a worker in whose place this one is started.
         `make_app` makes what routes requests: in production, a `ProductionApp`. On loopback, the Host of a request must
         be loopback, the host of `public_url`, or one of `allow_hosts`.
         """
@@ -85,7 +87,7 @@ class Server:
         names = [*allow_hosts, *([public_name] if public_name else [])]
         self._guard = RequestGuard(names if here_only else None)
         self._host, self._port = host, port + worker
-        self._socket = listens
+        self._socket, self._handed = listens, handed
         own_urls = [f"http://{reachable_host(host)}:{port + number}" for number in range(workers)]
         urls = list(worker_urls) or own_urls
         mark = hmac.new(admin_key.encode(), b"passed on by a worker", "sha256").hexdigest()
@@ -118,12 +120,15 @@ class Server:
             self.core.abilities.log()
         if self._router is not None:
             await self._router.fetch_peers()
+        handed = self._handed.read() if self._handed is not None else None
         before = await self._router.fetch_state() if self._router is not None else None
+        before = before or (handed.weights if handed is not None else None)
         if before is not None:
             self.core.gate.begin_with(before)
         told = self.core.gate.changes
         await self.core.start()
-        await self._take_engines()
+        await self._take_engines(handed.engines if handed is not None else [])
+        self.core.gate.on_change = self._hand_over
         limits = self.core.limits
         self._server = http_server(self._handle, max_body_bytes=limits.max_body_bytes, body_seconds=limits.body_seconds)
         try:
@@ -135,14 +140,22 @@ class Server:
         await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())
 
-    async def _take_engines(self) -> None:
-        """Sample from the replicas that the first worker samples from, which may have changed since the start."""
+    async def _take_engines(self, handed: list[str]) -> None:
+        """Sample from the replicas that the first worker samples from, or that this one's predecessor did."""
         engine = self.core.engine
-        if self._router is None or not isinstance(engine, Replicas):
+        if not isinstance(engine, Replicas):
             return
-        names = await self._router.fetch_engines(self._admin_key)
+        names = await self._router.fetch_engines(self._admin_key) if self._router is not None else []
+        names = names or handed
         if names and set(names) != {replica.name for replica in engine.replicas}:
             await engine.change(make_servers(names))
+
+    def _hand_over(self) -> None:
+        if self._handed is None:
+            return
+        engine, gate = self.core.engine, self.core.gate
+        names = [replica.name for replica in engine.replicas] if isinstance(engine, Replicas) else []
+        self._handed.write(WorkerState(WeightState(gate.version, gate.paused), names))
 
     async def _listen(self, server: web.Server) -> asyncio.Server:
         loop = asyncio.get_running_loop()

@@ -21,6 +21,7 @@ import httpx
 import openai
 import pytest
 
+from agentcore_rl_toolkit.gateway.record.log import Log
 from support.bedrock import ARN, bedrock
 from support.fake_server import Handler
 from support.fake_vllm import MODEL, FakeVllm
@@ -341,3 +342,65 @@ def worker_on(port: int) -> int:
             if os.readlink(entry) == f"socket:[{inode}]":
                 return int(entry.parts[2])
     raise AssertionError(f"nobody listens on {port}")
+
+
+# --- with --restart ---------------------------------------------------------------------------------------------------
+
+
+def worker_of(supervisor: subprocess.Popen[str], number: int) -> int | None:
+    """The process of a worker; None while it is not running."""
+    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+    for pid in map(int, children):
+        with contextlib.suppress(OSError):
+            if f"--worker\0{number}\0" in Path(f"/proc/{pid}/cmdline").read_text():
+                return pid
+    return None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_worker_comes_back_as_it_was(folder: Path, count: int) -> None:
+    """Without a log, and without another worker that could tell."""
+    port = two_ports()
+    with (
+        FakeVllm().serving() as server,
+        FakeVllm().serving() as other,
+        serving(folder, port, f"vllm={server.url}", "--workers", str(count), "--restart") as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        engines = [f"vllm={other.url}"]
+        ask(port, "PUT", "/engines", json={"engines": engines})
+        ask(port, "PUT", "/weights", json={"version": "v2"})
+        ask(port, "POST", "/pause")
+        killed = worker_of(process, 0)
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: worker_of(process, 0) not in (None, killed))
+        for at in range(port, port + count):
+            told = own_health(at)
+            assert (told["status"], told["weight_version"]) == ("paused", "v2")
+            assert [one["name"] for one in ask(at, "GET", "/engines")["engines"]] == engines
+
+
+def test_it_waits_for_a_log_that_a_worker_of_a_killed_supervisor_still_writes(folder: Path, tmp_path: Path) -> None:
+    """As that worker does until its calls have ended, when its port is free already."""
+    port, log = two_ports(), Log(tmp_path)
+    with FakeVllm().serving() as server:
+        flags = ("--workers", "1", "--restart", "--log", str(tmp_path))
+        with serving(folder, port, f"vllm={server.url}", *flags) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert any("waiting for another gateway" in line for line in process.stderr)
+            log.close()
+            assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+
+
+def test_a_slash_at_the_end_of_a_peer_is_dropped_in_each_worker(folder: Path) -> None:
+    port = two_ports()
+    url, flags = f"http://127.0.0.1:{port}", ("--workers", "1", "--restart")
+    with FakeVllm().serving() as server:
+        peers = ("--peers", f"{url}/", "--peer-url", f"{url}/")
+        with serving(folder, port, f"vllm={server.url}", *flags, *peers) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{url}\n"
+            assert ask(port, "GET", "/peers")["peers"] == [url]

@@ -15,9 +15,10 @@ import secrets
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ...common.http_guard import reachable_host
 from ...errors import ConfigError
@@ -26,6 +27,9 @@ from ...gateway.workers.worker_process import WorkerProcess, announce_listening,
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
 from ..terminal.parser import above_zero, count
+
+_ORPHAN_SECONDS = 30.0
+"""How long a log may belong to a worker whose supervisor was killed: much longer than its calls get."""
 
 HELP = "serve a model to agents"
 EXAMPLES = (
@@ -81,11 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker-url", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)  # bound by the process that started this worker
+    parser.add_argument("--state", type=int, help=argparse.SUPPRESS)  # the file with its predecessor's state
 
 
 def run(args: argparse.Namespace) -> int:
+    _check(args)
     if args.socket is None:
-        _check(args)
         check_port(args.host, args.port + args.worker)
     from ...common.private_loop import new_loop
     from ...gateway.gateway import ADMIN_KEY
@@ -167,7 +172,8 @@ async def _keep_serving(args: argparse.Namespace) -> int:
     stop_on_signals(stop)
     sockets = bind_ports(args.host, args.port, args.workers)
     port = sockets[0].getsockname()[1]
-    workers = [_start_worker(number, port + number, one) for number, one in enumerate(sockets)]
+    states = [tempfile.TemporaryFile() for _ in sockets]  # noqa: SIM115 - closed below
+    workers = [_start_worker(number, port + number, sockets[number], states[number]) for number in range(args.workers)]
     try:
         await wait_unless(stop, asyncio.gather(*(worker.listening for worker in workers)))
         if not stop.is_set():
@@ -177,18 +183,21 @@ async def _keep_serving(args: argparse.Namespace) -> int:
         say("ending: calls in flight have 5 seconds")
     finally:
         await asyncio.gather(*(worker.close() for worker in workers))
-        for one in sockets:
+        for one, state in zip(sockets, states, strict=True):
             one.close()
+            state.close()
     return 0
 
 
-def _start_worker(number: int, port: int, listens: socket.socket | None = None) -> WorkerProcess:
+def _start_worker(
+    number: int, port: int, listens: socket.socket | None = None, state: IO[bytes] | None = None
+) -> WorkerProcess:
     command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *sys.argv[1:], "--worker", str(number)]
-    if listens is None:
+    if listens is None or state is None:
         return WorkerProcess(f"worker {number}", command, port=port)
-    bound = listens.fileno()
-    command += ["--port", str(port - number), "--socket", str(bound)]
-    return WorkerProcess(f"worker {number}", command, port=port, keeps=[bound])
+    kept = [listens.fileno(), state.fileno()]
+    command += ["--port", str(port - number), "--socket", str(kept[0]), "--state", str(kept[1])]
+    return WorkerProcess(f"worker {number}", command, port=port, keeps=kept)
 
 
 async def wait_unless(stop: asyncio.Event, work: Awaitable[Any]) -> None:
@@ -216,6 +225,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     from ...gateway.gateway import Server
     from ...gateway.render.renderer import ChatRenderer
     from ...gateway.render.tokenizer import load_tokenizer
+    from ...gateway.workers.handed_state import HandedState
 
     tokenizer = load_tokenizer(args.tokenizer)
     tokenizer.name_or_path = args.tokenizer_name or tokenizer.name_or_path
@@ -239,6 +249,8 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
     where |= {"worker": args.worker, "workers": args.workers, "worker_urls": args.worker_url}
     if args.socket is not None:
         where["listens"] = socket.socket(fileno=args.socket)
+    if args.state is not None:
+        where["handed"] = HandedState(args.state)
     return Server(core, admin_key=admin_key, **where, **kind)
 
 
@@ -255,7 +267,10 @@ def _open_log(args: argparse.Namespace) -> Any:
     if args.workers > 1:
         for number in range(args.workers):
             (folder / f"worker-{number}").mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Log(_log_folder(args), max_bytes=int(args.log_gb * (1 << 30)) // args.workers)
+    # A worker whose supervisor was killed gives its calls a few seconds, and the port is free before the log is.
+    seconds = _ORPHAN_SECONDS if args.socket is not None else 0.0
+    max_bytes = int(args.log_gb * (1 << 30)) // args.workers
+    return Log(_log_folder(args), max_bytes=max_bytes, lock_seconds=seconds)
 
 
 def _log_folder(args: argparse.Namespace) -> Path:

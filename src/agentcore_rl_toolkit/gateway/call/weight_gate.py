@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...engine.base import Engine
 from ...errors import EngineError
@@ -26,6 +26,8 @@ class WeightGate:
         """The version of sampled tokens, unless the engine gives another."""
         self.changes = 0
         """How often a trainer paused, resumed, or named weights."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each of these."""
         self.sampling = 0
         """How many choices are being sampled."""
         self._open = asyncio.Event()
@@ -120,3 +122,4 @@ class WeightGate:
     def _write(self) -> None:
         if self._log is not None:
             self._log.write_weights(self.version, paused=self.paused)
+        self.on_change()

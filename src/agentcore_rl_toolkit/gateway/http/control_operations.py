@@ -190,6 +190,7 @@ class ControlOperations:
             await engine.change(make_servers(body.engines))
         except ConfigError as error:
             raise GatewayFault.invalid(str(error), param="engines") from None
+        self._core.gate.on_change()
         await self._core.refresh_info()
         return await self._list_engines(request)
 

@@ -49,13 +49,23 @@ class WeightState(msgspec.Struct):
 
 
 class Log:
-    def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int = 8 << 30, sync_seconds: float = 1.0) -> None:
-        """The log is synced to the disk every `sync_seconds`, which is how much a crash of the machine can lose."""
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        max_bytes: int = 8 << 30,
+        sync_seconds: float = 1.0,
+        lock_seconds: float = 0.0,
+    ) -> None:
+        """The log is synced to the disk every `sync_seconds`, which is how much a crash of the machine can lose.
+
+        `lock_seconds` is how long to wait for another gateway that still writes to the folder.
+        """
         self._max_bytes, self._sync_seconds = max_bytes, sync_seconds
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, max_bytes // 8))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)  # session keys are in there
-            self._lock_file = _lock_folder(Path(folder))
+            self._lock_file = _lock_folder(Path(folder), lock_seconds)
             self._index = SegmentIndex(Path(folder))
             self._segment = max(self._index.sizes, default=self._index.last + 1)
             self._file = self._open_segment(self._segment)
@@ -367,12 +377,19 @@ class Log:
         logger.error("%s: %s", what, error, exc_info=not isinstance(error, OSError))
 
 
-def _lock_folder(folder: Path) -> int:
+def _lock_folder(folder: Path, seconds: float) -> int:
     """Take the folder for this gateway: two that append to one segment would lose each other's turns."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise OSError("another gateway writes to it") from error
-    return descriptor
+    end, told = time.monotonic() + seconds, False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if time.monotonic() >= end:
+                os.close(descriptor)
+                raise OSError("another gateway writes to it") from error
+        if not told:
+            logger.warning("waiting for another gateway that writes to %s", folder)
+            told = True
+        time.sleep(0.1)

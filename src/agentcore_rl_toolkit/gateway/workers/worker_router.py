@@ -5,11 +5,11 @@ worker's session, byte by byte as they arrive, so one address is enough: only th
 Several gateways behind one address share sessions the same way. A gateway that joins owns its share of new sessions;
 sessions that were open before are found where they are.
 
-Operations on all workers go through the first one. The others end with it, so its death leaves nothing half done.
+Operations on all workers go through the first one. The others end with it, or `--restart` starts it again meanwhile.
 A pause holds for all workers or for none: if one worker fails or the caller disconnects, the others resume. A resume
 and a new weight version reach every running worker and fail if one is missing, because undoing them would block agents
 or misname samples; repeating them until they succeed is safe. A worker that starts asks the first one for the current
-state, which may have changed while it was away.
+state, which may have changed while it was away; the first one has its predecessor's (`handed_state.py`).
 """
 
 from __future__ import annotations
