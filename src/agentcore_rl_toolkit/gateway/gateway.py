@@ -101,6 +101,7 @@ class Server:
             knows=core.sessions.has,
             paused=lambda: core.gate.paused,
             admit=self.app.check_admin,
+            batch=self.app.batch,
         )
         self._router = router if workers > 1 or peers else None
         if self._router is not None:

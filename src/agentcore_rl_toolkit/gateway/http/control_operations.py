@@ -37,6 +37,7 @@ class ControlOperations:
     def __init__(self, core: Core, url: Callable[[], str]) -> None:
         """`url` returns the gateway's address, for the URLs given to agents."""
         self._core, self._url = core, url
+        self.batches = BatchOperations(core, self.urls)
         self.worker_urls: Sequence[str] = ()
         """The addresses of all workers, if there are several."""
 
@@ -58,7 +59,7 @@ class ControlOperations:
             "changeEngines": self._change_engines,
             "listPeers": self._refuse_peers,
             "changePeers": self._refuse_peers,
-            **BatchOperations(self._core, self.urls).handlers(),
+            **self.batches.handlers(),
         }
 
     def session_handlers(self) -> dict[str, SessionHandler]:

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -87,6 +87,10 @@ class App:
     def urls(self, session: Session) -> dict[str, Any]:
         """What an agent needs to know of a session."""
         return self._control.urls(session)
+
+    def batch(self, path: str, body: Any) -> AsyncIterator[bytes]:
+        """The frames that answer a batch operation on sessions of this worker."""
+        return self._control.batches.frames(path, body)
 
     def set_worker_urls(self, urls: Sequence[str]) -> None:
         """The addresses of all workers, if there are several."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -42,35 +42,33 @@ class BatchOperations:
         """`urls` gives what an agent needs to know of a session."""
         self._core, self._urls = core, urls
 
-    async def open(self, request: web.BaseRequest) -> web.StreamResponse:
-        asked = parse(read_json(await read_body(request)), OpenBatchRequest).sessions
-        for settings in asked:
-            if not isinstance(settings.get("session_id"), str):
-                raise GatewayFault.invalid("each session of a batch needs a session_id", param="session_id")
-        return await self._send(request, asked, lambda one: one["session_id"], self._open)
-
-    async def fold(self, request: web.BaseRequest) -> web.StreamResponse:
-        asked = parse(read_json(await read_body(request)), BatchRequest).session_ids
-        return await self._send(request, asked, str, self._fold)
-
-    async def delete(self, request: web.BaseRequest) -> web.StreamResponse:
-        asked = parse(read_json(await read_body(request)), BatchRequest).session_ids
-        return await self._send(request, asked, str, self._delete)
-
     def handlers(self) -> dict[str, Handler]:
         """By the names of `openapi.OPERATIONS`."""
-        return {"openSessions": self.open, "foldSessions": self.fold, "deleteSessions": self.delete}
+        return dict.fromkeys(("openSessions", "foldSessions", "deleteSessions"), self._answer)
 
-    async def _send(
-        self,
-        request: web.BaseRequest,
-        asked: list[Any],
-        name: Callable[[Any], str],
-        answer: Callable[[Any], BatchAnswer],
-    ) -> web.StreamResponse:
-        """A frame for each; other requests run in between."""
+    def frames(self, path: str, body: Any) -> AsyncIterator[bytes]:
+        """A frame for each session of `body`, in their order; other requests run in between."""
+        if path == "/batch/open":
+            asked = parse(body, OpenBatchRequest).sessions
+            for settings in asked:
+                if not isinstance(settings.get("session_id"), str):
+                    raise GatewayFault.invalid("each session of a batch needs a session_id", param="session_id")
+            return self._frames(asked, lambda one: one["session_id"], self._open)
+        ids = parse(body, BatchRequest).session_ids
+        return self._frames(ids, str, self._fold if path == "/batch/fold" else self._delete)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        frames = self.frames(request.path.rstrip("/"), read_json(await read_body(request)))
         response = web.StreamResponse(headers={"Content-Type": MEDIA})
         await response.prepare(request)
+        async for frame in frames:
+            await response.write(frame)
+        await response.write_eof()
+        return response
+
+    async def _frames(
+        self, asked: list[Any], name: Callable[[Any], str], answer: Callable[[Any], BatchAnswer]
+    ) -> AsyncIterator[bytes]:
         for one in asked:
             try:
                 frame = pack(answer(one))
@@ -81,10 +79,8 @@ class BatchOperations:
                 logger.exception("session %s of a batch failed", name(one))
                 failed = GatewayFault("the gateway failed on this session; its log has the reason")
                 frame = pack(BatchAnswer(name(one), PackedFault.of(failed)))
-            await response.write(frame)
+            yield frame
             await asyncio.sleep(0)
-        await response.write_eof()
-        return response
 
     def _open(self, settings: dict[str, Any]) -> BatchAnswer:
         session = self._core.sessions.open_once(read_settings(settings))

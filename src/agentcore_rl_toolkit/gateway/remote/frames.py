@@ -134,10 +134,15 @@ class FrameReader:
 
     def feed(self, piece: bytes) -> Iterator[BatchAnswer]:
         """The answers that `piece` completes; a `ValueError` for malformed bytes."""
+        for frame in self.split(piece):
+            yield _DECODER.decode(memoryview(frame)[_PREFIX:])
+
+    def split(self, piece: bytes) -> Iterator[bytes]:
+        """The frames that `piece` completes, as they came."""
         self._held += piece
         start = 0
         while (end := self._end(start)) is not None:
-            yield _DECODER.decode(memoryview(self._held)[start + _PREFIX : end])
+            yield bytes(memoryview(self._held)[start:end])
             start = end
         del self._held[:start]
 

@@ -19,7 +19,7 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -31,7 +31,7 @@ from ..base import ADMIN_KEY
 from ..http.gateway_app import error_response
 from ..http.http_server import read_body
 from ..record.log import WeightState
-from ..remote.frames import MEDIA, MOST_SESSIONS, BatchAnswer, PackedFault, pack
+from ..remote.frames import MEDIA, MOST_SESSIONS, BatchAnswer, FrameReader, PackedFault, pack
 from ..wire.json_body import dump, read_json
 from .membership import Membership
 from .session_places import HAS, SessionPlaces
@@ -58,6 +58,7 @@ class WorkerRouter:
         knows: Callable[[str], bool] = lambda session_id: True,
         paused: Callable[[], bool] = lambda: False,
         admit: Callable[[web.BaseRequest], None] = lambda request: None,
+        batch: Callable[[str, Any], AsyncIterator[bytes]] | None = None,
         state_seconds: float = _STATE_SECONDS,
     ) -> None:
         """`handle` serves this worker's own requests; `urls` are those of all workers, `index` is this worker's.
@@ -66,7 +67,8 @@ class WorkerRouter:
         whether this worker has a session: after a gateway has joined, it may be one that the owner doesn't have.
         `mark` is a secret of the workers: a request that carries it was forwarded by one, and is not forwarded again.
         `paused` returns whether this worker is paused. `admit` raises a `GatewayFault` for a request without the admin
-        key, before the body of an operation on all workers is read. `state_seconds` limits how long the others may take
+        key, before the body of an operation on all workers is read. `batch` gives the frames that answer a batch
+        operation on this worker's own sessions. `state_seconds` limits how long the others may take
         to report their state; other operations may take as long as they need.
         """
         self._handle_own = handle
@@ -75,6 +77,7 @@ class WorkerRouter:
         self._places = SessionPlaces(self._members, self._links, knows)
         self._paused = paused
         self._admit = admit
+        self._batch = batch
         self._turn = itertools.count(index)
 
     def owner(self, session_id: str) -> int:
@@ -215,29 +218,41 @@ class WorkerRouter:
         return await self._links.relay(request, owner, body)
 
     async def _split(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send each worker its sessions of a batch, and relay their frames as they arrive."""
+        """Send each worker its sessions of a batch, all at once, and relay their frames as they arrive."""
         parts = await self._parts(read_json(await self._read_admitted(request)))
         if set(parts) <= {self._members.index}:  # also a body that can't be read
             return await self._handle_own(request)
         response = web.StreamResponse(headers={"Content-Type": MEDIA})
         await response.prepare(request)
-        for owner, part in parts.items():
-            relayed = 0
-            try:
-                async with self._links.send(request, owner, dump(part)) as answer:
-                    answer.raise_for_status()
-                    async for piece in answer.content.iter_any():
-                        relayed += len(piece)
-                        await response.write(piece)
-            except aiohttp.ClientError:
-                if relayed and request.transport is not None:
-                    request.transport.abort()  # a frame may be cut in half
-                    return response
-                fault = PackedFault.of(unavailable(owner))
-                for name in _names(part):
-                    await response.write(pack(BatchAnswer(name, fault)))
+        await asyncio.gather(*(self._answer_part(request, response, owner, part) for owner, part in parts.items()))
         await response.write_eof()
         return response
+
+    async def _answer_part(
+        self, request: web.BaseRequest, response: web.StreamResponse, owner: int, part: dict[str, Any]
+    ) -> None:
+        """Write the frames of one worker, each whole. Sessions that it leaves out have a fault."""
+        answered = 0
+        frames = self._fetch_frames(request, owner, part)
+        if owner == self._members.index and self._batch is not None:
+            frames = self._batch(request.path.rstrip("/"), part)
+        try:
+            async for frame in frames:
+                answered += 1
+                await response.write(frame)
+        except aiohttp.ClientError as error:
+            logger.warning("worker %d did not answer a whole batch: %s", owner, error)
+        fault = PackedFault.of(unavailable(owner))
+        for name in _names(part)[answered:]:
+            await response.write(pack(BatchAnswer(name, fault)))
+
+    async def _fetch_frames(self, request: web.BaseRequest, owner: int, part: dict[str, Any]) -> AsyncIterator[bytes]:
+        reader = FrameReader()
+        async with self._links.send(request, owner, dump(part)) as answer:
+            answer.raise_for_status()
+            async for piece in answer.content.iter_any():
+                for frame in reader.split(piece):
+                    yield frame
 
     async def _parts(self, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
         """A batch's body for each worker that owns some of its sessions; empty for a body that will be refused."""

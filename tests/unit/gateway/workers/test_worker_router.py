@@ -19,6 +19,7 @@ from agentcore_rl_toolkit.gateway.call.core import Core
 from agentcore_rl_toolkit.gateway.http.gateway_app import App
 from agentcore_rl_toolkit.gateway.http.http_server import http_server
 from agentcore_rl_toolkit.gateway.record.session import SessionSettings
+from agentcore_rl_toolkit.gateway.remote.frames import BatchAnswer, FrameReader, pack
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from agentcore_rl_toolkit.gateway.render.tokenizer import Tokenizer
 from agentcore_rl_toolkit.gateway.workers.worker_router import WorkerRouter
@@ -151,6 +152,69 @@ def test_what_the_first_worker_has_judged_is_not_judged_again() -> None:
     assert b"origin" not in request.lower()
     assert b"sec-fetch" not in request.lower()
     assert b"X-Other: stays" in request
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def frame(name: str) -> bytes:
+    return pack(BatchAnswer(name))
+
+
+def of_length(body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (length or len(body), body)
+
+
+async def fold(others: Sequence[str], names: Sequence[str], until: int) -> list[BatchAnswer]:
+    """The first frames that answer a batch, sent to worker 0, whose own frames need no request."""
+
+    async def own(path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        for name in body["session_ids"]:
+            yield frame(name)
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        raise AssertionError("it asks itself")
+
+    router = WorkerRouter(refuse, 0, ["http://127.0.0.1:1", *others], batch=own)
+    handled = http_server(router.handle, max_body_bytes=10_000, body_seconds=60)
+    listening = await asyncio.get_running_loop().create_server(handled, "127.0.0.1", 0)
+    url, reader, heard = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", FrameReader(), list[BatchAnswer]()
+    try:
+        async with (
+            aiohttp.ClientSession() as client,
+            client.post(f"{url}/batch/fold", json={"session_ids": names}) as said,
+        ):
+            async for piece in said.content.iter_any():
+                heard += reader.feed(piece)
+                if len(heard) >= until:
+                    break
+    finally:
+        listening.close()
+        await router.close()
+    return heard
+
+
+def owned(workers: int) -> list[list[str]]:
+    """Names of sessions of each worker."""
+    router = WorkerRouter(None, 0, [""] * workers)  # type: ignore[arg-type]
+    names = [f"s{number}" for number in range(50)]
+    return [[name for name in names if router.owner(name) == worker] for worker in range(workers)]
+
+
+def test_a_batch_waits_for_one_worker_beside_the_others() -> None:
+    mine, silent, others = (names[0] for names in owned(3))
+    with RawServer([3600.0]).serving() as one, RawServer([of_length(frame(others))]).serving() as other:
+        heard = asyncio.run(asyncio.wait_for(fold([one.url, other.url], [silent, others, mine], 2), 60))
+    assert {said.session_id for said in heard} == {others, mine}
+
+
+def test_a_worker_that_dies_amid_a_batch_leaves_no_half_a_frame() -> None:
+    mine, names = (part[:2] for part in owned(2))
+    begun = frame(names[0]) + frame(names[1])[:-1]
+    with RawServer([of_length(begun, 1000), CLOSE]).serving() as other:
+        heard = asyncio.run(fold([other.url], [*names, *mine], 4))
+    faults = {said.session_id: said.fault.code if said.fault else None for said in heard}
+    assert faults == {mine[0]: None, mine[1]: None, names[0]: None, names[1]: "worker_unavailable"}
 
 
 # --- real workers ----------------------------------------------------------------------------------------------------
