@@ -31,7 +31,7 @@ Deliver = Callable[[dict[str, Any] | None, Exception | None], None]
 
 PATIENCE = 30.0
 """Seconds of refusals that the client tolerates: credentials are renewed, permissions spread."""
-_SHORTEST, _LONGEST = 0.2, 10.0
+_SHORTEST, _LONGEST, _LONGEST_HEARD = 0.2, 10.0, 60.0
 _SHARE = 0.1
 _FOUND_AT_ONCE = 1000
 _READS_PER_SECOND = 50
@@ -49,16 +49,18 @@ class _Expected:
     deliver: Deliver
     since: float
     announced: bool = False
+    unread: bool = False
+    """Announced, and not found or not handed out."""
     refused_since: float | None = None
 
 
-def look_interval(rollout_seconds: float) -> float:
+def look_interval(rollout_seconds: float, longest: float = _LONGEST) -> float:
     """Seconds between two looks: a tenth of what rollouts take, within bounds.
 
     >>> look_interval(1.0), look_interval(20.0), look_interval(3600.0)
     (0.2, 2.0, 10.0)
     """
-    return min(max(_SHARE * rollout_seconds, _SHORTEST), _LONGEST)
+    return min(max(_SHARE * rollout_seconds, _SHORTEST), longest)
 
 
 class Delivery:
@@ -79,6 +81,8 @@ class Delivery:
         self.heard = False
         """Whether any announcement has come."""
         self._unheard = 0
+        self._all_heard = True
+        """Whether each result since the last announcement was announced, and nothing failed: then looks can be rare."""
         self._loop = asyncio.get_running_loop()
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="results")
         self._looking: asyncio.Task[None] | None = None
@@ -157,7 +161,7 @@ class Delivery:
                 return
 
     def _announced(self, keys: list[str]) -> None:
-        self.heard = True
+        self.heard = self._all_heard = True
         if len(keys) == _FULL and len(self._listeners) < _MOST_LISTENERS and not self._closed:
             self._add_listener()
         for key in keys:
@@ -184,9 +188,11 @@ class Delivery:
         """Seconds until the next look."""
         now = self._loop.time()
         oldest = min((expected.since for expected in self._expected.values()), default=now)
-        seconds = look_interval(now - oldest if self._typical is None else self._typical)
-        seconds = max(seconds, (self._reads if self._may_list else len(self._expected)) / _READS_PER_SECOND)
         relies_on_announcements = self.store.announces and (self.heard or self._unheard < _UNHEARD)
+        rare = relies_on_announcements and self._all_heard and not any(one.unread for one in self._expected.values())
+        age = now - oldest if self._typical is None else self._typical
+        seconds = look_interval(age, _LONGEST_HEARD if rare else _LONGEST)
+        seconds = max(seconds, (self._reads if self._may_list else len(self._expected)) / _READS_PER_SECOND)
         return max(seconds, self.announced_interval) if relies_on_announcements else seconds
 
     async def look(self) -> None:
@@ -230,7 +236,10 @@ class Delivery:
             self._refused([key], error)
         else:
             self._unheard += 1
+            self._all_heard &= key not in self._expected or self._expected[key].announced
             self._deliver(key, result, None)
+        if key in self._expected:
+            self._expected[key].unread = self._expected[key].announced
 
     def _deliver(self, key: str, result: Result | None, error: Exception | None) -> None:
         expected = self.forget(key)
@@ -279,6 +288,7 @@ class Delivery:
 
     def _warn(self, text: str, error: Exception) -> None:
         """Log a warning, but not at every look."""
+        self._all_heard = False
         now = self._loop.time()
         if now - self._warned.get(text, float("-inf")) >= _WARN_SECONDS:
             self._warned[text] = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -292,6 +293,45 @@ def test_announcements_that_never_come_are_waited_for_no_longer(monkeypatch: pyt
         eventually(lambda: inbox.delivery.heard)
         assert inbox.delivery.interval() == 0.6
         threads.run(inbox.delivery.close())
+
+
+class HoursLater(asyncio.SelectorEventLoop):
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def test_looks_are_rare_while_all_that_comes_is_announced() -> None:
+    store, loop = OddStore(announces=True), HoursLater()
+
+    async def intervals() -> list[float]:
+        inbox = Delivery(store, "exp")  # type: ignore[arg-type]
+        delivered: list[Any] = []
+        for key in KEYS:
+            inbox.expect(key, lambda document, error: delivered.append(document))
+        loop.ahead = 3600.0
+        seen = [inbox.interval()]
+        put(store, KEYS[0])
+        await inbox.look()
+        seen.append(inbox.interval())
+        store.find = lambda keys: (set(), [])  # type: ignore[method-assign]
+        put(store, KEYS[1])
+        store.announce(KEYS[1])
+        while len(delivered) < 2:  # noqa: ASYNC110 - announcements are heard on another thread
+            await asyncio.sleep(0.01)
+        seen.append(inbox.interval())
+        store.announce(KEYS[2])  # and there is nothing to read
+        while inbox.interval() == 60.0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        seen.append(inbox.interval())
+        await inbox.close()
+        return seen
+
+    try:
+        assert loop.run_until_complete(intervals()) == [60.0, 10.0, 60.0, 10.0]
+    finally:
+        loop.close()
 
 
 class Untold(OddStore):

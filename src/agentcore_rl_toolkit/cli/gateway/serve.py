@@ -28,8 +28,8 @@ from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
 from ..terminal.parser import above_zero, count
 
-_ORPHAN_SECONDS = 30.0
-"""How long a log may belong to a worker whose supervisor was killed: much longer than its calls get."""
+_ORPHAN_SECONDS = 15.0
+"""How long a log may belong to a worker whose supervisor was killed: longer than its calls get."""
 
 HELP = "serve a model to agents"
 EXAMPLES = (
