@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from agentcore_rl_toolkit.errors import (
     StoreUnavailable,
 )
 from agentcore_rl_toolkit.store import Store, open_store
+from agentcore_rl_toolkit.types import LARGEST_RESULT
 
 OpenStore = Callable[[], Store]
 
@@ -92,6 +94,16 @@ def test_a_reader_may_bound_what_it_reads(store: Store) -> None:
     for limit in (999, 10):
         with pytest.raises(ResultUnreadable, match=rf"exp/row/s\.json.* is 1,000 bytes long; {limit} are read"):
             store.get("exp/row/s.json", limit=limit)
+
+
+def test_reading_takes_the_memory_of_what_is_there(store: Store) -> None:
+    store.put_if_absent("exp/row/s.json", b"x" * 1000)
+    tracemalloc.start()
+    try:
+        store.get("exp/row/s.json", limit=LARGEST_RESULT)
+        assert tracemalloc.get_traced_memory()[1] < LARGEST_RESULT // 10
+    finally:
+        tracemalloc.stop()
     assert store.get("exp/row/s.json") == b"x" * 1000
 
 

@@ -59,7 +59,7 @@ class LocalStore(FolderStore):
                 size = os.fstat(file.fileno()).st_size
                 if limit is not None and size > limit:
                     raise ResultUnreadable(f"{key!r} in {self.url} is {size:,} bytes long; {limit:,} are read")
-                data = file.read(-1 if limit is None else limit)
+                data = file.read(size)
                 self.usage["bytes_read"] += len(data)
                 return data
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
