@@ -5,9 +5,7 @@ Reads a job (JSON) from stdin, runs it, writes what it saw (JSON) to stdout. Use
 
 from __future__ import annotations
 
-import asyncio
 import json
-import resource
 import sys
 import time
 from typing import Any
@@ -32,48 +30,5 @@ def warm(client: RolloutClient, job: dict[str, Any]) -> None:
         pass
 
 
-def in_flight(job: dict[str, Any]) -> dict[str, Any]:
-    """Start rollouts that never end; the process's memory after each thousand."""
-
-    async def run() -> list[list[float]]:
-        client = RolloutClient(**job["client"])
-        kept, sizes = [], []
-        for n in range(job["count"] + 1):
-            if n % job["every"] == 0:
-                sizes.append([n, memory()])
-            kept.append(await client.invoke_async({"n": n}, input_id=f"row-{n}"))
-        return sizes
-
-    return {"sizes": asyncio.run(run())}
-
-
-def submit(job: dict[str, Any]) -> dict[str, Any]:
-    """Submit as fast as the client's own pacing allows."""
-
-    async def run() -> float:
-        client = RolloutClient(**job["client"])
-        begun = time.monotonic()
-        await asyncio.gather(*(client.invoke_async({"n": n}, input_id=f"row-{n}") for n in range(job["count"])))
-        return time.monotonic() - begun
-
-    return {"seconds": asyncio.run(run())}
-
-
-def memory() -> float:
-    """Resident bytes now (the peak, where there is no /proc)."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 if __name__ == "__main__":
-    job = json.load(sys.stdin)
-    result = {"batch": batch, "in_flight": in_flight, "submit": submit}[job["do"]](job)
-    json.dump(result, sys.stdout)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    import os
-
-    os._exit(0)  # rollouts that never end need no goodbye
+    json.dump(batch(json.load(sys.stdin)), sys.stdout)

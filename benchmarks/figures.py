@@ -405,19 +405,17 @@ def _costs_at_once(found: dict[str, dict[str, float]]) -> list[str]:
 
 
 def client() -> list[str]:
-    found = _read("client")
-    delivery = found["delivery"]
+    delivery = _read("client")["delivery"]
     rows = [
-        (how, f"{f['p50_ms'] / 1000:.2f}", f"{f['p99_ms'] / 1000:.2f}", f"{f['store_requests_per_rollout']:.2f}")
-        for how, f in delivery.items()
+        (title, f"{f['p50_ms'] / 1000:.2f}", f"{f['p99_ms'] / 1000:.2f}", f"{f['store_requests_per_rollout']:.2f}")
+        for title, f in (("ours", delivery["polling"]), ("the peer's", delivery["peer's polling"]))
     ]
-    quota, count = found["quota"], next(iter(delivery.values()))["results"]
     return [
         "## The client",
-        f"`python benchmarks/client.py`: {count} results, from when they are stored until they are in the trainer's\n"
-        f"hands. A rollout that is waited for takes {found['in_flight']['kilobytes_each']:.0f} KB. Of a quota of\n"
-        f"calls a second {quota['utilization']:.0%} is used, with {quota['throttles']} refused.",
-        _table(["how they come", "p50, s", "p99, s", "requests to the store each"], rows),
+        f"`python benchmarks/client.py`: {delivery['polling']['results']} results on S3 without a queue, from when\n"
+        "they are stored until they are in the trainer's hands. The peer is agentcore-rl-toolkit 0.2.0, which only\n"
+        "polls.",
+        _table(["client", "p50, s", "p99, s", "requests to the store each"], rows),
         *client_section(_read("scale")["client"], _table),
         *gateway_section(_read("scale")["gateway"], _table),
         *faults_section(_read("scale")["faults"], _table),

@@ -19,6 +19,12 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds that a process has used, all of its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def write(name: str, figures: dict[str, Any]) -> None:
     """Write `benchmarks/results/<name>.json`, with the machine it was measured on, and the page again."""
     path = ROOT / "benchmarks" / "results" / f"{name}.json"

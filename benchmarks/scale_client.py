@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=[*PARTS], help=f"measure these of {', '.join(PARTS)}")
     parser.add_argument("--sessions", type=int, default=10_000, help="rollouts at the same time")
+    help = "turns of each of these rollouts (default: 2)"
+    parser.add_argument("--turns", type=int, default=2, help=help)
     parser.add_argument("--rollouts", type=int, default=100_000, help="rollouts over which memory is to be flat")
     args = parser.parse_args()
     figures: dict[str, Any] = {}
@@ -52,21 +53,25 @@ def main() -> None:
 
 
 def in_flight(args: argparse.Namespace) -> dict[str, Any]:
-    """So many rollouts at once, each with two turns through a gateway in a separate process."""
+    """So many rollouts at once, each with `--turns` through a gateway in a separate process."""
+    from report import cpu_of
+
     seconds = max(60.0, args.sessions / 100)
     with (
-        gateway_process() as (url, key),
-        runtime(seconds=(seconds, seconds), turns=2, gateway=url, admin_key=key) as it,
+        gateway_process() as (url, key, pid),
+        runtime(seconds=(seconds, seconds), turns=args.turns, gateway=url, admin_key=key) as it,
         shared_memory() as folder,
     ):
+        before = cpu_of(pid)
         seen = client(it, {"do": "batch", "rows": args.sessions, "at_once": args.sessions}, store=folder)
-        counts = figures_of(it)["counts"]
+        counts, gateway_cpu = figures_of(it)["counts"], cpu_of(pid) - before
     return {
         "rollouts": args.sessions,
         "results": seen["results"],
         "once_each": seen["once_each"],
         "most_at_once": counts["most"],
         "model_calls": counts["calls"],
+        "gateway_cpu_ms_a_call": round(gateway_cpu / counts["calls"] * 1000, 3),
         "kb_each": round(seen["kb_at_most"] / args.sessions, 1),
         "client_cpu_ms_each": round(seen["cpu"] / args.sessions * 1000, 2),
         "seconds": round(seen["seconds"], 1),
@@ -239,14 +244,14 @@ def runtime(
 
 
 @contextlib.contextmanager
-def gateway_process() -> Iterator[tuple[str, str]]:
-    """A gateway with a scripted engine; gives its address and its admin key."""
+def gateway_process() -> Iterator[tuple[str, str, int]]:
+    """A gateway with a scripted engine; gives its address, its admin key and its process id."""
     command = [sys.executable, str(HERE), "--role", "gateway"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
             url, _, key = process.stdout.readline().strip().partition(" ")
-            yield url, key
+            yield url, key, process.pid
         finally:
             process.terminate()
 
@@ -411,6 +416,7 @@ def run_batch(with_client: Any, job: dict[str, Any], instant: InstantRuntime | N
 
     first = job.get("from", 0)
     rows = [{"n": n} for n in range(first, first + job["rows"])]
+    counts = bytearray(len(rows))  # does not grow while the client's memory is measured
     before, peak, over = memory_kb(), [0.0], threading.Event()
 
     def sample() -> None:
@@ -419,7 +425,7 @@ def run_batch(with_client: Any, job: dict[str, Any], instant: InstantRuntime | N
 
     watching = threading.Thread(target=sample, daemon=True)
     watching.start()
-    seen, sizes, counts, failed, resumed = [], [], Counter[int](), 0, 0
+    seen, sizes, failed, resumed = [], [], 0, 0
     cpu, began = time.process_time(), time.monotonic()
     every = max(1, len(rows) // 20)
     options = {"max_concurrent_sessions": job["at_once"], "timeout": 900, "resume": job.get("resume", False)}
@@ -441,8 +447,8 @@ def run_batch(with_client: Any, job: dict[str, Any], instant: InstantRuntime | N
     return found | {
         "seen": seen,
         "sizes": sizes,
-        "results": counts.total() - failed,
-        "once_each": counts == Counter(range(len(rows))),
+        "results": sum(counts) - failed,
+        "once_each": set(counts) == {1},
         "failed": failed,
         "resumed": resumed,
         "kb_at_most": peak[0],

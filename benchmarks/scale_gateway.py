@@ -1,7 +1,10 @@
 """Where the gateway runs, and what it costs the process that has the engine: CPU time a call, calls a second, recovery.
 
 Each place gets the same traffic: agents in a process of their own, each asking turn after turn; the engine is a script
-in this process. Calls a second are a ratio of rounds that alternate. Every figure of CPU time is of one process's own.
+in this process. Calls a second are a ratio of rounds that alternate. Every figure of CPU time is of one process's own,
+while agents call. Read CPU time before calls a second: these also say how long processes waited for a core, and a
+machine that does more keeps this process waiting longer than the workers, because Linux shares cores among sessions of
+processes (`sched_autogroup_enabled`), and each worker is a session while this process is a part of its caller's.
 
 `two_workers_to_one_by_cpu` is what two workers can do of what one can, if each has a core: it follows from what a call
 costs them. `trainer_cpu_to_here` is what a call costs this process with workers, as a share of a gateway in it.
@@ -41,7 +44,6 @@ from support.gateway import gateway_tokenizer  # noqa: E402
 AGENTS = 48
 PAUSE = 0.75
 """Seconds an agent waits before its next call, beside a step."""
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 def measure(seconds: float, rounds: int) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             for name, (gateway, pids) in places.items():
                 found[name].append(_round(gateway, pids, seconds))
+                engine.requests.clear()
         steps = {name: _steps(places[name][0], seconds, rounds) for name in ("here", "workers_2")}
     figures: dict[str, Any] = {name: _medians(rounds_of) for name, rounds_of in found.items()}
     pairs = zip(found["workers_1"], found["workers_2"], strict=True)
@@ -76,21 +79,15 @@ def _answer(request: SampleRequest, reply: list[int]) -> list[int]:
 
 def _round(gateway: Any, pids: list[int], seconds: float) -> dict[str, float]:
     """Calls a second, and CPU milliseconds a call of this process and of the workers."""
-    before, own = [_cpu(pid) for pid in pids], time.process_time()
     with _traffic(gateway) as load:
+        before, own = sum(map(report.cpu_of, pids)), time.process_time()
         calls, took = _run(load, seconds)
-    own = time.process_time() - own
-    workers = sum(_cpu(pid) for pid in pids) - sum(before)
+        own, workers = time.process_time() - own, sum(map(report.cpu_of, pids)) - before
     return {
         "calls_s": calls / took,
         "trainer_cpu_ms": 1000 * own / max(1, calls),
         "worker_cpu_ms": 1000 * workers / max(1, calls),
     }
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 @contextmanager
@@ -103,6 +100,7 @@ def _traffic(gateway: Any) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         bufsize=1,
+        start_new_session=True,  # as workers are: Linux shares cores among sessions of processes
     )
     assert load.stdin is not None
     load.stdin.write(json.dumps(urls) + "\n")
