@@ -34,6 +34,16 @@ def write(name: str, figures: dict[str, Any]) -> None:
     print(f"\nwritten to {path.relative_to(ROOT)}")
 
 
+def add(name: str, figures: dict[str, Any]) -> None:
+    """Write figures into `benchmarks/results/<name>.json` beside those that it has, part by part."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known.pop("machine", None)
+    for part, found in figures.items():
+        known[part] = known.get(part, {}) | found if isinstance(found, dict) else found
+    write(name, known)
+
+
 def write_to(path: Path, figures: dict[str, Any]) -> None:
     """Write figures to a file, with the machine they were measured on."""
     path.write_text(json.dumps({"machine": machine()} | figures, indent=2) + "\n")

@@ -35,18 +35,16 @@ def main() -> None:
     help = "turns of each of these rollouts (default: 2)"
     parser.add_argument("--turns", type=int, default=2, help=help)
     parser.add_argument("--rollouts", type=int, default=100_000, help="rollouts over which memory is to be flat")
+    parser.add_argument("--output", default="scale", help="file of benchmarks/results (default: scale)")
     args = parser.parse_args()
     figures: dict[str, Any] = {}
     for part in args.parts:
         began = time.monotonic()
         figures[part] = PARTS[part](args)
         print(f"{part} ({time.monotonic() - began:.0f} s): {json.dumps(figures[part])}", flush=True)
-    from report import write
+    from report import add
 
-    path = HERE.parent / "results" / "scale.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
-    write("scale", known | {"client": known.get("client", {}) | figures})
+    add(args.output, {"client": figures})
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -227,15 +227,13 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=["gateway", "worker", "replica"], help="what is killed")
     parser.add_argument("--rollouts", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=40.0, help="that a session takes, about")
+    parser.add_argument("--output", default="scale", help="file of benchmarks/results (default: scale)")
     args = parser.parse_args()
     figures = {}
     for kind in args.kinds:
         figures[kind] = measure(kind, args.rollouts, args.seconds)
         print(f"{kind}: {json.dumps(figures[kind])}", flush=True)
-    path = ROOT / "benchmarks" / "results" / "scale.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
-    report.write("scale", known | {"faults": known.get("faults", {}) | figures})
+    report.add(args.output, {"faults": figures})
 
 
 if __name__ == "__main__":

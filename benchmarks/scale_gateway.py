@@ -168,13 +168,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5, help="of each place")
+    parser.add_argument("--output", default="scale", help="file of benchmarks/results (default: scale)")
     args = parser.parse_args()
     figures = measure(args.seconds, args.rounds)
     print(json.dumps(figures, indent=2))
-    path = ROOT / "benchmarks" / "results" / "scale.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
-    report.write("scale", known | {"gateway": figures})
+    report.add(args.output, {"gateway": figures})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from report import ROOT, percentile, write
+from report import ROOT, add, percentile
 from runtime import in_parallel, make_agent, start_and_stop, start_one
 
 from agentcore_rl_toolkit.client import RolloutClient
@@ -46,7 +46,6 @@ sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 PARTS = ("program", "supervisor", "template", "sessions")
-RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 
 
 def main() -> None:
@@ -66,9 +65,7 @@ def main() -> None:
         if args.before:
             trees = {"before": check_out(args.before, Path(folder) / "before")} | trees
         figures = {kind: compare(kind, trees, args) for kind in ("echo", "rollout")}
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known.pop("machine", None)
-    write("scale", known | {"local_runtime": figures})
+    add("scale", {"local_runtime": figures})
 
 
 def check_out(commit: str, folder: Path) -> Path:

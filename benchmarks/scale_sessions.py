@@ -10,15 +10,14 @@ wait for each other, or each imports what its template could have.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from report import ROOT, write
-from scale_local import PARTS, RESULTS, cpu_seconds
+from report import ROOT, add
+from scale_local import PARTS, cpu_seconds
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -40,13 +39,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64, 128])
     parser.add_argument("--least", type=int, default=32, help="sessions in each turn, if fewer run at once")
+    parser.add_argument("--output", default="scale", help="file of benchmarks/results (default: scale)")
     args = parser.parse_args()
     found = measure(args.at_once, args.least)
     rows = [[one, *(f"{ms:.1f}" for ms in cpu.values())] for one, cpu in found.items()]
     print(format_table(["at once", *PARTS], rows))
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known.pop("machine", None)
-    write("scale", known | {"agent_sessions": found})
+    add(args.output, {"agent_sessions": found})
 
 
 def measure(at_once: list[int], least: int) -> dict[str, Any]:
