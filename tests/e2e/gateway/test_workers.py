@@ -328,7 +328,7 @@ def test_a_pause_whose_worker_dies_pauses_nobody(folder: Path) -> None:
 def own_health(port: int) -> dict[str, Any]:
     """What a worker says of itself alone, as another worker hears it."""
     mark = hmac.new(KEY.encode(), b"passed on by a worker", "sha256").hexdigest()
-    told = httpx.get(f"http://127.0.0.1:{port}/health", headers={"X-Gateway-Worker": mark}, timeout=30)
+    told = httpx.get(f"http://127.0.0.1:{port}/health", headers={"X-Gateway-Worker": mark}, timeout=120)
     return dict(told.json())
 
 
