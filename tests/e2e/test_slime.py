@@ -307,11 +307,37 @@ def test_evaluation(args: Arguments, router: FakeRouter, place: Path) -> None:
     assert [sorted(found["rewards"][:2]), sorted(found["rewards"][2:])] == [[0.0, 1.0], [0.0, 1.0]]
     assert found["truncated"] == [False] * 4
     assert len(found["samples"]) == 5
-    assert output.metrics == {"eval/held-out/agentcore/failed": 1}
+    assert output.metrics == {"eval/held-out/agentcore/failed": 1, "eval/held-out/agentcore/left_out": 0}
     params = [body["sampling_params"] for path, body in router.requests if path == "/generate"]
     assert {(known["temperature"], known["max_new_tokens"]) for known in params} == {(0.5, 14)}
     kept = list(read_rollouts(Path(asked.agentcore["output"]) / "evaluations" / "step-000004.jsonl"))
     assert len(kept) == 4
+
+
+@pytest.mark.parametrize("log_passrate", [False, True])
+def test_a_reward_that_can_not_be_computed_is_not_a_zero(
+    args: Arguments, router: FakeRouter, place: Path, log_passrate: bool
+) -> None:
+    from slime.utils.eval_config import EvalDatasetConfig
+
+    router.script = Told(a=["1", "nan"], b=["0.5", "raise"], c=["nan", "nan"])
+    write_rows(place / "held-out.jsonl", rows("a", "b"))
+    write_rows(place / "unjudged.jsonl", rows("c"))
+    told = [
+        EvalDatasetConfig(name, str(place / f"{name}.jsonl"), n_samples_per_eval_prompt=2)
+        for name in ("held-out", "unjudged")
+    ]
+    output = generate_rollout(args(eval_datasets=told, log_passrate=log_passrate), 4, None, evaluation=True)
+    (found,) = output.data.values()
+    of_a, of_b = ([] if log_passrate else [1.0]), [0.0, 0.5]  # pass@k takes whole rows
+    assert [*found["rewards"][: len(of_a)], *sorted(found["rewards"][len(of_a) :])] == [*of_a, *of_b]
+    assert [sample.reward for sample in found["samples"]] == found["rewards"]
+    assert output.metrics == {
+        "eval/held-out/agentcore/failed": 2,
+        "eval/held-out/agentcore/left_out": 1 + log_passrate,
+        "eval/unjudged/agentcore/failed": 2,
+        "eval/unjudged/agentcore/left_out": 2,
+    }
 
 
 def test_one_sample_at_a_time(args: Arguments, router: FakeRouter) -> None:

@@ -17,6 +17,9 @@ from .report import Report
 Gather = Callable[[Any], list[Any]]
 """Collects one value from every process, in the order of processes; all of them have to call it."""
 
+UNMEASURED = INFRASTRUCTURE | {Status.REWARD_ERROR}
+"""Failures that say nothing of the policy: an evaluation leaves these rollouts out of its mean, and counts them."""
+
 RunRows = Callable[..., object]
 """Runs rows and returns when they have ended; takes `on_rollout` and changes to the options, as a runner does."""
 
@@ -108,6 +111,8 @@ def held_out_outcome(rollout: Rollout, failed_reward: float) -> Outcome:
     The agent's own failures count with `failed_reward`: leaving them out would inflate the mean.
     """
     status, reward = rollout.status, rollout.reward
-    if status not in INFRASTRUCTURE and status is not Status.COMPLETED:
+    if status in UNMEASURED:
+        reward = None
+    elif status is not Status.COMPLETED:
         status, reward = Status.COMPLETED, failed_reward
     return Outcome(rollout.input_id, rollout.session_id or "", status, reward, sum(rollout.seconds.values()))

@@ -103,7 +103,9 @@ class Report:
         self._part = ""
         interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
         reward = _number(summary.reward)
-        self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {summary.rollouts} rollouts")
+        left_out = summary.rollouts - summary.rewarded
+        counted = f"{summary.rewarded} rollouts" + (f", {left_out} left out without a reward" if left_out else "")
+        self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {counted}")
         if self._live is not None:
             self._show_steps()
 

@@ -4,8 +4,8 @@
     groups → samples with their rollout's id → slime's trainer
 
 In a step, further rows replace dropped groups. Failed rollouts are left out, and the step is smaller by their number
-(`rewards.fit_batch`). In an evaluation every rollout counts once, and a failed one with `failed_reward`: leaving
-it out would inflate the mean, and slime's pass@k needs the same number of rollouts for each row.
+(`rewards.fit_batch`). In an evaluation every rollout counts once, and the agent's own failures with `failed_reward`:
+leaving them out would inflate the mean. Those that the infrastructure lost or that have no reward are left out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ...rollout import Group, Rollout, step_metrics
 from ...studio.guards import StepFacts
 from ...studio.guards.guards import report, stop_run
 from ...types import Status
+from ..loop.held_out import held_out_outcome
 from .convert import payload_of, to_placeholder, to_rows, to_samples
 from .hook_resources import HookResources, open_resources, rollout_options
 from .rewards import restore_batch
@@ -103,12 +104,17 @@ def _evaluate(resources: HookResources, args: Any, rollout_id: int) -> Any:
     metrics: dict[str, float] = {}
     with resources.writing("at_step" if rollout_id else "before", rollout_id):
         for dataset in getattr(args, "eval_datasets", None) or []:
-            data[dataset.name], failed = _evaluate_dataset(resources, args, dataset, rollout_id)
-            metrics[f"eval/{dataset.name}/agentcore/failed"] = failed
+            outcome, counts = _evaluate_dataset(resources, args, dataset, rollout_id)
+            metrics |= {f"eval/{dataset.name}/agentcore/{name}": count for name, count in counts.items()}
+            if outcome["rewards"]:  # slime divides by their number
+                data[dataset.name] = outcome
     return slime_module("rollout.base_types").RolloutFnEvalOutput(data=data, metrics=metrics)
 
 
-def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any, step: int) -> tuple[dict[str, Any], float]:
+def _evaluate_dataset(
+    resources: HookResources, args: Any, dataset: Any, step: int
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """What slime makes its figures of; and how many rollouts failed, and are left out of them."""
     keys = {
         "prompt_key": dataset.input_key or args.input_key,
         "metadata_key": dataset.metadata_key or args.metadata_key,
@@ -121,15 +127,22 @@ def _evaluate_dataset(resources: HookResources, args: Any, dataset: Any, step: i
     failed = 0
     for index, row in enumerate(rows):
         rollouts = groups[index].rollouts if index in groups else ()
-        for place in range(n):
+        failed += n - sum(rollout.status is Status.COMPLETED for rollout in rollouts)
+        measured = [
+            (place, rollout, reward)
+            for place, rollout in enumerate(rollouts)
+            if (reward := held_out_outcome(rollout, resources.settings.failed_reward).reward) is not None
+        ]
+        if len(measured) < n and getattr(args, "log_passrate", False):
+            continue  # slime's pass@k needs the same number of rollouts for each row
+        for place, rollout, reward in measured:
             sample = copy.copy(row)
             sample.group_index, sample.index = index, index * n + place
-            samples = _eval_samples(resources, rollouts[place] if place < len(rollouts) else None, sample)
-            failed += samples[0].metadata["agentcore"].get("failed", False)
-            outcome["rewards"].append(samples[0].reward)
+            samples = _eval_samples(resources, rollout, sample, reward)
+            outcome["rewards"].append(reward)
             outcome["truncated"].append(any(one.status is type(one).Status.TRUNCATED for one in samples))
             outcome["samples"] += samples
-    return outcome, failed
+    return outcome, {"failed": failed, "left_out": n * len(rows) - len(outcome["rewards"])}
 
 
 def _run_rows(
@@ -146,14 +159,12 @@ def _run_rows(
     return {group.index: group for group in resources.runner.run(payloads, **options)}
 
 
-def _eval_samples(resources: HookResources, rollout: Rollout | None, sample: Any) -> list[Any]:
+def _eval_samples(resources: HookResources, rollout: Rollout, sample: Any, reward: float) -> list[Any]:
     """The samples of a rollout, each with its reward; a placeholder if the rollout failed or has no tokens."""
-    if rollout is not None and rollout.status is Status.COMPLETED and rollout.reward is not None:
-        if rollout.rows:
-            return to_rows(rollout, sample, resources.decode)
-        return [to_placeholder(rollout, sample, resources.padding, rollout.reward)]
-    placeholder = to_placeholder(rollout, sample, resources.padding, resources.settings.failed_reward)
-    placeholder.metadata["agentcore"]["failed"] = True
+    if rollout.status is Status.COMPLETED and rollout.rows:
+        return to_rows(rollout, sample, resources.decode)
+    placeholder = to_placeholder(rollout, sample, resources.padding, reward)
+    placeholder.metadata["agentcore"]["failed"] = rollout.status is not Status.COMPLETED
     return [placeholder]
 
 

@@ -18,7 +18,8 @@ from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...rollout.rollout import split_row
 from ...rollout.signal.credit import TurnCredit
-from ...types import INFRASTRUCTURE, Status
+from ...types import Status
+from ..loop.held_out import UNMEASURED
 
 Fields = dict[str, Any]
 Shape = tuple[int, int]
@@ -44,8 +45,8 @@ def turn_advantages(
 
 
 def measured_rollouts(group: Group) -> list[Rollout]:
-    """The rollouts that count in a validation: all except failures of the infrastructure."""
-    return [rollout for rollout in group.rollouts if rollout.status not in INFRASTRUCTURE]
+    """The rollouts that count in a validation: all except failures that say nothing of the policy."""
+    return [rollout for rollout in group.rollouts if rollout.status not in UNMEASURED]
 
 
 def to_outputs(

@@ -27,7 +27,8 @@ from agentcore_rl_toolkit.client.evaluation import Outcome, summarize
 from agentcore_rl_toolkit.types import Status
 
 report = Report(LoopSettings(agent="rl_app.py", model="tiny", output=sys.argv[1], steps=3))
-held_out = summarize([Outcome(str(i), str(i), Status.COMPLETED, float(i % 2), 1.0) for i in range(8)])
+outcomes = [Outcome(str(i), str(i), Status.COMPLETED, float(i % 2), 1.0) for i in range(8)]
+held_out = summarize([*outcomes, Outcome("8", "8", Status.REWARD_ERROR, None, 1.0)])
 with report:
     report.show_evaluation(0, held_out)
     for step in (1, 2):
@@ -47,7 +48,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, env=clean_env())
     assert (done.returncode, done.stdout) == (0, "")
     before, head, first, between, more, second, after, unbridged, *_ = done.stderr.splitlines()
-    assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts"
+    assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts, 1 left out without a reward"
     assert [" ".join(line.split()) for line in (head, first, more, second)] == [
         "step reward length entropy kl tokens/s failed fidelity unbridged seconds left",
         "1 0.250 42 1.500 3e-13 70 1 100.0% 3 2.0 0:04",

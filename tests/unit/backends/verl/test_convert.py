@@ -66,9 +66,9 @@ def test_where_routes_are_replayed_there_have_to_be_some() -> None:
     assert fields["routed_experts"][1].tolist() == [[4, 5], [6, 7]]
 
 
-def test_a_validation_leaves_out_what_the_infrastructure_did() -> None:
-    good, broken, lost = make_rollout(1.0), failed(), failed(Status.SESSION_LOST)
-    assert measured_rollouts(make_group(good, broken, lost)) == [good, broken]
+def test_a_validation_leaves_out_what_says_nothing_of_the_policy() -> None:
+    good, broken, lost, unjudged = make_rollout(1.0), failed(), failed(Status.SESSION_LOST), failed(Status.REWARD_ERROR)
+    assert measured_rollouts(make_group(good, broken, lost, unjudged)) == [good, broken]
 
 
 def test_a_validations_failures_have_the_failed_reward() -> None:

@@ -55,6 +55,12 @@ def test_the_summary_has_every_backends_figures(settings: VerlSettings, tmp_path
     assert [(line["step"], line["rollouts/run"]) for line in lines] == [(1, 4), (2, 4)]
 
 
+def test_a_judges_error_is_not_a_zero(settings: VerlSettings, tmp_path: Path) -> None:
+    with closing(GroupWriter(tmp_path, 0, failed_reward=0.0)) as writer:
+        writer.add_validation(0, make_group(make_rollout(1.0), failed(Status.REWARD_ERROR)))
+    assert run_figures(settings, settings.checkpoints)["before"] == 1.0
+
+
 def test_workers_are_added_up(settings: VerlSettings, tmp_path: Path) -> None:
     write(tmp_path, 0)
     write(tmp_path, 1)
