@@ -56,6 +56,9 @@ _MEANINGS = {
 INFRASTRUCTURE = frozenset({Status.SESSION_LOST, Status.ENGINE_ERROR, Status.CANCELLED})
 """Failures that the agent did not cause: they are retried, and a resumed batch runs them again."""
 
+UNMEASURED = INFRASTRUCTURE | {Status.REWARD_ERROR}
+"""Failures that say nothing of the policy: an evaluation leaves these rollouts out of its mean, and counts them."""
+
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 

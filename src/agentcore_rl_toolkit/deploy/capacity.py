@@ -198,13 +198,17 @@ def cost(
 
 
 def cost_of_usage(used: Mapping[str, Any], workload: Workload, prices: Prices | None = None) -> dict[str, float]:
-    """Dollars for what a run used, by the `used` of its summary.json. Sessions send one message each."""
+    """Dollars for what a run used, by the `used` of its summary.json. Sessions send one message each.
+
+    A judge's dollars are those that it counted by its own price.
+    """
     requests = used["store_requests"]
     received = sum(count for name, count in requests.items() if name.startswith("sqs:"))
     read = sum(count for name, count in requests.items() if name.startswith("s3:"))
     sent, hours = received + used["sessions"] if received else 0, used["session_seconds"] / 3600
     prices = prices or Prices()
-    return cost(used["sessions"], hours, s3_reads=read, sqs_requests=sent, workload=workload, prices=prices)
+    dollars = cost(used["sessions"], hours, s3_reads=read, sqs_requests=sent, workload=workload, prices=prices)
+    return dollars | ({"judge": used["judge"]["dollars"]} if "judge" in used else {})
 
 
 def changed(values: T, changes: Mapping[str, Any]) -> T:

@@ -6,10 +6,12 @@ import itertools
 import math
 import numbers
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from ..agent.reward import RewardFunction, normalize_rewards
 from ..errors import ConfigError, RewardInvalid
+from .judges.judge_model import JudgeUsage
 
 Component = Callable[..., Any]
 
@@ -47,6 +49,13 @@ class WeightedSum(RewardFunction):
             if not isinstance(weight, numbers.Real) or not math.isfinite(weight):
                 raise ConfigError(f"the weight of {name} is {weight!r}, not a finite number")
             self._components[name] = (reward_fn, float(weight))
+
+    @property
+    def usage(self) -> JudgeUsage | None:
+        """What the judges among its components have cost; None without any."""
+        usages = [getattr(fn, "usage", None) for fn, _ in self._components.values()]
+        known = [usage for usage in usages if isinstance(usage, JudgeUsage)]
+        return JudgeUsage(*map(sum, zip(*map(astuple, known), strict=True))) if known else None
 
     def __call__(self, **kwargs: Any) -> float:
         return self.total(self.components(**kwargs))

@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ..client import RolloutClient
@@ -130,6 +130,12 @@ class RolloutRunner:
                 yield group
         finally:
             await running.close()
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """What its client has used so far, and the judge that scores its rollouts: the `used` of a summary."""
+        judge = None if self.options.score is None else self.options.score.usage
+        return self.client.usage.to_dict() | ({} if judge is None else {"judge": asdict(judge)})
 
     def close(self) -> None:
         """End the thread that rollouts run on."""

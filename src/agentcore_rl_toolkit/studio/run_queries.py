@@ -19,6 +19,7 @@ from ..errors import ConfigError
 from ..rollout.run_folder import PHASES, Run
 from ..rollout.run_folder.run_index import STATUSES
 from ..rollout.run_folder.run_reader import are_trained_on
+from ..types import UNMEASURED
 
 HELD_OUT = ("before", "at_step", "after", "eval")
 """Phases of rollouts that are not for training."""
@@ -160,8 +161,8 @@ def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None,
     part = run.table[places]
     known = np.isfinite(part["reward"]) & (part["status"] == _COMPLETED)
     if phase in HELD_OUT:
-        blamed = [STATUSES.index(s) for s in ("truncated", "timeout", "agent_error", "reward_error")]
-        known |= np.isin(part["status"], blamed)
+        left_out = [_COMPLETED, *(STATUSES.index(status.value) for status in UNMEASURED)]
+        known |= ~np.isin(part["status"], left_out)
     chosen = places[known]
     rewards = np.nan_to_num(run.table["reward"][chosen], nan=0.0, posinf=0.0, neginf=0.0)
     if phase in HELD_OUT:

@@ -55,6 +55,16 @@ def test_what_a_run_used_is_priced(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "s3:GetObject" in plan(capsys, "--used", summary)
 
 
+def test_a_judge_is_a_part_of_what_a_run_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = tmp_path / "summary.json"
+    judge = {"calls": 1234, "cached": 5, "input_tokens": 100, "output_tokens": 10, "dollars": 2.5}
+    summary.write_text(json.dumps({"used": USED | {"judge": judge}}))
+    found = json.loads(plan(capsys, "--used", summary, "--json"))
+    assert found["dollars"]["judge"] == 2.5
+    assert found["total"] == pytest.approx(sum(found["dollars"].values()))
+    assert "judge calls 1,234" in " ".join(plan(capsys, "--used", summary).split())
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"used": 3}', '{"used": {"sessions": 1}}'])
 def test_a_summary_that_says_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "summary.json").write_text(text)

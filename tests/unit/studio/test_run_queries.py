@@ -28,13 +28,15 @@ def write(folder: Path, phase: str, step: int, *rollouts: Rollout) -> None:
 def test_figures_of_a_step(tmp_path: Path) -> None:
     lost = failed(Status.SESSION_LOST, group=1, session_id="lost", input_id="b")
     write(tmp_path, "train", 0, sample("a", 0, 1.0, group=0), sample("a", 1, 0.0, group=0), lost)
-    write(tmp_path, "before", 0, sample("x", 0, 1.0), failed(Status.TIMEOUT, input_id="y", session_id="y"), lost)
+    late = failed(Status.TIMEOUT, input_id="y", session_id="y")
+    unjudged = failed(Status.REWARD_ERROR, input_id="z", session_id="z")
+    write(tmp_path, "before", 0, sample("x", 0, 1.0), late, lost, unjudged)
     before, train = sorted(run_queries.read_steps(open_run(tmp_path)), key=lambda one: str(one["phase"]))
     assert (train["rollouts"], train["failed"], train["groups"], train["trained_on"]) == (3, 1, 2, 2)
     assert train["statuses"] == {"completed": 2, "session_lost": 1}
     assert (train["reward"], train["interval"], train["fidelity"]) == (0.5, None, 1.0)
     assert before["trained_on"] == 0
-    assert before["reward"] == 0.5, "the agent's own failure counts as 0, a lost session not at all"
+    assert before["reward"] == 0.5, "the agent's own failure counts as 0; a lost session and a reward error not at all"
 
 
 def test_groups_of_a_step(tmp_path: Path) -> None:

@@ -10,15 +10,12 @@ from ...rollout import Rollout
 from ...rollout.run_folder import RunPart
 from ...studio.guards.facts import RunFacts
 from ...studio.guards.recorded_facts import RecordedFacts
-from ...types import INFRASTRUCTURE, Status
+from ...types import UNMEASURED, Status
 from ..settings import LoopSettings
 from .report import Report
 
 Gather = Callable[[Any], list[Any]]
 """Collects one value from every process, in the order of processes; all of them have to call it."""
-
-UNMEASURED = INFRASTRUCTURE | {Status.REWARD_ERROR}
-"""Failures that say nothing of the policy: an evaluation leaves these rollouts out of its mean, and counts them."""
 
 RunRows = Callable[..., object]
 """Runs rows and returns when they have ended; takes `on_rollout` and changes to the options, as a runner does."""

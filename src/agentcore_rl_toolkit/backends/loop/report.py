@@ -104,7 +104,7 @@ class Report:
         interval = "" if summary.interval is None else " [{:.3f}, {:.3f}]".format(*summary.interval)
         reward = _number(summary.reward)
         left_out = summary.rollouts - summary.rewarded
-        counted = f"{summary.rewarded} rollouts" + (f", {left_out} left out without a reward" if left_out else "")
+        counted = f"{summary.rewarded} rollouts" + (f", {left_out} left out" if left_out else "")
         self.say(f"held-out rows at step {step}: mean reward {reward}{interval} of {counted}")
         if self._live is not None:
             self._show_steps()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...client.runtimes.usage import total
+from ...client.runtimes.usage import sum_used
 from ...engine import Engine
 from ...engine.checkpoints import context_warning
 from ...engine.remote.server import ServerEngine
@@ -259,7 +259,7 @@ class TrainingLoop:
             **run_totals(self.report.steps, self.held_out.evaluations, step),
             "sources": self.training_rows.totals(self.report.steps),
             "not_trained_on": causes.figures(),
-            "used": total(self._gather(self.runner.client.usage)).to_dict(),
+            "used": sum_used(self._gather(self.runner.used)),
             "examples": self.held_out.example(decode),
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),

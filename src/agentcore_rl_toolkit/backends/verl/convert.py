@@ -18,8 +18,7 @@ from ...gateway.record.trajectory import Row
 from ...rollout import Group, Rollout
 from ...rollout.rollout import split_row
 from ...rollout.signal.credit import TurnCredit
-from ...types import Status
-from ..loop.held_out import UNMEASURED
+from ...types import UNMEASURED, Status
 
 Fields = dict[str, Any]
 Shape = tuple[int, int]

@@ -112,6 +112,7 @@ def _show_usage(args: argparse.Namespace, used: dict[str, Any], workload: Worklo
         return 0
     counts = {name: f"{value:,.0f}" for name, value in used.items() if isinstance(value, (int, float))}
     counts |= {name: f"{value:,.0f}" for name, value in used["store_requests"].items()}
+    counts |= {f"judge {name}": f"{value:,.0f}" for name, value in used.get("judge", {}).items() if name != "dollars"}
     counts |= {f"$ {name.replace('_', ' ')}": f"{value:,.4f}" for name, value in dollars.items()}
     counts["$ in all"] = f"{sum(dollars.values()):,.4f}"
     print(format_table(["the run used", ""], [[name.replace("_", " "), value] for name, value in counts.items()]))

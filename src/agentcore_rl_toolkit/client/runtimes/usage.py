@@ -62,3 +62,19 @@ def total(usages: Iterable[ClientUsage]) -> ClientUsage:
         numbers.update({name: getattr(usage, name) for name in _COUNTS})
     counts = {name: numbers[name] for name in _COUNTS}
     return ClientUsage(session_seconds=seconds, store_requests=dict(requests), runtimes=dict(sessions), **counts)
+
+
+def sum_used(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of what several processes used, each name by itself.
+
+    >>> sum_used([{"sessions": 2, "judge": {"calls": 1}}, {"sessions": 3}])
+    {'sessions': 5, 'judge': {'calls': 1}}
+    """
+    used: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, Mapping):
+                used[name] = sum_used([used.get(name, {}), value])
+            else:
+                used[name] = round(used.get(name, 0) + value, 9)
+    return used

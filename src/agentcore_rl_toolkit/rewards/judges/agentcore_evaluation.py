@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...agent.reward import RewardFunction
 from ...errors import ConfigError, JudgeFault
-from .judge_model import JudgeUsage
+from .judge_model import JudgeUsage, read_count
 
 _MOST_SPANS = 20_000  # of one request
 
@@ -36,6 +37,7 @@ class AgentCoreEvaluation(RewardFunction):
         self._settings = {"region_name": region, "endpoint_url": endpoint_url}
         self._timeout = timeout
         self._client: Any = None
+        self._lock = threading.Lock()
 
     def __call__(
         self,
@@ -61,16 +63,17 @@ class AgentCoreEvaluation(RewardFunction):
         return self._value(reply["evaluationResults"])
 
     def _value(self, results: Sequence[Mapping[str, Any]]) -> float:
+        with self._lock:
+            self.usage.calls += 1
+            for result in results:
+                self.usage.input_tokens += read_count(result.get("tokenUsage"), "inputTokens")
+                self.usage.output_tokens += read_count(result.get("tokenUsage"), "outputTokens")
         values = []
         for result in results:
-            tokens = result.get("tokenUsage") or {}
-            self.usage.input_tokens += tokens.get("inputTokens", 0)
-            self.usage.output_tokens += tokens.get("outputTokens", 0)
             if result.get("errorCode") or result.get("value") is None:
                 problem = f"{result.get('errorCode') or 'no value'}: {result.get('errorMessage', '')}"
                 raise JudgeFault(f"the evaluator {self.evaluator_id}: {problem[:500]}")
             values.append(float(result["value"]))
-        self.usage.calls += 1
         if not values:
             raise JudgeFault(f"the evaluator {self.evaluator_id} gave no result", hint="does the session have spans?")
         return statistics.fmean(values)

@@ -44,6 +44,7 @@ class JudgeUsage:
     """What a judge's calls have cost so far."""
 
     calls: int = 0
+    """Answers of the model, usable or not: each is billed."""
     cached: int = 0
     """Answers from the cache, which cost nothing."""
     input_tokens: int = 0
@@ -124,18 +125,17 @@ class JudgeModel:
         call = {"openai": self._openai, "anthropic": self._anthropic, "converse": self._converse}[self.api]
         for attempt in range(self.retries + 1):
             try:
-                answer, tokens = call(system, text, schema)
+                return call(system, text, schema)
             except JudgeFault as fault:
                 if not fault.passing or attempt == self.retries:
                     raise
                 time.sleep(random.uniform(0, 0.5 * 2**attempt))
-                continue
-            self._count(*tokens)
-            return answer
         raise AssertionError("unreachable")
 
-    def _count(self, given: Any, made: Any) -> None:
-        given, made = (value if isinstance(value, int) else 0 for value in (given, made))
+    def _count(self, reply: Mapping[str, Any], *names: str) -> None:
+        """Count a reply; `names` are those of its input and output tokens."""
+        known = reply.get("usage")
+        given, made = (read_count(known, name) for name in names)
         with self._lock:
             self.usage.calls += 1
             self.usage.input_tokens += given
@@ -144,7 +144,7 @@ class JudgeModel:
 
     # --- the three APIs ----------------------------------------------------------------------------------------------
 
-    def _openai(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+    def _openai(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
         reply = self._post(
             "chat/completions",
             {"Authorization": f"Bearer {self._key() or 'EMPTY'}"},
@@ -158,12 +158,11 @@ class JudgeModel:
                 "max_completion_tokens": self.max_tokens,
             },
         )
+        self._count(reply, "prompt_tokens", "completion_tokens")
         with self._reading(reply):
-            answer = json.loads(reply["choices"][0]["message"]["content"])
-            usage = reply.get("usage") or {}
-            return _object(answer), (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+            return _object(json.loads(reply["choices"][0]["message"]["content"]))
 
-    def _anthropic(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+    def _anthropic(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
         reply = self._post(
             "messages",
             {"x-api-key": self._key() or "EMPTY", "anthropic-version": "2023-06-01"},
@@ -176,12 +175,11 @@ class JudgeModel:
                 "max_tokens": self.max_tokens,
             },
         )
+        self._count(reply, "input_tokens", "output_tokens")
         with self._reading(reply):
-            answer = next(block["input"] for block in reply["content"] if block["type"] == "tool_use")
-            usage = reply.get("usage") or {}
-            return _object(answer), (usage.get("input_tokens"), usage.get("output_tokens"))
+            return _object(next(block["input"] for block in reply["content"] if block["type"] == "tool_use"))
 
-    def _converse(self, system: str, text: str, schema: Mapping[str, Any]) -> tuple[Answer, tuple[Any, Any]]:
+    def _converse(self, system: str, text: str, schema: Mapping[str, Any]) -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError
 
         tool = {"toolSpec": {"name": _TOOL, "description": "Give the verdict.", "inputSchema": {"json": schema}}}
@@ -198,11 +196,10 @@ class JudgeModel:
             raise self._fault(str(error), passing=status in _PASSING) from error
         except BotoCoreError as error:
             raise self._fault(str(error), passing=True) from error
+        self._count(reply, "inputTokens", "outputTokens")
         with self._reading(reply):
             blocks = reply["output"]["message"]["content"]
-            answer = next(block["toolUse"]["input"] for block in blocks if "toolUse" in block)
-            usage = reply.get("usage") or {}
-            return _object(answer), (usage.get("inputTokens"), usage.get("outputTokens"))
+            return _object(next(block["toolUse"]["input"] for block in blocks if "toolUse" in block))
 
     def _bedrock(self) -> Any:
         import boto3
@@ -275,6 +272,16 @@ def _read_body(reply: http.client.HTTPResponse, deadline: float) -> bytes:
     if reply.length:
         raise http.client.IncompleteRead(bytes(read[:100]), reply.length)
     return bytes(read)
+
+
+def read_count(usage: Any, name: str) -> int:
+    """A number of tokens in a reply's usage; 0 where it says none.
+
+    >>> read_count({"input_tokens": 7}, "input_tokens"), read_count(None, "input_tokens")
+    (7, 0)
+    """
+    count = usage.get(name) if isinstance(usage, Mapping) else None
+    return count if isinstance(count, int) else 0
 
 
 def _object(answer: Any) -> Answer:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...agent.reward import normalize_rewards
 from ...errors import ConfigError, RewardInvalid
+from ...rewards.judges.judge_model import JudgeUsage
 from ...types import Status
 from ..judge import Judge
 from ..rollout import Action, Group, Rollout
@@ -36,6 +37,12 @@ class Scorer:
         self.ranks = "responses" in names or "rollouts" in names
         """Whether it compares a group's rollouts with each other."""
         self._slots = threading.BoundedSemaphore(_CALLS)
+
+    @property
+    def usage(self) -> JudgeUsage | None:
+        """What its judge has cost so far; None if the function doesn't say."""
+        usage = getattr(self._score, "usage", None)
+        return usage if isinstance(usage, JudgeUsage) else None
 
     async def score_group(self, group: Group, judge: Judge) -> Group:
         """The group with new rewards for the rollouts that are to be trained on, judged again."""

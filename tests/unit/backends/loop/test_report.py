@@ -48,7 +48,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, env=clean_env())
     assert (done.returncode, done.stdout) == (0, "")
     before, head, first, between, more, second, after, unbridged, *_ = done.stderr.splitlines()
-    assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts, 1 left out without a reward"
+    assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts, 1 left out"
     assert [" ".join(line.split()) for line in (head, first, more, second)] == [
         "step reward length entropy kl tokens/s failed fidelity unbridged seconds left",
         "1 0.250 42 1.500 3e-13 70 1 100.0% 3 2.0 0:04",

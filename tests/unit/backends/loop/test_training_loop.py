@@ -18,6 +18,7 @@ from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.engine import SampleRequest
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.rollout.run_folder import open_run
+from support.fake_judge import FakeJudge
 from support.own_runtime import OwnRuntime
 from support.tokenizers import make_tokenizer
 
@@ -96,3 +97,16 @@ def test_an_interrupted_run_names_the_rollouts_that_were_not_trained_on(tmp_path
     late = [at for at in found.select(phase="train").tolist() if found.table["step"][at] >= 2]
     assert len(late) >= 6
     assert {found.text("dropped", at) for at in late} == {"the run ended before this step"}
+
+
+def test_the_judges_cost_is_in_the_summary(tmp_path: Path) -> None:
+    with FakeJudge({"reason": "", "score": 7}).serving() as url:
+        source = "from agentcore_rl_toolkit.rewards import LLMJudge, WeightedSum\n"
+        source += f"judge = LLMJudge('openai:x', rubric='r', base_url={url!r}, api_key='k', price=(1.0, 2.0))\n"
+        (tmp_path / "judge.py").write_text(source + "total = WeightedSum([(judge, 1.0)])\n")
+        run(tmp_path / "one", reward=f"{tmp_path}/judge.py:judge")
+        run(tmp_path / "sum", reward=f"{tmp_path}/judge.py:total")
+    used, of_sum = (json.loads((tmp_path / at / "run" / "summary.json").read_text())["used"] for at in ("one", "sum"))
+    counts = {"calls": 36, "cached": 0, "input_tokens": 3600, "output_tokens": 360}  # one call for each rollout
+    assert used["judge"] == counts | {"dollars": pytest.approx(3600e-6 + 720e-6)}
+    assert (used["sessions"], of_sum["judge"]) == (36, used["judge"])

@@ -41,6 +41,14 @@ def test_the_value_of_a_session(spans: list[Any]) -> None:
     assert (reward_fn.usage.calls, reward_fn.usage.input_tokens, reward_fn.usage.output_tokens) == (1, 100, 10)
 
 
+def test_an_evaluation_with_an_error_is_counted() -> None:
+    with FakeEvaluate([result(1.0, errorCode="MODEL_ERROR"), result(0.5)]).serving() as url:
+        reward_fn = evaluation(url)
+        with pytest.raises(JudgeFault):
+            reward_fn(session_spans=SPANS)
+    assert (reward_fn.usage.calls, reward_fn.usage.input_tokens, reward_fn.usage.output_tokens) == (1, 100, 10)
+
+
 def test_references_go_with_their_session() -> None:
     service = FakeEvaluate([result(1.0)])
     with service.serving() as url:

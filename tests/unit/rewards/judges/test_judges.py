@@ -55,6 +55,15 @@ def test_a_score_through_every_api(name: str) -> None:
     assert usage.dollars == pytest.approx(100 * 2e-6 + 10 * 30e-6)
 
 
+@pytest.mark.parametrize("name", ["openai:judge-1", "anthropic:judge-1", "converse:judge-1"])
+def test_answers_without_a_verdict_are_billed_too(name: str) -> None:
+    with FakeJudge([7], GOOD).serving() as url:
+        judge = llm(url, name, retries=1)
+        assert judge(response_text="Paris [1]") == 0.7
+    usage = judge.usage
+    assert (usage.calls, usage.input_tokens, usage.output_tokens) == (2, 200, 20)
+
+
 def test_options_are_fields_of_the_request() -> None:
     fake = FakeJudge(GOOD)
     with fake.serving() as url:
