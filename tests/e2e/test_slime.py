@@ -23,6 +23,7 @@ from agentcore_rl_toolkit.backends.slime.hook_resources import close_resources
 from agentcore_rl_toolkit.errors import ConfigError, RolloutsStopped
 from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
 from agentcore_rl_toolkit.rollout.run_folder import open_run
+from agentcore_rl_toolkit.rollout.run_folder.process_totals import read_totals
 from agentcore_rl_toolkit.studio.guards.guards import read_findings
 from support.runtime import local_runtime
 from support.slime import CHECKOUT, Source, arguments, source_group
@@ -258,6 +259,8 @@ def test_what_is_given_up_is_not_sampled_on(args: Arguments, router: FakeRouter)
     asked = args(ours={"oversample": 1}, rollout_batch_size=1, rollout_max_response_len=2000)
     output = generate_rollout(asked, 0, Source(rows("a"), 2))
     assert sorted(sample.reward for sample in flatten(output.samples)) == [0.0, 1.0]
+    totals = read_totals(Path(asked.agentcore["output"]))
+    assert (totals.used["sessions"], totals.causes.figures()) == (3, [])
     assert router.settled
     assert router.running == 0
 

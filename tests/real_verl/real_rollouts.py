@@ -30,6 +30,7 @@ from agentcore_rl_toolkit.backends.verl.overrides import translate
 from agentcore_rl_toolkit.engine.tiny import path as tiny
 from agentcore_rl_toolkit.errors import RolloutsStopped
 from agentcore_rl_toolkit.rollout import read_rollouts
+from agentcore_rl_toolkit.rollout.run_folder.process_totals import read_totals
 from support.runtime import eventually
 
 pytestmark = pytest.mark.usefixtures("queue")
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("queue")
 STEP = 5
 
 
-def config_of(agent: Path, folder: Path) -> Any:
+def config_of(agent: Path, folder: Path, *more: str) -> Any:
     return compose_config(
         translate(
             [
@@ -54,6 +55,7 @@ def config_of(agent: Path, folder: Path) -> Any:
                 "trainer.v1.sampler.sync_refill_failed_groups=false",
                 "data.seed=1",
                 "trainer.n_gpus_per_node=1",
+                *more,
             ]
         )
     )
@@ -280,6 +282,8 @@ def test_every_group_is_counted(folder: Path, run: Run) -> None:
     line = json.loads((folder / "metrics.jsonl").read_text())
     assert (line["step"], line["groups/dropped"]) == (STEP, 1)
     assert (found["steps"], found["after"], found["fidelity"]) == (STEP, 0.5, 1.0)
+    assert found["used"]["sessions"] == 24  # those of the held-out row, too
+    assert found["not_trained_on"][0] == {"cause": "agent_error: ValueError: broken on purpose", "rollouts": 3}
 
 
 def test_too_many_failures_end_the_run(run: Run, folder: Path) -> None:  # the last one: the worker takes no more
@@ -287,3 +291,17 @@ def test_too_many_failures_end_the_run(run: Run, folder: Path) -> None:  # the l
     eventually(lambda: set(run.statuses().values()) == {"failure"}, seconds=60)
     with pytest.raises(RolloutsStopped, match="rollouts in a row could not be trained on"):
         run.submit(rows(folder, "a"))
+
+
+def test_groups_that_give_nothing_to_train_on_end_the_run(agent: Path, tmp_path: Path) -> None:
+    more = ("data.train_batch_size=2", "actor_rollout_ref.rollout.agentcore.max_failures=99")
+    lines = {f"row-f{i}": ["raise"] * 3 for i in range(6)}
+    run = Run(config_of(agent, tmp_path, *more), ScriptedClient(str(tiny()), lines, experts=True))
+    try:
+        names = run.submit(rows(tmp_path, *(f"f{i}" for i in range(6))))
+        eventually(lambda: read_totals(tmp_path).stopped is not None, seconds=60)
+        with pytest.raises(RolloutsStopped, match=r"in 6 groups in a row.*\n +18 × agent_error: ValueError: broken"):
+            run.submit(rows(tmp_path, "a"))
+        tq.kv_clear(partition_id="train", keys=[*names, *run.statuses()])
+    finally:
+        run.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from ..client.evaluation import general_message
+from ..errors import RolloutsStopped
 from .rollout import NOT_NEEDED, Group, Rollout
 
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 300, 4000
@@ -44,6 +47,20 @@ class Causes:
             merged._tracebacks = part._tracebacks | merged._tracebacks
         return merged
 
+    def to_dict(self) -> dict[str, Any]:
+        """The causes as JSON values, for another process; of tracebacks only the one that `text` shows."""
+        shown = next((key for key, _ in self.counts.most_common() if key in self._tracebacks), None)
+        tracebacks = {} if shown is None else {shown: self._tracebacks[shown]}
+        return {"counts": dict(self.counts), "messages": self._messages, "tracebacks": tracebacks}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Causes:
+        """The inverse of `to_dict`."""
+        made = cls()
+        made.counts.update(values["counts"])
+        made._messages, made._tracebacks = dict(values["messages"]), dict(values["tracebacks"])
+        return made
+
     def figures(self) -> list[dict[str, str | int]]:
         """Messages with their counts, the commonest first."""
         return [{"cause": self._messages[key], "rollouts": count} for key, count in self.counts.most_common(20)]
@@ -55,6 +72,15 @@ class Causes:
             lines.append(f"  and {len(self.counts) - 10} other causes")
         traceback = next((self._tracebacks[key] for key, _ in self.counts.most_common() if key in self._tracebacks), "")
         return "\n".join(lines) + (f"\n\n{traceback.rstrip()}" if traceback else "")
+
+    def error(
+        self, problem: str, folder: Path, by_hand: str = "rollout AGENT --data FILE --limit 1"
+    ) -> RolloutsStopped:
+        """The error of a run in `folder` that could not train; `by_hand` is the command that runs one rollout."""
+        return RolloutsStopped(
+            f"{problem}. What became of the rollouts:\n{self.text()}\n\nAll of them are in {folder / 'rollouts'}.",
+            hint=self.hint or f"run one by hand: agentcore-rl {by_hand}",
+        )
 
     @property
     def hint(self) -> str | None:

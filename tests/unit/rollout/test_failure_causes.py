@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 
@@ -61,3 +62,10 @@ def test_a_known_cause_has_a_hint() -> None:
     causes.add([make_group(died(None, why="truncated"), died(None, why="truncated"), died("x"))])
     assert causes.hint is not None
     assert "max_tokens" in causes.hint
+
+
+def test_causes_survive_json() -> None:
+    causes = Causes()
+    causes.add([make_group(died("KeyError: row 7", traceback="trace"), died("b"), died("b"))])
+    again = Causes.from_dict(json.loads(json.dumps(causes.to_dict())))
+    assert (again.figures(), again.text()) == (causes.figures(), causes.text())

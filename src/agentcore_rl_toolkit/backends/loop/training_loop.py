@@ -43,7 +43,7 @@ from .report import Report, changed_settings, run_totals
 from .rows.training_rows import TrainingRows
 from .steps_ahead import StepsAhead
 
-_MOST_EMPTY_STEPS = 3
+MOST_EMPTY_STEPS = 3
 """This many steps in a row without anything to train on end the run."""
 
 
@@ -142,8 +142,8 @@ class TrainingLoop:
         self._causes.add(groups)
         empty = not self.metrics["rollouts/trained"] and not self.metrics.get("dropped/no_variance")
         self._empty_steps = self._empty_steps + 1 if empty else 0
-        if self._empty_steps == _MOST_EMPTY_STEPS:
-            raise self._nothing_trained(f"nothing could be trained on in {_MOST_EMPTY_STEPS} steps in a row")
+        if self._empty_steps == MOST_EMPTY_STEPS:
+            raise self._nothing_trained(f"nothing could be trained on in {MOST_EMPTY_STEPS} steps in a row")
         return sorted(groups, key=lambda group: (group.dropped is not None, group.index))[: self._rows_per_step]
 
     def updated(self, step: int) -> None:
@@ -340,14 +340,9 @@ class TrainingLoop:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _nothing_trained(self, problem: str) -> RolloutsStopped:
-        causes = Causes.merged(self._gather(self._causes))
         run = self.settings
-        by_hand = f"agentcore-rl rollout {run.agent} --data {run.data} --model {run.model} --limit 1"
-        return RolloutsStopped(
-            f"{problem}. What became of the rollouts:\n{causes.text()}\n\nAll of them are in "
-            f"{self.settings.folder / 'rollouts'}.",
-            hint=causes.hint or f"run one by hand: {by_hand}",
-        )
+        by_hand = f"rollout {run.agent} --data {run.data} --model {run.model} --limit 1"
+        return Causes.merged(self._gather(self._causes)).error(problem, run.folder, by_hand)
 
     def _read(self, path: str) -> list[dict[str, Any]]:
         rows, problems = read_rows(path)

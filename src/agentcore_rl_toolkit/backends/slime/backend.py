@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from ...common.checked_settings import option
 from ...errors import ConfigError
+from ...rollout.run_folder.process_totals import read_totals, remove_totals
 from ...rollout.signal.rescore import load_reward
 from ...rollout.signal.scorer import Scorer
 from ...rows import read_rows, row_title
@@ -135,8 +136,14 @@ class SlimeBackend:
             write_rows(settings.eval_file, read_rows(settings.eval_data)[0])
         folders = {"checkpoints": "checkpoints", "rollouts_folder": "rollouts"}
         places = {name: str(settings.folder / folder) for name, folder in folders.items()}
-        figures = {"agent": settings.agent, "model": settings.model, **places}
-        return run_trainer(plan, settings.folder, "slime", lambda: figures)
+        remove_totals(settings.folder)
+
+        def figures() -> dict[str, Any]:
+            totals = read_totals(settings.folder)
+            known = {"not_trained_on": totals.causes.figures(), "used": totals.used}
+            return {"agent": settings.agent, "model": settings.model, **places, **known}
+
+        return run_trainer(plan, settings.folder, "slime", figures)
 
 
 BACKEND = SlimeBackend()

@@ -17,8 +17,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...gateway.render.tokenizer import load_tokenizer
-from ...rollout import UNALTERED, Rollout, RolloutRunner
+from ...rollout import UNALTERED, Causes, Rollout, RolloutRunner
 from ...rollout.run_folder import RunPart, RunWriter
+from ...rollout.run_folder.process_totals import write_totals
 from ...rollout.run_folder.run_text import metrics_by_step
 from ...rollout.run_folder.run_writer import write_metrics
 from ...studio.guards import Guards
@@ -39,6 +40,8 @@ class HookResources:
         self._part: RunPart | None = None
         self._guards = Guards(self.settings.guard, self.settings.guards_from)
         self._began = False
+        self.causes = Causes()
+        """Why rollouts of training rows could not be trained on."""
         with ExitStack() as stack:
             self._run = stack.enter_context(RunWriter(self.settings.folder))
             self._run.describe(**_described(args, self.settings.agent))
@@ -70,6 +73,7 @@ class HookResources:
                 yield part
             finally:
                 self._part = None
+                write_totals(self.settings.folder, 0, used=self.runner.used, causes=self.causes)
 
     def guards_from(self, step: int) -> Guards:
         """The guards of a run whose first step in this process is `step`."""

@@ -75,6 +75,7 @@ def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _Row
         groups = list(resources.runner.run(supply, groups=args.rollout_batch_size, **options))
         for group in groups:
             part.add_group(group)
+        resources.causes.add(groups)
     groups.sort(key=lambda group: group.index)
     credit = resources.settings.turn_credit
     samples = [

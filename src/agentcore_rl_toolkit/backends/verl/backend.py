@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from ...common.checked_settings import option
 from ...engine.checkpoints import verl_step
-from ...errors import ConfigError
+from ...errors import AgentCoreRLError, ConfigError
 from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
 from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings
-from .figures import StepWatch, remove_stale_files, run_figures
+from .figures import StepWatch, check_trained, remove_stale_files, run_figures
 from .overrides import ADAPTER_KEYS, DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides, trains_adapter
 
 _MERGE = (
@@ -159,7 +159,14 @@ class VerlBackend:
             return {"seconds": round(time.monotonic() - began, 1), **run_figures(settings, checkpoints)}
 
         with watch:
-            return run_trainer(plan, settings.folder, "verl", figures, lambda: watch.problem)
+            try:
+                summary = run_trainer(plan, settings.folder, "verl", figures, lambda: watch.problem)
+            except AgentCoreRLError as error:
+                if watch.problem is None:
+                    check_trained(settings, str(error).splitlines()[0])
+                raise
+        check_trained(settings, "verl has ended")
+        return summary
 
 
 BACKEND = VerlBackend()

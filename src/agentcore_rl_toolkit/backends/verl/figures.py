@@ -1,6 +1,7 @@
 """The figures of a verl run: workers write a line for each group, and the launcher sums them up, step by step.
 
 groups/worker-K.jsonl   one line for each group of worker K: verl's step, and its metrics or its outcomes
+totals/K.json           what worker K has used, and what it could not train on
 metrics.jsonl           one line for each step, over all workers, as every backend writes it
 
 The guards judge a step when it has finished: when a group of a later one has, or verl has ended.
@@ -17,7 +18,7 @@ import shutil
 import statistics
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,8 +26,10 @@ from typing import Any, TextIO
 from ...client.evaluation import Outcome, summarize
 from ...engine.checkpoints import resolve_model, verl_step
 from ...errors import ConfigError, RolloutsStopped
-from ...rollout import Group, Rollout, merge_metrics, step_metrics
-from ...rollout.run_folder.run_text import metrics_by_step
+from ...rollout import Causes, Group, Rollout, merge_metrics, step_metrics
+from ...rollout.judge import NO_VARIANCE
+from ...rollout.run_folder.process_totals import read_totals, remove_totals, write_totals
+from ...rollout.run_folder.run_text import metrics_by_step, read_object
 from ...rollout.run_folder.run_writer import write_metrics
 from ...rows import read_rows
 from ...studio.guards import Guards, StepFacts
@@ -35,17 +38,23 @@ from ...studio.guards.recorded_facts import RecordedFacts
 from ...types import Status
 from ..loop.held_out import held_out_outcome
 from ..loop.report import run_totals
+from ..loop.training_loop import MOST_EMPTY_STEPS
 from ..settings import SavingSettings
 
 logger = logging.getLogger(__name__)
 
 Line = dict[str, Any]
+_MOST_ALIKE_STEPS = 10 * MOST_EMPTY_STEPS
+"""With dynamic sampling: groups worth this many steps, in a row, whose rewards are all the same, end the run."""
 
 
 class GroupWriter:
     """Appends the lines of one worker."""
 
     def __init__(self, folder: Path, worker: int, failed_reward: float) -> None:
+        self._folder, self._worker = folder, worker
+        self._causes = Causes()
+        self._empty = self._alike = 0
         path = folder / "groups" / f"worker-{worker}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = path.open("a", encoding="utf-8")
@@ -56,6 +65,21 @@ class GroupWriter:
         metrics = step_metrics([group]) | {"rollouts/trained": len(given)}
         rewards = [rollout.reward for rollout in given if rollout.reward is not None]
         self._write({"step": step, "metrics": metrics, "rewards": rewards})
+        self._causes.add([group])
+        self._empty = 0 if given else self._empty + (group.dropped != NO_VARIANCE)
+        self._alike = 0 if given else self._alike + 1
+
+    def check_progress(self, rows: int) -> None:
+        """Raise `RolloutsStopped` if the latest groups gave nothing to train on; a step has `rows` groups.
+
+        verl takes another prompt in place of such a group, and would do so for ever.
+        """
+        if self._empty >= MOST_EMPTY_STEPS * rows or self._alike >= _MOST_ALIKE_STEPS * rows:
+            raise self._causes.error(f"nothing could be trained on in {self._alike} groups in a row", self._folder)
+
+    def write_totals(self, used: Mapping[str, Any], stopped: Exception | None) -> None:
+        """Write what the worker has used, and why it ended the run if it did."""
+        write_totals(self._folder, self._worker, used=used, causes=self._causes, stopped=stopped)
 
     def add_validation(self, step: int, group: Group) -> None:
         """Add the group of a held-out row."""
@@ -72,6 +96,7 @@ class GroupWriter:
 
 def remove_stale_files(folder: Path, checkpoints: Path, *, resumes: bool) -> None:
     """Remove the lines that a resumed run writes again; for a new run, all files of an earlier one."""
+    remove_totals(folder)
     latest = verl_step(checkpoints)
     if latest is None or not resumes:
         for name in ("rollouts", "evaluations", "index", "groups"):
@@ -132,6 +157,9 @@ class StepWatch:
                 if final or step < latest:
                     self._done.add(step)
                     self._end_step(step)
+            stopped = read_totals(self._folder).stopped
+            if stopped is not None:
+                raise RolloutsStopped(stopped)
         except RolloutsStopped as problem:
             self.problem = self.problem or problem
         except Exception as error:  # looking never ends a run by its own fault
@@ -184,15 +212,27 @@ def run_figures(settings: SavingSettings, checkpoints: Path) -> dict[str, Any]:
     if merged:
         write_metrics(settings.folder, merged)
     evaluations = {step: summarize(known) for step, known in lines.outcomes.items()}
+    totals = read_totals(settings.folder)
     return {
         "model": settings.model,
         "agent": settings.agent,
         "seed": settings.seed,
         "steps": done,
         **run_totals([*merged.values()], evaluations, done),
+        "not_trained_on": totals.causes.figures(),
+        "used": totals.used,
         "checkpoint": _checkpoint(checkpoints),
         "rollouts_folder": str(settings.folder / "rollouts"),
     }
+
+
+def check_trained(settings: SavingSettings, ended: str) -> None:
+    """Raise the causes if a run has ended by itself, and none of its rollouts could be trained on."""
+    summary = read_object(settings.folder / "summary.json") or {}
+    if summary.get("rollouts") and not summary["trained"] and not summary["interrupted"]:
+        by_hand = f"rollout {settings.agent} --data {settings.data} --model {settings.model} --limit 1"
+        causes = read_totals(settings.folder).causes
+        raise causes.error(f"{ended}, and nothing could be trained on", settings.folder, by_hand)
 
 
 def _merged(step: int, lines: Sequence[Line]) -> Line:

@@ -170,11 +170,13 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
                 self._figures.add_validation(int(trajectory["step"]), group)
             else:
                 self._figures.add_group(int(trajectory["step"]), group, given)
+                self._figures.check_progress(int(self.config.data.train_batch_size))
         except Exception as error:
             logger.exception("the rollouts of %s ended the run", prompt["uid"])
             self._stopped = self._stopped or error
         finally:
             await tq.async_kv_put(**place, tag={"status": status})
+        self._figures.write_totals(self._runner.used, self._stopped)
 
     async def _run_group(self, prompt: dict[str, Any], sampling: dict[str, Any], trajectory: dict[str, Any]) -> Group:
         validate, step = trajectory["validate"], int(trajectory["step"])

@@ -102,3 +102,21 @@ def test_a_guard_ends_the_program(settings: VerlSettings) -> None:
     assert [line["step"] for line in lines(settings.folder)][:2] == [1, 2]
     assert json.loads((settings.folder / "summary.json").read_text())["interrupted"]
     assert read_findings(settings.folder / FILE)[-1]["action"] == "stop"
+
+
+def test_a_worker_ends_the_program(settings: VerlSettings) -> None:
+    """verl would take another prompt, and another."""
+    program = (
+        "import sys, time\nfrom pathlib import Path\nsys.path[:0] = sys.argv[2].split(':')\n"
+        "from agentcore_rl_toolkit.backends.verl.figures import GroupWriter\n"
+        "from agentcore_rl_toolkit.errors import RolloutsStopped\n"
+        "GroupWriter(Path(sys.argv[1]), 0, 0.0).write_totals({}, RolloutsStopped('it is over', hint='start again'))\n"
+        "time.sleep(600)\n"
+    )
+    command = (sys.executable, "-c", program, str(settings.folder), f"{Path(__file__).parents[3]}")
+    plan = TrainingPlan(backend="verl", settings={}, command=command, environment=clean_env())
+    with (
+        StepWatch(settings, every=0.05) as watch,
+        pytest.raises(RolloutsStopped, match=r"^it is over\nhint: start again$"),
+    ):
+        run_trainer(plan, settings.folder, "verl", problem=lambda: watch.problem)
