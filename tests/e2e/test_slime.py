@@ -242,6 +242,18 @@ def test_staleness_counts_from_the_newest_weights(args: Arguments, router: FakeR
     assert rewards == [{1.0}, {0.25, 1.0}]
 
 
+def test_staleness_counts_from_the_trainers_weights(args: Arguments, router: FakeRouter) -> None:
+    """An asynchronous run samples a step while it trains the one before; servers get weights every other step here."""
+    asked = args(ours={"max_staleness": 1}, rollout_batch_size=1, update_weights_interval=2)
+    source = Source(rows("a"), 2)
+    for step in range(5, 9):
+        assert len(generate_rollout(asked, step, source).samples) == 1
+    with pytest.raises(RolloutsStopped, match="in a row could not be trained on; the last one: stale"):
+        generate_rollout(asked, 9, source)
+    router.weight_version = "4"
+    assert len(generate_rollout(asked, 9, source).samples) == 1
+
+
 def test_nothing_to_train_on_ends_the_run(args: Arguments, router: FakeRouter) -> None:
     asked = args(ours={"dynamic_sampling": True}, rollout_batch_size=1)
     source = Source(rows("a"), 2)

@@ -305,3 +305,19 @@ def test_groups_that_give_nothing_to_train_on_end_the_run(agent: Path, tmp_path:
         tq.kv_clear(partition_id="train", keys=[*names, *run.statuses()])
     finally:
         run.close()
+
+
+def test_staleness_counts_from_the_trainers_weights(agent: Path, tmp_path: Path) -> None:
+    """The prompts say that the trainer has made four updates."""
+    more = ("data.train_batch_size=2", "actor_rollout_ref.rollout.agentcore.max_staleness=1")
+    lines = {"row-old": ["1"] * 50, "row-new": ["1", "0", "1"]}
+    run = Run(config_of(agent, tmp_path, *more), ScriptedClient(str(tiny()), lines, experts=True, step=2))
+    try:
+        run.submit(rows(tmp_path, "old"))
+        eventually(lambda: set(run.statuses().values()) == {"failure"}, seconds=60)
+        ray.get(run.worker.__ray_call__.remote(lambda worker: setattr(worker.llm_client, "step", 3)))
+        names = run.submit(rows(tmp_path, "new"))
+        assert len(by_session(run.sample(2), names | dict.fromkeys(run.statuses(), "old"))["new"]) == 3
+    finally:
+        run.close()
+    assert {cause["cause"] for cause in read_totals(tmp_path).causes.figures()} == {"stale"}

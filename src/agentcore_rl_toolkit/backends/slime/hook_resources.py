@@ -40,6 +40,7 @@ class HookResources:
         self._part: RunPart | None = None
         self._guards = Guards(self.settings.guard, self.settings.guards_from)
         self._began = False
+        self._first_step: int | None = None
         self.causes = Causes()
         """Why rollouts of training rows could not be trained on."""
         with ExitStack() as stack:
@@ -55,7 +56,8 @@ class HookResources:
             gateway = place.__enter__()
             stack.push(place)
             client = stack.enter_context(self.settings.client())
-            options = self.settings.rollout_options(None, lambda: engine.version)
+            self._engine, self._transfers = engine, 0
+            options = self.settings.rollout_options(None, self._version)
             runner = RolloutRunner(client, gateway, options, on_rollout=self._add_rollout)
             self.runner = stack.enter_context(closing(runner))
             self._stack = stack.pop_all()
@@ -74,6 +76,16 @@ class HookResources:
             finally:
                 self._part = None
                 write_totals(self.settings.folder, 0, used=self.runner.used, causes=self.causes)
+
+    def begin_step(self, args: Any, step: int) -> None:
+        """Begin the step whose rollouts are trained on after `step` updates: servers may sample with older weights."""
+        if self._first_step is None:
+            self._first_step = step
+        self._transfers = (step - self._first_step) // (getattr(args, "update_weights_interval", None) or 1)
+
+    def _version(self) -> int:
+        """The number that the trainer's weights have, or will have when they are sent to the servers."""
+        return max(self._engine.version, (self._engine.first_version or 0) + self._transfers)
 
     def guards_from(self, step: int) -> Guards:
         """The guards of a run whose first step in this process is `step`."""

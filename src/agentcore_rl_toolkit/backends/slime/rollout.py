@@ -69,6 +69,7 @@ class _RowSupply:
 
 
 def _run_step(resources: HookResources, args: Any, rollout_id: int, supply: _RowSupply) -> Any:
+    resources.begin_step(args, rollout_id)
     seed = f"{args.rollout_seed}/train/{rollout_id}"
     options = rollout_options(args) | {"n": args.n_samples_per_prompt, "seed": seed}
     with resources.writing("train", rollout_id) as part:

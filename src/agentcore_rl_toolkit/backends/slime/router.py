@@ -25,13 +25,17 @@ class RouterEngine(SglangEngine):
         super().__init__(url, timeout=timeout)
         self._default_info = EngineInfo((model,), context_length)
         self.version = 0
-        """The newest weights that a server has sampled with: slime counts its updates."""
+        """The newest weights that a server has sampled with: slime counts their transfers to its servers."""
+        self.first_version: int | None = None
+        """The weights of the first reply that says which."""
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         async with contextlib.aclosing(cast(Any, super().sample(request))) as parts:
             async for sampled in parts:
                 if (sampled.weight_version or "").isdecimal():  # before slime's first update it is a word
-                    self.version = max(self.version, int(sampled.weight_version or 0))
+                    version = int(sampled.weight_version or 0)
+                    self.version = max(self.version, version)
+                    self.first_version = version if self.first_version is None else self.first_version
                 yield sampled
 
     async def info(self) -> EngineInfo:

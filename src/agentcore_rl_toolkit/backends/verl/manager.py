@@ -137,7 +137,9 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._run = stack.enter_context(RunWriter(settings.folder, process=number))
         figures = GroupWriter(settings.folder, number, settings.failed_reward)
         self._figures = stack.enter_context(closing(figures))
-        options = replace(settings.rollout_options(None, lambda: self._engine.version or 0), max_batch_tokens=None)
+        self._updates = 0
+        """The trainer's, as far as the prompts say: servers may sample with older weights."""
+        options = replace(settings.rollout_options(None, self._version), max_batch_tokens=None)
         self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
         self._slots = await stack.enter_async_context(SharedSlots(self._runner))
 
@@ -154,11 +156,15 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             raise self._stopped
         await super().generate_sequences(batch)
 
+    def _version(self) -> int:
+        return max(self._engine.version or 0, self._updates)
+
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
         """verl's hook: all samples of one prompt."""
-        validate = trajectory["validate"]
+        validate, step = trajectory["validate"], int(trajectory["step"])
+        self._updates = max(self._updates, step if validate else step - 1)
         place = {"key": prompt["uid"], "partition_id": "val" if validate else "train"}
         await tq.async_kv_put(**place, tag={"status": "running"})
         status = "failure"
@@ -167,9 +173,9 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             given = await self._hand_over(group, prompt, validate)
             status = "finished" if given else status
             if validate:
-                self._figures.add_validation(int(trajectory["step"]), group)
+                self._figures.add_validation(step, group)
             else:
-                self._figures.add_group(int(trajectory["step"]), group, given)
+                self._figures.add_group(step, group, given)
                 self._figures.check_progress(int(self.config.data.train_batch_size))
         except Exception as error:
             logger.exception("the rollouts of %s ended the run", prompt["uid"])
