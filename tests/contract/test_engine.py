@@ -550,8 +550,10 @@ def test_resuming_what_is_not_paused_changes_nothing(subject: Subject, loop: Loo
     async def resume() -> tuple[bool, Sampled]:
         await subject.engine.resume()
         assert len((await whole(subject.engine, wish())).token_ids) == 8
-        await subject.engine.pause()
-        await subject.engine.resume()
+        try:
+            await subject.engine.pause()
+        finally:
+            await subject.engine.resume()
         await subject.engine.resume()
         assert len((await whole(subject.engine, wish())).token_ids) == 8
         await subject.engine.pause()  # one pause is one pause, however often it was resumed before
@@ -575,8 +577,10 @@ def test_what_is_sampled_when_a_pause_comes_is_sampled_to_its_end(subject: Subje
     async def pause() -> Sampled:
         task = asyncio.create_task(whole(subject.engine, wish(max_tokens=12)))
         await asyncio.sleep(0.2)  # it is on its way
-        await asyncio.gather(subject.engine.pause(), subject.engine.pause())
-        await asyncio.gather(subject.engine.resume(), subject.engine.resume())
+        try:
+            await asyncio.gather(subject.engine.pause(), subject.engine.pause())
+        finally:
+            await asyncio.gather(subject.engine.resume(), subject.engine.resume())
         return await task
 
     got = loop.run(pause())

@@ -29,7 +29,7 @@ from ..loop.report import keep_steps
 from .backend import SftSettings
 from .demonstrations import ChosenRollouts, Demonstration, check_tokens, choose_demonstrations
 from .grpo_config import adapter_config, load_policy, make_config, shared_fields
-from .training import name_settings_to_change
+from .training import name_settings_to_change, save_once
 
 IGNORED = -100
 """The label of a token that is not trained on."""
@@ -144,8 +144,12 @@ class _SftRun:
             self.say("interrupted; saving a checkpoint …")
             interrupted = True
         step = int(self.trainer.state.global_step)
-        if step and not self.folder.checkpoint(step).exists():
-            self.trainer._save_checkpoint(self.trainer.model, trial=None)
+        if step:
+            save_once(
+                self.folder.checkpoint(step),
+                lambda: self.trainer._save_checkpoint(self.trainer.model, trial=None),
+                self.state.wait_for_everyone,
+            )
         return interrupted
 
     def _finish(self, interrupted: bool) -> dict[str, Any]:

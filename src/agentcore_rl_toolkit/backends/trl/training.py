@@ -10,7 +10,7 @@ import contextlib
 import errno
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +195,11 @@ class TrlRun:
             self.loop.gateway.resume(str(self.version()))
 
     def _save(self) -> None:
-        exists = self.folder.checkpoint(self.version()).exists()
-        self.state.wait_for_everyone()  # or one process would find the checkpoint that another has just begun
-        if not exists:
-            self.trainer._save_checkpoint(self.trainer.model, trial=None)
+        save_once(
+            self.folder.checkpoint(self.version()),
+            lambda: self.trainer._save_checkpoint(self.trainer.model, trial=None),
+            self.state.wait_for_everyone,
+        )
 
 
 class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
@@ -235,6 +236,14 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def close(self) -> None:
         """Delay Ctrl-C no longer."""
         self._delayed.close()
+
+
+def save_once(checkpoint: Path, save: Callable[[], None], wait_for_everyone: Callable[[], object]) -> None:
+    """Save a checkpoint that isn't there yet. Every process has a part in it, so all of them have to agree on that."""
+    exists = checkpoint.exists()
+    wait_for_everyone()  # or one process would find the checkpoint that another has just begun
+    if not exists:
+        save()
 
 
 @contextlib.contextmanager

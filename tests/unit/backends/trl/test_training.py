@@ -6,6 +6,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import socket
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.trl import TrlSettings, train
 from agentcore_rl_toolkit.backends.trl.backend import BACKEND
 from agentcore_rl_toolkit.backends.trl.grpo_config import shares_only_gpu, trl_config
-from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change
+from agentcore_rl_toolkit.backends.trl.training import TrlRun, name_settings_to_change, save_once
 from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
@@ -190,3 +191,27 @@ def test_so_is_one_under_this_machines_own_name(tmp_path: Path) -> None:
         pytest.skip("this machine doesn't know its own name")
     (tmp_path / "nvidia0").touch()
     assert shares_only_gpu(f"http://{socket.gethostname()}:8000", tmp_path)
+
+
+def test_every_process_saves_its_part_of_a_checkpoint(tmp_path: Path) -> None:
+    """The second process looks when the first one waits for it, or has saved already."""
+    checkpoint, meeting, saved = tmp_path / "checkpoint-1", threading.Barrier(2), []
+    first_is_on = threading.Event()
+
+    def save(process: int) -> None:
+        checkpoint.mkdir(exist_ok=True)
+        saved.append(process)
+        first_is_on.set()
+
+    def wait() -> None:
+        first_is_on.set()
+        meeting.wait(20)
+
+    first = threading.Thread(target=save_once, args=(checkpoint, lambda: save(1), wait))
+    first.start()
+    assert first_is_on.wait(20)
+    save_once(checkpoint, lambda: save(2), wait)
+    first.join(20)
+    assert sorted(saved) == [1, 2]
+    save_once(checkpoint, lambda: save(3), lambda: None)
+    assert sorted(saved) == [1, 2]
