@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 from ..errors import ConfigError
 from . import tiny
 
+ADAPTER_FOLDER = "lora_adapter"
+"""The adapter in a checkpoint of verl's actor."""
 _WEIGHTS = ("config.json", "adapter_config.json")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -113,7 +116,8 @@ def verl_step(folder: Path) -> int | None:
 def _verl_checkpoints(folder: Path) -> Iterator[Path]:
     """verl's complete checkpoints in Transformers' format. verl writes config.json even where it saves no weights."""
     latest = verl_step(folder)
-    for path in folder.glob("global_step_*/actor/huggingface"):
+    places = [folder.glob(f"global_step_*/actor/{name}") for name in ("huggingface", ADAPTER_FOLDER)]
+    for path in itertools.chain(*places):
         whole = latest is not None and _step(path) <= latest
         if whole and _has_weights(path) and any(path.glob("*.safetensors")):
             yield path
@@ -128,5 +132,5 @@ def _has(folder: Path, names: tuple[str, ...]) -> bool:
 
 
 def _step(path: Path) -> int:
-    found = re.search(r"(?:checkpoint-|global_step_)(\d+)(?:/actor/huggingface)?$", path.as_posix())
+    found = re.search(r"(?:checkpoint-|global_step_)(\d+)(?:/actor/(?:huggingface|lora_adapter))?$", path.as_posix())
     return int(found[1]) if found else -1

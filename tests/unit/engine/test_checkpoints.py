@@ -49,6 +49,8 @@ def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) 
         resolve_model(str(tmp_path))
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("11")  # a kill cut off the twelfth
     assert resolve_model(str(tmp_path)) == str(weights(10))
+    adapter = made(weights(11).with_name("lora_adapter"), "adapter_config.json", "adapter_model.safetensors")
+    assert resolve_model(str(tmp_path)) == str(adapter)
 
 
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])

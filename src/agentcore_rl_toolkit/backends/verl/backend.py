@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...common.checked_settings import option
-from ...engine.checkpoints import verl_step
+from ...engine.checkpoints import ADAPTER_FOLDER, resolve_model, verl_step
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
@@ -22,10 +27,8 @@ from ..settings import SavingSettings
 from .figures import StepWatch, check_trained, remove_stale_files, run_figures
 from .overrides import ADAPTER_KEYS, DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides, trains_adapter
 
-_MERGE = (
-    "verl saves an adapter in its own format; to convert it for Transformers: python -m verl.model_merger merge "
-    "--backend fsdp --local_dir CHECKPOINT/actor --target_dir FOLDER"
-)
+logger = logging.getLogger(__name__)
+_CONVERTED = "verl saves an adapter in its own format; when it ends, the newest one is converted for Transformers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ class VerlBackend:
             hint = "resume it (--resume), or choose another output"
             raise ConfigError(f"{settings.folder} has a run already", hint=hint)
         overrides = run_overrides(settings)
-        notes = [*_check(settings), *_check_overrides(overrides), *([_MERGE] if settings.trains_adapter else [])]
+        notes = [*_check(settings), *_check_overrides(overrides), *([_CONVERTED] if settings.trains_adapter else [])]
         return TrainingPlan(
             backend=self.name,
             settings=dataclasses.asdict(settings),
@@ -156,6 +159,8 @@ class VerlBackend:
 
         def figures() -> dict[str, Any]:
             watch.finish()
+            if settings.trains_adapter:
+                convert_adapter(checkpoints, resolve_model(settings.model))
             return {"seconds": round(time.monotonic() - began, 1), **run_figures(settings, checkpoints)}
 
         with watch:
@@ -170,6 +175,35 @@ class VerlBackend:
 
 
 BACKEND = VerlBackend()
+
+
+def convert_adapter(checkpoints: Path, base: str) -> None:
+    """Convert the adapter of the newest checkpoint to `actor/lora_adapter`, a folder that Transformers can load.
+
+    verl's own converter also writes the base model, without the adapter, which is removed again.
+    """
+    actor = checkpoints / f"global_step_{verl_step(checkpoints)}" / "actor"
+    made, kept = actor / "converted", actor / ADAPTER_FOLDER
+    if kept.exists() or not (actor / "lora_train_meta.json").is_file():
+        return
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(actor), "--target_dir", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    folder = str(Path(base).resolve()) if Path(base).is_dir() else base
+    try:
+        adapter = made / ADAPTER_FOLDER
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        config |= {"base_model_name_or_path": folder, "inference_mode": True}
+        (adapter / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+        for path in (actor / "huggingface").iterdir():  # the tokenizer
+            if path.is_file() and path.name not in ("config.json", "generation_config.json"):
+                shutil.copy(path, adapter)
+        adapter.rename(kept)
+    except (OSError, ValueError):
+        told = f"{shlex.join(command)}\n{done.stderr[-2000:]}"
+        logger.warning("the adapter of %s could not be converted for Transformers: %s", actor, told)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _check(settings: VerlSettings) -> tuple[str, ...]:

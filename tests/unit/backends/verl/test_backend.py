@@ -102,7 +102,8 @@ def test_an_adapter_is_saved_in_verls_own_format(settings: dict[str, Any]) -> No
     assert overrides(settings)[key] == "[model,optimizer,extra,hf_model]"
     lora = {"actor_rollout_ref.model.lora_rank": 8}
     assert overrides(settings, options=lora)[key] == "[model,optimizer,extra]"
-    assert any("model_merger" in note for note in BACKEND.plan(VerlSettings(**settings, options=lora)).notes)
+    plan = BACKEND.plan(VerlSettings(**settings, options=lora))
+    assert any("the newest one is converted" in note for note in plan.notes)
 
 
 def test_the_sampler_of_an_adapter_gets_merged_weights(settings: dict[str, Any]) -> None:
