@@ -126,6 +126,7 @@ LINES = {
     "row-c": ["raise", "raise", "1"],  # too few to compare
     "row-d": ["vanish", "1", "go on", "0", "0"],  # one is run again; one of two turns
     "row-e": ["1", "raise"],  # held out
+    "row-v": ["nan", "nan"],  # held out, and rewards that are no numbers
     "row-g": ["1", "over", "0"],
     "row-h": ["over", "over", "over"],
     "row-i": ["over", "over", "1"],
@@ -257,11 +258,17 @@ def test_a_validation_counts_the_agents_failures(run: Run, folder: Path) -> None
     assert [one["reward_model"]["ground_truth"] for one in known.values()] == ["4", "4"]
 
 
+def test_a_validation_without_a_single_reward_ends_the_run(run: Run, folder: Path) -> None:
+    run.submit(rows(folder, "v"), validate=True)
+    with pytest.raises(RolloutsStopped, match="no held-out rollout could be run and scored"):
+        run.sample(1, validate=True)
+
+
 def test_verl_says_how_to_sample(run: Run) -> None:
     asked = ray.get(run.worker.__ray_call__.remote(lambda worker: worker.llm_client.asked))
     trained = [params for _, params in asked if params["temperature"] == 0.7]  # and not the agent's 0.25
     held_out = [params for _, params in asked if params["temperature"] == 0.0]
-    assert (len(held_out), len(trained)) == (2, len(asked) - 2)
+    assert (len(held_out), len(trained)) == (4, len(asked) - 4)
     assert all(params["logprobs"] is True and params["max_tokens"] < 1024 for params in trained)
     assert {(params["top_k"], params["top_p"], params["repetition_penalty"]) for _, params in asked} == {(-1, 1.0, 1.0)}
     assert all(("seed" in params) == (params in trained) for _, params in asked if params["temperature"] == 0.7)
@@ -272,7 +279,7 @@ def test_verl_says_how_to_sample(run: Run) -> None:
 def test_every_rollout_is_kept(folder: Path, run: Run) -> None:
     files = [folder / "rollouts" / "step-000004.jsonl", *(folder / "evaluations").glob("*.jsonl")]
     kept = Counter(rollout.status.value for file in files for rollout in read_rollouts(file))
-    assert kept == {"completed": 19, "agent_error": 4, "session_lost": 1}
+    assert kept == {"completed": 19, "agent_error": 4, "reward_error": 2, "session_lost": 1}
 
 
 def test_every_group_is_counted(folder: Path, run: Run) -> None:
@@ -282,7 +289,7 @@ def test_every_group_is_counted(folder: Path, run: Run) -> None:
     line = json.loads((folder / "metrics.jsonl").read_text())
     assert (line["step"], line["groups/dropped"]) == (STEP, 1)
     assert (found["steps"], found["after"], found["fidelity"]) == (STEP, 0.5, 1.0)
-    assert found["used"]["sessions"] == 24  # those of the held-out row, too
+    assert found["used"]["sessions"] == 26  # those of the held-out rows, too
     assert found["not_trained_on"][0] == {"cause": "agent_error: ValueError: broken on purpose", "rollouts": 3}
 
 

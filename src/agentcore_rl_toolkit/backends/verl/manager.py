@@ -25,6 +25,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from ...client import RolloutClient
+from ...errors import RolloutsStopped
 from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
 from ...rollout.run_folder import RunWriter
 from ...rollout.stream import SharedSlots
@@ -237,6 +238,9 @@ class _FittedUpdates:
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
         batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
+        if partition_id == "val" and not batch.keys:  # verl can make no figures of that
+            hint = "the run's folder has its rollouts, in evaluations: agentcore-rl show FOLDER"
+            raise RolloutsStopped("no held-out rollout could be run and scored", hint=hint)
         if partition_id == "train":
             for part, configured in self._sizes:
                 updates = max(1, batch_size // configured)
