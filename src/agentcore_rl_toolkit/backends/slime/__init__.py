@@ -5,7 +5,7 @@ samples with their advantages for its trainer. It never patches slime: slime cal
 
 slime is not on PyPI: clone it, and give its folder with `slime_dir` or SLIME_DIR. Our side needs the extra `slime`.
 
-Imports `engine`, `gateway`, `rollout`, `studio`.
+Imports `backends.loop`, `engine`, `gateway`, `rollout`, `studio`.
 """
 
 from __future__ import annotations

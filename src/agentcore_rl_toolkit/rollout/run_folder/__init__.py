@@ -3,7 +3,7 @@
 In: judged rollouts and groups. Out: append-only files, and `open_run`, which finds any rollout of them without reading
 all. It refuses to look at a trainer, and its reader writes nothing. `docs/reference/run-folder.md` has the format.
 
-Imports `engine`, `gateway`.
+Imports `client`, `engine`, `gateway`.
 """
 
 from .run_index import PHASES, Entry

@@ -3,5 +3,5 @@
 `credit.py` gives each turn its advantage, `scorer.py` scores groups when they are complete, `rescore.py` stored
 rollouts again.
 
-Imports `agent`, `gateway`.
+Imports `agent`, `gateway`, `rewards`.
 """

@@ -50,7 +50,8 @@ def test_fidelity_stops_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actions", "said"), [({"nonsense": "warn"}, "no guard is named"), ({"fidelity": "pause"}, "unknown action 'pause'")]
+    ("actions", "said"),
+    [({"nonsense": "warn"}, "no guard is named"), ({"fidelity": "pause"}, "unknown action 'pause'")],
 )
 def test_settings_that_make_no_sense_are_refused(actions: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
