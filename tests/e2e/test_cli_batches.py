@@ -155,8 +155,9 @@ def test_a_model_that_was_not_named_is_told(tmp_path: Path) -> None:
     data = write(tmp_path / "rows.jsonl", [{"prompt": "x"}])
     hint = "hint: no model was named, so the agent chose its own: --model tiny"
     assert hint in cli(tmp_path, "eval", "rl_app.py", "--data", str(data)).stderr
-    named = ("--base-url", "http://127.0.0.1:9/v1", "--model-id", "policy")
-    assert hint not in cli(tmp_path, "eval", "rl_app.py", "--data", str(data), *named).stderr
+    base_url = "http://127.0.0.1:9/v1"
+    for named in (("--base-url", base_url, "--model-id", "policy"), ("--env", f"BASE_URL={base_url}")):
+        assert hint not in cli(tmp_path, "eval", "rl_app.py", "--data", str(data), *named).stderr
 
 
 def test_an_evaluation_says_once_what_rollouts_died_of(tmp_path: Path) -> None:

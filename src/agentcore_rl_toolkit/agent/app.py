@@ -37,7 +37,7 @@ from ..store import Store, open_store
 from ..types import RolloutId
 from .background import BackgroundRun, BackgroundRunner, Destination
 from .logs import configure_logging, current_redactor
-from .model_endpoint import JobModel, Model, ModelEndpoint, find_model, process_environment, read_base_url
+from .model_endpoint import KeyedModel, Model, ModelEndpoint, find_model, process_environment, rollout_model
 from .result import ResultBuilder, copy_request
 from .safe_values.redaction import Redactor
 from .sagemaker.job_feedback import JobFeedback
@@ -165,14 +165,14 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         named = not isinstance(settings, dict) or any(settings.get(name) is not None for name in _STORE_FIELDS)
         return named or self.config.s3_bucket is not None
 
-    def _model_of(self, payload: Any) -> str | None:
-        """The model's URL for a rollout that is not stored; None for a production request."""
+    def _model_of(self, payload: Any) -> Model:
+        """The model of a rollout that is not stored; None for a production request."""
         settings = payload.get("_rollout") if isinstance(payload, dict) else None
         if settings is None:
             return None
         current_redactor.set(self._redactor(payload))
         try:
-            return read_base_url(settings.get("base_url"))
+            return rollout_model(settings)
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
 
@@ -186,7 +186,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         """Start the rollout, unless an earlier invoke has started it; the answer is the same either way."""
         try:
             id = _read_id(payload["_rollout"], context.session_id)
-            base_url = read_base_url(payload["_rollout"].get("base_url"))
+            model = rollout_model(payload["_rollout"])
             store_name, store = self._store(payload["_rollout"])
         except AgentCoreRLError as error:
             raise HTTPException(400, f"_rollout: {error}") from error
@@ -194,7 +194,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         run = self._run(id, store_name, store, lambda: call(payload, context), payload)
         rollout = (store_name, id.result_key)
         if self._remember(rollout):
-            self._start(run, base_url, is_async, lambda: self._accepted.pop(rollout, None))
+            self._start(run, model, is_async, lambda: self._accepted.pop(rollout, None))
         return answer
 
     def _accept_job(
@@ -210,7 +210,7 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         try:
             id = job.id(context.session_id)
             store_name, store = self._store({}) if self.config.s3_bucket else (job.endpoint, None)
-            model = JobModel(job.base_url, job.api_key(), tuple(job.headers.items()))
+            model = KeyedModel(job.base_url, job.api_key(), tuple(job.headers.items()))
         except AgentCoreRLError as error:
             raise HTTPException(400, f"metadata: {error}") from error
         run = self._run(id, store_name, JobFeedback(job, store), lambda: call(payload, context), payload)

@@ -40,16 +40,16 @@ Variables = dict[str, "str | None"]
 """Values by name; None for a variable that must not be set."""
 
 
-class JobModel(NamedTuple):
-    """The model of a SageMaker job's trajectory, for clients built without arguments."""
+class KeyedModel(NamedTuple):
+    """A model that wants a key: a SageMaker job's, or one outside of the gateway that a rollout names."""
 
     base_url: str
     api_key: str
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
-Model = str | JobModel | None
-"""The model of a served request: a rollout's URL, a job's, or None in production."""
+Model = str | KeyedModel | None
+"""The model of a served request: a rollout's URL, one with a key, or None in production."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
     rollout = asked if isinstance(asked, Mapping) else {}
     base_url = read_base_url(rollout.get("base_url"))
     if base_url is not None:
-        model_id = rollout.get("model_id") or config.model_id or "policy"
-        return ModelEndpoint(base_url, str(model_id), sampling_params=dict(rollout.get("sampling_params") or {}))
+        model_id, key = rollout.get("model_id") or config.model_id or "policy", rollout.get("model_api_key") or "EMPTY"
+        return ModelEndpoint(base_url, str(model_id), str(key), dict(rollout.get("sampling_params") or {}))
     if (job := JobRollout.read(payload)) is not None:
         model_id = job.model_id or config.model_id or "policy"
         return ModelEndpoint(job.base_url, model_id, job.api_key(), job.sampling_params, job.headers)
@@ -97,6 +97,12 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
             hint="set BASE_URL and MODEL_ID (and MODEL_API_KEY) in the container to serve production requests",
         )
     return ModelEndpoint(str(read_base_url(config.base_url)), str(config.model_id), config.model_api_key or "EMPTY")
+
+
+def rollout_model(settings: Mapping[str, Any]) -> Model:
+    """The model that a rollout's settings name; a key of production stays away from it."""
+    base_url, key = read_base_url(settings.get("base_url")), settings.get("model_api_key")
+    return base_url if base_url is None or not key else KeyedModel(base_url, str(key))
 
 
 def read_base_url(value: object) -> str | None:
@@ -141,9 +147,9 @@ def model_variables(model: Model) -> Variables:
     """
     if model is None:
         return {}
-    if isinstance(model, JobModel):
+    if isinstance(model, KeyedModel):
         headers = "\n".join(f"{name}: {value}" for name, value in model.headers)
-        return _openai_variables(model.base_url, model.api_key, headers)
+        return _openai_variables(model.base_url, model.api_key, headers or None)
     session = _SESSION.fullmatch(model)
     if session is None:
         return _openai_variables(model)

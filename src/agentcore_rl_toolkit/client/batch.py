@@ -71,9 +71,9 @@ class BatchOptions:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_concurrent_sessions", "n"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in (("max_concurrent_sessions", 1), ("n", 1), ("max_retries", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("timeout", "hedge_after", "outage_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from agentcore_rl_toolkit.gateway.gateway import Server
 from agentcore_rl_toolkit.gateway.http.production_app import ProductionApp
 from agentcore_rl_toolkit.gateway.record.session import SessionSettings
 from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
+from support.docs import ROOT, blocks
+from support.docs_commands import commands
+from support.example import EXAMPLES
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
 from support.gateway import MODEL, WEATHER, call_text, gateway_tokenizer, ids, tokenizer
@@ -187,6 +191,30 @@ def test_serve_prints_a_new_key_and_the_address_that_agents_set(tmp_path: Path) 
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (0, "")
         assert key not in err
+
+
+def test_the_agent_is_evaluated_with_the_served_model_and_its_key(tmp_path: Path) -> None:
+    """The commands of the production guide: before and after, in one store."""
+    (block,) = [block for block in blocks(ROOT / "docs/guides/production.md") if "--compare before" in block.code]
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    rows = (EXAMPLES / "strands_math_agent" / "rows.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "held-out.jsonl").write_text("".join(rows[:2]))
+    key = "the-key-of-production"
+    with serving("tiny", MODEL_API_KEY=key) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        said, env = "", clean_env(MODEL_API_KEY=key)
+        for command in commands(re.sub(r"https?://\S+/v1", url, block.code)):
+            command[:1] = [sys.executable, "-m", "agentcore_rl_toolkit.cli"]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120)
+            said += done.stdout + done.stderr
+            assert (done.returncode, "failed" in done.stdout) == (0, False), said
+            (tmp_path / ".env").write_text(f"MODEL_API_KEY={key}\n")  # the second evaluation has it from here
+            env = clean_env()
+    assert "against before" in said
+    results = [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+    assert len(results) == 4
+    assert key not in said + "".join(file.read_text() for file in results)
 
 
 @pytest.mark.parametrize(

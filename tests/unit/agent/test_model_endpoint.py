@@ -18,11 +18,18 @@ from google import genai
 
 from agentcore_rl_toolkit import AgentCoreRLApp
 from agentcore_rl_toolkit.agent.background import BackgroundRun, BackgroundRunner
-from agentcore_rl_toolkit.agent.model_endpoint import NOWHERE, ModelEnvironment, model_variables, read_base_url
+from agentcore_rl_toolkit.agent.model_endpoint import (
+    NOWHERE,
+    ModelEnvironment,
+    model_variables,
+    read_base_url,
+    rollout_model,
+)
 from agentcore_rl_toolkit.agent.result import ResultBuilder
 from agentcore_rl_toolkit.agent.safe_values.redaction import Redactor
 from agentcore_rl_toolkit.config import AgentCoreConfig
 from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.runtime.hosting.request_checks import model_variables as runtime_variables
 from agentcore_rl_toolkit.types import RolloutId
 
 ROOT = "http://gw:9000/sessions/s1.k3yk3yk3y"
@@ -62,6 +69,16 @@ def test_a_session_of_the_gateway_speaks_every_protocol() -> None:
 def test_of_any_other_address_only_openais_protocol_is_known(url: str) -> None:
     urls = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
     assert model_variables(url) == {"OPENAI_API_KEY": "EMPTY", **urls, "OPENAI_CUSTOM_HEADERS": None}
+
+
+def test_a_rollout_may_name_a_model_with_a_key_which_production_settings_never_add() -> None:
+    production = AgentCoreConfig(base_url="http://prod/v1", model_id="prod", model_api_key="of-production")
+    for given, key in (({}, "EMPTY"), ({"model_api_key": "of-the-rollout"}, "of-the-rollout")):
+        settings = {"base_url": VLLM, "model_id": "math", **given}
+        assert model_variables(rollout_model(settings))["OPENAI_API_KEY"] == key
+        endpoint = AgentCoreRLApp(config=production).model_endpoint({"_rollout": settings})
+        assert endpoint.client_args == {"base_url": VLLM, "api_key": key}
+        assert runtime_variables({"_rollout": settings})["MODEL_API_KEY"] == key
 
 
 def test_no_url_no_variables() -> None:

@@ -138,6 +138,7 @@ def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("flag", "value", "says"),
     [
+        ("--retries", "-1", "must be at least 0, not -1"),
         ("--limit", "0", "must be at least 1, not 0"),
         ("--limit", "-1", "must be at least 1, not -1"),
         ("--n", "x", "invalid count value: 'x'"),

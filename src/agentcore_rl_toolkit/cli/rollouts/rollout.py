@@ -13,19 +13,22 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...agent.result import Result
+from ...common.env_file import read_env
 from ...config import AgentCoreConfig
 from ...errors import ConfigError, RewardInvalid
 from ...rows import read_rows, rows_of
 from ..flags import add_sandbox_flags, read_concurrency, read_pairs, say, session_targets
-from ..terminal.parser import above_zero, count, from_zero
+from ..terminal.parser import above_zero, count, count_or_zero, from_zero
 from ..terminal.progress import progress
 from .model_rollouts import refuse_other_policies, run_with_model
 
 if TYPE_CHECKING:
     from ...client import BatchItem
+    from ...runtime.local import AgentSource
 
 HELP = "run a data set through an agent"
 EXAMPLES = (
@@ -69,7 +72,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=read_concurrency, default=25, metavar="NUMBER", help=help)
     parser.add_argument("--timeout", type=above_zero, default=900.0, help="seconds for a rollout (default: 900)")
     help = "times to run a rollout again after a failure of the infrastructure (default: 2)"
-    parser.add_argument("--retries", type=int, default=2, help=help)
+    parser.add_argument("--retries", type=count_or_zero, default=2, help=help)
     help = "start a duplicate of a rollout that takes longer; the first to finish counts (default: never)"
     parser.add_argument("--hedge-after", type=above_zero, metavar="SECONDS", help=help)
     parser.add_argument("--resume", action="store_true", help="with --exp-id: run only what the store lacks")
@@ -78,7 +81,10 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
         "--tps-limit", type=above_zero, default=25, help="most requests a second to each runtime on AWS (default: 25)"
     )
     parser.add_argument("--sqs-url", help="the SQS queue (name or URL) that announces results (default: none)")
-    help = "call the policy at this OpenAI-compatible address (default: $BASE_URL)"
+    help = (
+        "call the policy at this OpenAI-compatible address (default: $BASE_URL), with the key MODEL_API_KEY of this "
+        "shell or .env"
+    )
     parser.add_argument("--base-url", help=help)
     parser.add_argument("--model-id", help="ask for the policy by this name (default: $MODEL_ID)")
     help = (
@@ -147,9 +153,13 @@ def _run_with_url(
     succeeded = 0
     settings = read_pairs("--set", args.set)
     policy = AgentCoreConfig.load(base_url=args.base_url, model_id=args.model_id)
+    targets = session_targets(args)
+    given = _variables_of(targets)
+    if policy.base_url is not None and (key := policy.model_api_key or given.get("MODEL_API_KEY")):
+        settings.setdefault("model_api_key", key)
     with (
         RolloutClient(
-            session_targets(args),
+            targets,
             args.store,
             args.exp_id,
             tps_limit=args.tps_limit,
@@ -178,10 +188,15 @@ def _run_with_url(
             failed += not item.success
             each(item)
     args.store, args.used = client.store_url, client.usage
-    if policy.base_url is None and not succeeded:
+    if policy.base_url is None and not given.get("BASE_URL") and not succeeded:
         say("hint: no model was named, so the agent chose its own: --model tiny, or --base-url URL --model-id NAME")
     say(f"experiment {args.exp_id}: {len(batch)} rollouts, results in {args.store}")
     return failed
+
+
+def _variables_of(targets: str | AgentSource | list[str]) -> dict[str, str]:
+    """The variables of `.env` and `--env`. Sessions on AWS don't get them."""
+    return read_env(Path()) if isinstance(targets, (str, list)) else targets.env
 
 
 def read_data(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:

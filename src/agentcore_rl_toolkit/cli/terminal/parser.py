@@ -63,6 +63,14 @@ def count(text: str) -> int:
     return number
 
 
+def count_or_zero(text: str) -> int:
+    """A whole number from 0 on."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
+    return number
+
+
 def above_zero(text: str) -> float:
     """A finite number above 0."""
     number = float(text)
@@ -80,7 +88,7 @@ def from_zero(text: str) -> float:
 
 
 above_zero.__name__ = from_zero.__name__ = "number"  # argparse writes `invalid number value`
-_KINDS = {int: "N", count: "N", float: "X", above_zero: "X", from_zero: "X"}
+_KINDS = {int: "N", count: "N", count_or_zero: "N", float: "X", above_zero: "X", from_zero: "X"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -16,7 +16,7 @@ from ...store.base import directory_of
 _LARGEST_PAYLOAD = 100_000_000
 MODEL_VARIABLES = ("BASE_URL", "MODEL_ID")
 """Where the first toolkit's agents find their model when they are imported."""
-_TEXTS = ("s3_bucket", "sqs_url", "base_url", "model_id")
+_TEXTS = ("s3_bucket", "sqs_url", "base_url", "model_id", "model_api_key")
 _IDS = ("exp_id", "input_id")
 
 
@@ -117,4 +117,4 @@ def model_variables(request: Mapping[str, Any]) -> dict[str, str]:
     if not settings.get("base_url"):
         return {}
     url, model = settings["base_url"], settings.get("model_id") or "policy"
-    return {"BASE_URL": url, "MODEL_ID": model, "MODEL_API_KEY": "EMPTY"}
+    return {"BASE_URL": url, "MODEL_ID": model, "MODEL_API_KEY": settings.get("model_api_key") or "EMPTY"}

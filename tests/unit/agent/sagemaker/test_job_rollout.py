@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from agentcore_rl_toolkit import AgentCoreConfig
-from agentcore_rl_toolkit.agent.model_endpoint import JobModel, ModelEnvironment, find_model
+from agentcore_rl_toolkit.agent.model_endpoint import KeyedModel, ModelEnvironment, find_model
 from agentcore_rl_toolkit.agent.sagemaker.job_rollout import JobRollout, bearer_token, is_sagemaker
 from agentcore_rl_toolkit.errors import ConfigError
 
@@ -49,7 +49,7 @@ def test_a_model_that_the_trainer_names_wins() -> None:
 
 
 def test_a_request_of_the_toolkits_own_is_not_a_jobs() -> None:
-    assert JobRollout.read({"metadata": SNAKE, "_rollout": {}}) is None
+    assert JobRollout.read({"metadata": SNAKE, "_rollout": {"exp_id": "e"}}) is None
     for other in (None, [], {}, {"metadata": None}, {"metadata": {"jobArn": ARN}}, {"metadata": {"rolloutId": "t"}}):
         assert JobRollout.read(other) is None
 
@@ -113,7 +113,7 @@ def test_the_token_is_a_signed_url_that_names_the_action(monkeypatch: pytest.Mon
 def test_two_trajectories_in_one_process_reach_neither() -> None:
     environ: dict[str, str] = {"OPENAI_CUSTOM_HEADERS": "X-Team: a"}
     environment = ModelEnvironment(environ)
-    first, second = (JobModel("http://job/v1", "EMPTY", (("X-Id", name),)) for name in ("a", "b"))
+    first, second = (KeyedModel("http://job/v1", "EMPTY", (("X-Id", name),)) for name in ("a", "b"))
     environment.enter(first)
     assert environ["OPENAI_CUSTOM_HEADERS"] == "X-Id: a"
     environment.enter(second)
