@@ -66,7 +66,7 @@ class JobRollout:
     def read(cls, payload: Any) -> JobRollout | None:
         """The rollout that a request asks for; None if no job sent the request."""
         metadata = payload.get("metadata") if isinstance(payload, Mapping) else None
-        if not isinstance(metadata, Mapping) or "_rollout" in payload:
+        if not isinstance(metadata, Mapping) or payload.get("_rollout"):
             return None
         job_arn = _first(metadata, "job_arn", "jobArn")
         trajectory_id = _first(metadata, "trajectory_id", "trajectoryId", "rolloutId")
@@ -102,9 +102,10 @@ class JobRollout:
 
 
 def with_row(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's payload with the fields of its row beside its own, where every rollout has them.
+    """A job's payload with the fields of its row beside its own, where every rollout has them, and a `_rollout`.
 
-    The row is the `instance`, or was made one text with its prompt (`rows.row_as_prompt`).
+    The `_rollout` is empty; it tells the function that this is not a production request. The row is the `instance`, or
+    was made one text with its prompt (`rows.row_as_prompt`).
 
     >>> with_row({"instance": {"prompt": "2+2", "answer": "4"}, "model_name": "m"})["answer"]
     '4'
@@ -112,8 +113,9 @@ def with_row(payload: Mapping[str, Any]) -> dict[str, Any]:
     instance = payload.get("instance")
     row = instance if isinstance(instance, Mapping) else row_of_prompt(payload.get("prompt"))
     if row is None:
-        return dict(payload)
-    return {**payload, **{name: value for name, value in row.items() if name not in _OWN}, "instance": dict(row)}
+        return {**payload, "_rollout": {}}
+    fields = {name: value for name, value in row.items() if name not in _OWN}
+    return {**payload, **fields, "instance": dict(row), "_rollout": {}}
 
 
 def is_sagemaker(url: str) -> bool:
