@@ -2,7 +2,8 @@
 
 `agentcore-rl eval` prints them from stored results. Pure: it reads no store, and its random numbers are an argument.
 Inputs, not rollouts, are the unit of every interval: samples of one input resemble each other, so counting them as
-independent would overstate the certainty.
+independent would overstate the certainty. Rollouts that the agent failed (truncated, timeout, agent_error) count with a
+reward of their own, or a model that fails where it is weak would look better than it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from ..agent.result import Result
 from ..errors import ConfigError, KeyInvalid, RewardInvalid
-from ..types import RolloutId, Status
+from ..types import INFRASTRUCTURE, RolloutId, Status
 
 LEVEL = 0.95
 """The confidence of every interval."""
@@ -30,6 +31,9 @@ FEWEST_PAIRS = 6
 """Inputs a comparison needs: with fewer, chance puts all differences on one side more than one time in twenty."""
 TIE = 1e-12
 """Rewards closer than this differ only by rounding."""
+
+UNSCORED = INFRASTRUCTURE | {Status.REWARD_ERROR}
+"""Failures that say nothing about the model: no mean and no comparison has them."""
 
 Interval = tuple[float, float]
 
@@ -69,6 +73,15 @@ class Outcome:
         session_id = settings.get("session_id") or (key.session_id if key else "")
         return cls(str(input_id), str(session_id), status, reward, result.seconds)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the agent failed it."""
+        return self.status is not Status.COMPLETED and self.status not in UNSCORED
+
+    def score(self, failed_reward: float) -> float | None:
+        """What it counts for in a mean; None if it doesn't count."""
+        return failed_reward if self.failed else self.reward if self.status is Status.COMPLETED else None
+
     def passed(self, threshold: float) -> bool:
         """Whether it ran to its end with a reward of at least `threshold`."""
         return self.status is Status.COMPLETED and self.reward is not None and self.reward >= threshold
@@ -106,9 +119,9 @@ class Summary:
     failed: dict[Status, int]
     """How many ended in each status other than completed, most frequent first."""
     rewarded: int
-    """Completed rollouts that have a reward; the ones in `reward`."""
+    """Completed rollouts that have a reward. With those that the agent failed, they are the ones in `reward`."""
     reward: float | None
-    """The mean over inputs of the mean over an input's completed rollouts: every input weighs the same."""
+    """The mean over inputs of the mean over an input's rollouts: every input weighs the same."""
     interval: Interval | None
     """95 % confidence interval of `reward` (Student's t over inputs), cut off at 0 and 1 if every reward is between
     them; None with fewer than two inputs.
@@ -117,6 +130,13 @@ class Summary:
     """The least reward of a rollout that passed."""
     pass_at: list[PassAtK]
     latency: Latency | None
+    failed_reward: float = 0.0
+    """The reward with which rollouts that the agent failed count."""
+
+    @property
+    def counted_failures(self) -> int:
+        """Rollouts that the agent failed."""
+        return sum(count for status, count in self.failed.items() if status not in UNSCORED)
 
     @property
     def error(self) -> float | None:
@@ -131,6 +151,8 @@ class Summary:
         rows += [[f"failed: {status.value}", str(count)] for status, count in self.failed.items()]
         if self.completed > self.rewarded:
             rows += [["completed without a reward", str(self.completed - self.rewarded)]]
+        if self.counted_failures:
+            rows += [[f"failures counted as {_number(self.failed_reward)}", str(self.counted_failures)]]
         rows += [["mean reward", _with_interval(self.reward, self.interval)]]
         for entry in self.pass_at:
             note = f" ({entry.excluded} of {self.inputs} inputs have too few samples)" if entry.excluded else ""
@@ -150,7 +172,7 @@ class Comparison:
 
     both: int
     only_a: int
-    """Inputs with a reward in `a` alone: not run in `b`, or failed there. They count in no figure below."""
+    """Inputs that count in `a` alone: not run in `b`, or lost there. They count in no figure below."""
     only_b: int
     wins: int
     """Inputs on which `b` has the higher mean reward."""
@@ -160,6 +182,10 @@ class Comparison:
     """Mean over inputs of `b`'s reward less `a`'s."""
     interval: Interval | None
     """95 % confidence interval of `difference` (paired bootstrap); None with fewer than `FEWEST_PAIRS` in both."""
+    failed_a: int = 0
+    """Rollouts that the agent failed in `a`; they count with `failed_reward`."""
+    failed_b: int = 0
+    failed_reward: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -170,6 +196,8 @@ class Comparison:
             return f"no difference can be told apart: inputs in both are {self.both}, and it takes {FEWEST_PAIRS}"
         low, high = self.interval
         where = f", on the {self.both} inputs in both" if self.only_a or self.only_b else ""
+        if self.failed_a or self.failed_b:
+            where += f"; {self.failed_a} failures of a and {self.failed_b} of b count as {_number(self.failed_reward)}"
         if low > TIE:
             return f"b is better by {_with_interval(self.difference, (low, high))}{where}"
         if high < -TIE:
@@ -178,6 +206,8 @@ class Comparison:
 
     def rows(self) -> list[list[str]]:
         """Label and value, for a table."""
+        counted = f"failures counted as {_number(self.failed_reward)}"
+        failures = [[f"{counted} in a", str(self.failed_a)], [f"{counted} in b", str(self.failed_b)]]
         return [
             ["inputs in both", str(self.both)],
             ["only in a", str(self.only_a)],
@@ -185,6 +215,7 @@ class Comparison:
             ["b wins", str(self.wins)],
             ["a wins", str(self.losses)],
             ["ties", str(self.ties)],
+            *(failures if self.failed_a or self.failed_b else ()),
             ["mean difference, b - a", _with_interval(self.difference, self.interval)],
         ]
 
@@ -193,7 +224,9 @@ class Comparison:
         return dataclasses.asdict(self) | {"verdict": self.verdict}
 
 
-def summarize(outcomes: Iterable[Outcome], *, ks: Sequence[int] = (1,), threshold: float = 1.0) -> Summary:
+def summarize(
+    outcomes: Iterable[Outcome], *, ks: Sequence[int] = (1,), threshold: float = 1.0, failed_reward: float = 0.0
+) -> Summary:
     """Figures of one set of rollouts; see `Summary` for what each one means.
 
     >>> rollouts = [Outcome("row-1", f"s{i}", Status.COMPLETED, reward, 2.0) for i, reward in enumerate([0.0, 1.0])]
@@ -207,32 +240,39 @@ def summarize(outcomes: Iterable[Outcome], *, ks: Sequence[int] = (1,), threshol
         groups[outcome.input_id].append(outcome)
     statuses = Counter(outcome.status for outcome in outcomes)
     completed = statuses.pop(Status.COMPLETED, 0)
-    scores = list(_scores(outcomes).values())
-    rewards = [o.reward for o in outcomes if o.status is Status.COMPLETED and o.reward is not None]
+    scores = list(_scores(outcomes, failed_reward).values())
+    rewards = [score for o in outcomes if (score := o.score(failed_reward)) is not None]
     seconds = sorted(outcome.seconds for outcome in outcomes if outcome.seconds is not None)
     return Summary(
         rollouts=len(outcomes),
         inputs=len(groups),
         completed=completed,
         failed=dict(statuses.most_common()),
-        rewarded=len(rewards),
+        rewarded=len(rewards) - sum(o.failed for o in outcomes),
         reward=statistics.fmean(scores) if scores else None,
         interval=reward_interval(scores, min(rewards, default=0.0), max(rewards, default=0.0)),
         threshold=threshold,
         pass_at=[_pass_at(k, list(groups.values()), threshold) for k in ks],
         latency=Latency(*(_percentile(seconds, p) for p in (0.5, 0.9, 0.99, 1.0))) if seconds else None,
+        failed_reward=failed_reward,
     )
 
 
 def compare(
-    a: Iterable[Outcome], b: Iterable[Outcome], *, dice: Callable[[], float] | None = None, resamples: int = RESAMPLES
+    a: Iterable[Outcome],
+    b: Iterable[Outcome],
+    *,
+    dice: Callable[[], float] | None = None,
+    resamples: int = RESAMPLES,
+    failed_reward: float = 0.0,
 ) -> Comparison:
     """Compare two sets input by input: by how much is `b` better, and could it be chance?
 
     The interval is a paired bootstrap over inputs, its tails widened for small samples as in Hesterberg, "What Teachers
     Should Know About the Bootstrap" (2015). Without `dice` they are seeded: the same sets give the same interval.
     """
-    of_a, of_b = _scores(a), _scores(b)
+    a, b = list(a), list(b)
+    of_a, of_b = _scores(a, failed_reward), _scores(b, failed_reward)
     differences = [of_b[key] - of_a[key] for key in of_a if key in of_b]
     wins, losses = (sum(sign * d > TIE for d in differences) for sign in (1, -1))
     return Comparison(
@@ -244,6 +284,9 @@ def compare(
         ties=len(differences) - wins - losses,
         difference=statistics.fmean(differences) if differences else None,
         interval=_bootstrap(differences, dice or random.Random(0).random, resamples),
+        failed_a=sum(outcome.failed for outcome in a if outcome.input_id in of_b),
+        failed_b=sum(outcome.failed for outcome in b if outcome.input_id in of_a),
+        failed_reward=failed_reward,
     )
 
 
@@ -285,12 +328,12 @@ def _t_within(t: float, df: int) -> float:
     return (angle + math.sin(angle) * total) * 2 / math.pi if odd else math.sin(angle) * total
 
 
-def _scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """The mean reward of each input's completed rollouts, for the inputs that have any."""
+def _scores(outcomes: Iterable[Outcome], failed_reward: float) -> dict[str, float]:
+    """The mean reward of each input's rollouts, for the inputs that have any that count."""
     rewards: dict[str, list[float]] = defaultdict(list)
     for outcome in outcomes:
-        if outcome.status is Status.COMPLETED and outcome.reward is not None:
-            rewards[outcome.input_id].append(outcome.reward)
+        if (score := outcome.score(failed_reward)) is not None:
+            rewards[outcome.input_id].append(score)
     return {input_id: statistics.fmean(values) for input_id, values in rewards.items()}
 
 

@@ -108,7 +108,7 @@ def test_a_summary() -> None:
     )
     assert (summary.rollouts, summary.inputs, summary.completed, summary.rewarded) == (8, 4, 5, 4)
     assert list(summary.failed.items()) == [(Status.TIMEOUT, 2), (Status.AGENT_ERROR, 1)]
-    assert summary.reward == pytest.approx((0.5 + 1.0 + 0.25) / 3)
+    assert summary.reward == pytest.approx((0.5 + 0.5 + 0.25 + 0) / 4), "a failed rollout counts as 0"
     assert summary.pass_at[0] == PassAtK(1, pytest.approx((0.5 + 0.5 + 0 + 0) / 4), inputs=4, excluded=0)
     assert summary.pass_at[1] == PassAtK(2, pytest.approx((1 + 1 + 0) / 3), inputs=3, excluded=1)
     assert summary.pass_at[2] == PassAtK(3, 0.0, inputs=1, excluded=3)
@@ -120,7 +120,8 @@ def test_a_summary() -> None:
         ["failed: timeout", "2"],
         ["failed: agent_error", "1"],
         ["completed without a reward", "1"],
-        ["mean reward", "0.5833 [0, 1]"],
+        ["failures counted as 0", "3"],
+        ["mean reward", "0.3125 [0, 0.6934]"],
         ["pass@1", "0.25"],
         ["pass@2", "0.6667 (1 of 4 inputs have too few samples)"],
         ["pass@3", "0 (3 of 4 inputs have too few samples)"],
@@ -142,8 +143,32 @@ def test_the_interval_is_students_over_the_means_of_inputs() -> None:
 
 
 def test_an_input_weighs_the_same_however_many_of_its_samples_completed() -> None:
-    rollouts = [outcome("easy", 1.0)] * 3 + [outcome("hard", 0.0)] + [outcome("hard", None, Status.TIMEOUT)] * 2
+    rollouts = [outcome("easy", 1.0)] * 3 + [outcome("hard", 0.0)] + [outcome("hard", None, Status.ENGINE_ERROR)] * 2
     assert summarize(rollouts).reward == 0.5
+
+
+def test_a_model_that_fails_where_it_is_weak_does_not_win() -> None:
+    """30 solved and 70 truncated are worse than 100 with a mean of 0.5."""
+    a = [outcome(f"q{n}", float(n % 2)) for n in range(100)]
+    b = [outcome(f"q{n}", 1.0) for n in range(30)]
+    b += [outcome(f"q{n}", None, Status.TRUNCATED) for n in range(30, 100)]
+    found = compare(a, b)
+    assert (found.both, found.failed_a, found.failed_b) == (100, 0, 70)
+    assert found.difference == pytest.approx(-0.2)
+    assert found.verdict.startswith("a is better by 0.2 [")
+    assert found.verdict.endswith("; 0 failures of a and 70 of b count as 0")
+    assert ["failures counted as 0 in b", "70"] in found.rows()
+    assert compare(a, b, failed_reward=-1.0).difference == pytest.approx(0.3 - 0.7 - 0.5)
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_what_a_rollout_that_did_not_complete_counts_for(status: Status) -> None:
+    counts = status in (Status.TRUNCATED, Status.TIMEOUT, Status.AGENT_ERROR)
+    summary = summarize([outcome("a", 0.5), outcome("b", 0.25, status)], failed_reward=-1.0)
+    if status is not Status.COMPLETED:
+        assert summary.reward == (-0.25 if counts else 0.5)
+    assert summary.counted_failures == counts
+    assert (["failures counted as -1", "1"] in summary.rows()) == counts
 
 
 def test_latency_is_a_value_that_occurred() -> None:
@@ -151,7 +176,7 @@ def test_latency_is_a_value_that_occurred() -> None:
     assert summary.latency == Latency(p50=500, p90=900, p99=990, max=1000)
 
 
-@pytest.mark.parametrize("rollouts", [[], [outcome(reward=None, status=Status.TIMEOUT, seconds=None)] * 5])
+@pytest.mark.parametrize("rollouts", [[], [outcome(reward=None, status=Status.SESSION_LOST, seconds=None)] * 5])
 def test_nothing_to_go_by_is_said_and_not_made_up(rollouts: list[Outcome]) -> None:
     summary = summarize(rollouts)
     assert (summary.completed, summary.reward, summary.interval, summary.latency) == (0, None, None, None)
@@ -287,7 +312,7 @@ def test_a_comparison_is_paired_by_input() -> None:
     a = [outcome("x", 0.0), outcome("x", 1.0), outcome("y", 0.5), outcome("z", 1.0), outcome("only a", 1.0)]
     a += [outcome("only a too", 1.0)]
     b = [outcome("z", 0.0), outcome("y", 0.5), outcome("x", 1.0), outcome("only b", 1.0)]
-    b += [outcome("only a", None, Status.TIMEOUT), outcome("neither", None)]
+    b += [outcome("only a", None, Status.SESSION_LOST), outcome("neither", None)]
     comparison = compare(a, b)
     assert (comparison.both, comparison.only_a, comparison.only_b) == (3, 2, 1)
     assert (comparison.wins, comparison.losses, comparison.ties) == (1, 1, 1)

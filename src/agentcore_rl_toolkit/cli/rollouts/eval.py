@@ -1,7 +1,8 @@
 """Run a data set and report how well the agent does, and how certain that is.
 
-Prints mean reward with its confidence interval, pass@k, latency and failures. `--compare EXP` compares with an earlier
-experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
+Prints mean reward with its confidence interval, pass@k, latency and failures. Rollouts that the agent failed count as
+`--failed-reward`; those that the infrastructure or the reward failed are left out. `--compare EXP` compares with an
+earlier experiment in the same store; `--output` writes the outcomes as .json, .csv or .parquet.
 
 `--model` loads a checkpoint in this process and evaluates the agent with it: a folder, an adapter's folder, the output
 folder of a run, a hub id, or `tiny`. Several, as in `--model tiny --model runs/train`, share one table, and each is
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", type=count, action="append", help="report pass@k; may be repeated (default: 1)")
     help = "the least reward that counts as a pass (default: 1)"
     parser.add_argument("--threshold", type=float, default=1.0, help=help)
+    help = "count a rollout that the agent failed (truncated, timeout, agent_error) with this reward (default: 0)"
+    parser.add_argument("--failed-reward", type=float, default=0.0, help=help)
     parser.add_argument("--compare", metavar="EXP", help="compare with this experiment in the same store")
     parser.add_argument("--output", help="write the outcomes: .json, .csv or .parquet")
     help = f"evaluate this checkpoint, several against the first; {rollout.MODELS}"
@@ -90,7 +93,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     report, summary, outcomes = _report(args, args.exp_id, items)
     tables = [format_table([f"experiment {args.exp_id}", "figure"], summary.rows())]
     if args.compare:
-        comparison = compare(earlier, outcomes)
+        comparison = compare(earlier, outcomes, failed_reward=args.failed_reward)
         tables.append("\n" + format_table([f"against {args.compare}", "figure"], comparison.rows()))
         tables.append(comparison.verdict)
         report["comparison"] = comparison.to_dict() | {"against": args.compare}
@@ -113,7 +116,7 @@ def _evaluate_models(args: argparse.Namespace) -> int:
         report, summary, outcomes = _report(args, exp_id, items)
         column = dict(summary.rows())
         if number:
-            comparison = compare(first, outcomes)
+            comparison = compare(first, outcomes, failed_reward=args.failed_reward)
             report["comparison"] = comparison.to_dict() | {"against": args.model[0]}
             column |= dict(comparison.rows())
             verdicts.append(f"a is {args.model[0]}, b is {model}: {comparison.verdict}")
@@ -133,7 +136,7 @@ def _report(
     """The report of one model's rollouts; the commonest errors go to stderr."""
     _say_errors(item.error for item in items)
     outcomes = [item_outcome(item) for item in items]
-    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold)
+    summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold, failed_reward=args.failed_reward)
     return {"exp_id": exp_id, "summary": summary.to_dict(), "used": args.used.to_dict()}, summary, outcomes
 
 
