@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import urlsplit
 
 from ..agent.safe_values.redaction import HIDDEN
 from ..common.trackers import OPENERS
@@ -205,7 +204,7 @@ def _check_agent(settings: TrainSettings, agent: str) -> str:
         hint = "give store (s3_bucket): a bucket that the agent's role may write to"
         raise ConfigError(f"sessions on AWS can't store results in {settings.store or 'a folder'}", hint=hint)
     if isinstance(settings, RolloutSettings):
-        host = urlsplit(settings.gateway_url or settings.gateway_public_url or "").hostname
+        host = settings.session_host
         if host is None or host in _LOOPBACK:
             hint = "give gateway_public_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
             raise ConfigError("sessions on AWS can't reach a gateway on this machine's own address", hint=hint)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import urlsplit
 
 from ..client.runtimes.targets import resolve_targets
 from ..client.session_limit import check_concurrency
@@ -225,6 +226,11 @@ class RolloutSettings(TrainSettings):
         if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= _MOST_WORKERS:
             raise ConfigError(f"gateway: workers must be a whole number up to {_MOST_WORKERS}, not {workers!r}")
         return workers
+
+    @property
+    def session_host(self) -> str | None:
+        """The host at which sessions that don't run on this machine call the gateway; None if no URL has one."""
+        return urlsplit(self.gateway_url or self.gateway_public_url or "").hostname
 
     def open_gateway(self, engine: Engine, tokenizer: Any, *, routes: bool = False) -> Gateway | GatewayClient:
         """The gateway of this run, where the settings say. No backend trains on images, so it shows none."""

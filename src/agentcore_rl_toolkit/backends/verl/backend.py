@@ -21,13 +21,17 @@ from ...errors import AgentCoreRLError, ConfigError
 from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
 from ...runtime.aws_control import RuntimeControl, RuntimeSpec
-from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require
+from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require, runs_on_aws
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings
 from .figures import StepWatch, check_trained, remove_stale_files, run_figures
 from .overrides import ADAPTER_KEYS, DEFAULT_ENGINE, LOCAL_DIR, SETTINGS, run_overrides, trains_adapter
 
 logger = logging.getLogger(__name__)
+_ON_NODE = (
+    "gateway: each worker's is at its node's own address, which sessions in the cluster's VPC reach; for others give "
+    "gateway_public_url"
+)
 _CONVERTED = "verl saves an adapter in its own format; when it ends, the newest one is converted for Transformers"
 
 
@@ -100,6 +104,15 @@ class VerlSettings(SavingSettings):
         if not name:
             raise ConfigError("container_uri creates a runtime, which needs a name", hint="give agent_name")
         return RuntimeImage(name=name, uri=self.container_uri, role_arn=self.role_arn)
+
+    @property
+    def listens_on_node(self) -> bool:
+        """Whether each worker's gateway is at its node's own address, if sessions run on AWS: no setting says where."""
+        return self.gateway_public_url is None and self.gateway_url is None and self.gateway_host == "127.0.0.1"
+
+    @property
+    def session_host(self) -> str | None:
+        return "{host}" if self.listens_on_node else super().session_host
 
     @property
     def checkpoints(self) -> Path:
@@ -209,10 +222,11 @@ def convert_adapter(checkpoints: Path, base: str) -> None:
 def _check(settings: VerlSettings) -> tuple[str, ...]:
     image = settings.image
     if image is None:
-        return check_settings(settings)
+        near = (_ON_NODE,) if settings.listens_on_node and runs_on_aws(settings.agent) else ()
+        return (*check_settings(settings), *near)
     spec = image.spec({"roleArn": "arn:aws:iam::000000000000:role/known-to-aws"})  # checks the name and the image
     arn = f"arn:aws:bedrock-agentcore:region:account:runtime/{spec.name}"
-    _, *notes = check_settings(dataclasses.replace(settings, agent=arn))
+    _, *notes = _check(dataclasses.replace(settings, agent=arn, container_uri=None))
     return (f"agent: the runtime {spec.name}, created or updated from {spec.container_uri} when verl starts", *notes)
 
 

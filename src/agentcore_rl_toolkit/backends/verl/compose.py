@@ -123,7 +123,6 @@ class RolloutConfig:
         """One worker's settings: its share of the limits, and its own gateway, on its node's address for AWS."""
         settings = self.settings
         given = settings.gateway_public_url
-        default_host = given is None and settings.gateway_url is None and settings.gateway_host == "127.0.0.1"
         ports = max(1, settings.gateway_workers)
         share = settings.concurrency if settings.concurrency == "auto" else max(1, settings.first_concurrency // count)
         port = settings.gateway_port + number * ports if settings.gateway_port else 0
@@ -134,7 +133,7 @@ class RolloutConfig:
             workers=1,
             concurrency=share,
             tps_limit=settings.tps_limit / count,
-            gateway_host=host if default_host and _on_aws(settings) else settings.gateway_host,
+            gateway_host=host if settings.listens_on_node and _on_aws(settings) else settings.gateway_host,
             gateway_port=port,
             gateway_public_url=url,
         )

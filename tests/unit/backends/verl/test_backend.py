@@ -164,8 +164,11 @@ def test_a_plan_with_an_image_asks_nobody(settings: dict[str, Any]) -> None:
     }
     plan = BACKEND.plan(VerlSettings(**aws))
     assert plan.notes[0] == f"agent: the runtime math_agent, created or updated from {IMAGE} when verl starts"
+    assert "own address" not in str(plan.notes)
+    near = BACKEND.plan(VerlSettings(**aws | {"gateway_public_url": None}))  # in the cluster's VPC
+    assert any("at its node's own address" in note for note in near.notes)
     with pytest.raises(ConfigError, match="can't reach a gateway"):
-        BACKEND.plan(VerlSettings(**aws | {"gateway_public_url": None}))
+        BACKEND.plan(VerlSettings(**aws | {"gateway_public_url": "http://127.0.0.1:9000"}))
     with pytest.raises(ConfigError, match="is not an image in ECR"):
         BACKEND.plan(VerlSettings(**aws | {"container_uri": "math:dev"}))
     with pytest.raises(ConfigError, match="which needs a name"):
