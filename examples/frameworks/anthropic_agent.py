@@ -41,6 +41,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         ]
         messages.append({"role": "user", "content": results})
     answer = "".join(block.text for block in message.content if block.type == "text")
+    if "answer" not in payload:  # in production
+        return {"response": answer}
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
 
 

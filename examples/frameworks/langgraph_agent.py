@@ -32,6 +32,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     graph.add_edge("tools", "model")
     asked: Any = [("system", "Solve the math problem step by step."), ("user", payload["prompt"])]
     answer = graph.compile().invoke({"messages": asked})["messages"][-1].text
+    if "answer" not in payload:  # in production
+        return {"response": answer}
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
 
 

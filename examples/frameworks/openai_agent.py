@@ -41,6 +41,8 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
             result = evaluate(json.loads(call.function.arguments)["expression"])
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     answer = message.content or ""
+    if "answer" not in payload:  # in production
+        return {"response": answer}
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
 
 

@@ -30,6 +30,8 @@ async def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         tools=[calculator],
     )
     answer = (await agent.run(payload["prompt"])).output
+    if "answer" not in payload:  # in production
+        return {"response": answer}
     return {"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["answer"])}
 
 

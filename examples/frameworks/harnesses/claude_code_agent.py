@@ -17,14 +17,17 @@ SETTINGS = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATE
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         todo = Path(folder) / "todo.txt"
-        todo.write_text(payload["before"])
+        todo.write_text(payload.get("before", ""))
         flags = ["--dangerously-skip-permissions", *payload.get("flags", [])]
         if "instructions" in payload:  # in place of the tool's own prompt
             flags += ["--system-prompt", payload["instructions"]]
         command = ["claude", "--print", payload["prompt"], *flags]
         env = os.environ | SETTINGS | {"HOME": folder}
         done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        return {"response": done.stdout or done.stderr, "rewards": float(todo.read_text() == payload["after"])}
+        response, after = done.stdout or done.stderr, todo.read_text()
+        if "after" not in payload:  # in production
+            return {"response": response, "todo": after}
+        return {"response": response, "rewards": float(after == payload["after"])}
 
 
 if __name__ == "__main__":

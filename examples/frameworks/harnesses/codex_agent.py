@@ -14,11 +14,12 @@ PROVIDER = '{{name="gateway", base_url="{}", env_key="OPENAI_API_KEY", wire_api=
 
 @app.rollout_entrypoint
 def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
-    provider = PROVIDER.format(os.environ["OPENAI_BASE_URL"])
-    settings = ['model="policy"', 'model_provider="gateway"', f"model_providers.gateway={provider}"]
+    endpoint = app.model_endpoint(payload)
+    provider = PROVIDER.format(endpoint.base_url)
+    settings = [f'model="{endpoint.model_id}"', 'model_provider="gateway"', f"model_providers.gateway={provider}"]
     with tempfile.TemporaryDirectory() as folder:
         todo = Path(folder) / "todo.txt"
-        todo.write_text(payload["before"])
+        todo.write_text(payload.get("before", ""))
         if "instructions" in payload:  # in place of the tool's own prompt
             instructions = Path(folder) / ".instructions.md"
             instructions.write_text(payload["instructions"])
@@ -26,9 +27,12 @@ def invoke_agent(payload: dict[str, Any]) -> dict[str, Any]:
         flags = [flag for setting in settings for flag in ("-c", setting)]
         allowed = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         command = ["codex", "exec", *allowed, *flags, *payload.get("flags", []), payload["prompt"]]
-        env = os.environ | {"HOME": folder}
+        env = os.environ | {"HOME": folder, "OPENAI_API_KEY": endpoint.api_key}
         done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        return {"response": done.stdout or done.stderr, "rewards": float(todo.read_text() == payload["after"])}
+        response, after = done.stdout or done.stderr, todo.read_text()
+        if "after" not in payload:  # in production
+            return {"response": response, "todo": after}
+        return {"response": response, "rewards": float(after == payload["after"])}
 
 
 if __name__ == "__main__":

@@ -70,6 +70,16 @@ class ModelEndpoint:
         arguments = {"base_url": self.base_url, "api_key": self.api_key}
         return arguments | ({"default_headers": self.headers} if self.headers else {})
 
+    @property
+    def anthropic_args(self) -> dict[str, Any]:
+        """Keyword arguments of `anthropic.Anthropic`, for an endpoint that serves Messages too, as our gateway and vLLM
+        do.
+
+        >>> ModelEndpoint("http://vllm:8000/v1", "math").anthropic_args["base_url"]
+        'http://vllm:8000'
+        """
+        return self.client_args | {"base_url": self.base_url.removesuffix("/v1")}
+
 
 def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
     """The endpoint for a request: the one in its `_rollout`, its job's, else the configured one.

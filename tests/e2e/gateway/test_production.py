@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +20,18 @@ import pytest
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.engine.checkpoints import sampling_defaults
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
-from agentcore_rl_toolkit.gateway.call.core import Core
 from agentcore_rl_toolkit.gateway.gateway import Server
-from agentcore_rl_toolkit.gateway.http.production_app import ProductionApp
-from agentcore_rl_toolkit.gateway.record.session import SessionSettings
-from agentcore_rl_toolkit.gateway.render.renderer import ChatRenderer
 from support.docs import ROOT, blocks
 from support.docs_commands import commands
 from support.example import EXAMPLES
 from support.fake_vllm import MODEL as FAKE
 from support.fake_vllm import FakeVllm
-from support.gateway import MODEL, WEATHER, call_text, gateway_tokenizer, ids, tokenizer
-from support.loop import loop_thread
+from support.gateway import MODEL, WEATHER, call_text, ids, tokenizer
 from support.process import clean_env
+from support.production import KEYS, production
 
-KEYS = ["first-key-of-the-agent", "second-key-of-the-agent"]
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 CALL = {"model": "m", "messages": HELLO}
-
-
-@contextmanager
-def production(engine: ScriptedEngine, **settings: Any) -> Iterator[Server]:
-    core = Core(engine, ChatRenderer(gateway_tokenizer()))
-    given = SessionSettings(session_id="production", **settings)
-    make = partial(ProductionApp, keys=KEYS, settings=given)
-    with loop_thread() as threads:
-
-        async def start() -> Server:
-            server = Server(core, admin_key="the admin key", host="127.0.0.1", port=0, make_app=make)
-            await server.start()
-            return server
-
-        server = threads.run(start())
-        try:
-            yield server
-        finally:
-            threads.run(server.close())
 
 
 def post(server: Server, path: str, body: Any = CALL, key: str = KEYS[0], **headers: str) -> httpx.Response:
