@@ -29,7 +29,7 @@ def test_the_commands_for_trainers_are_commands(trainer: str, queue_url: str | N
     words = words_of(snippet(trainer, queue_url))
     assert words[:3] == ["agentcore-rl", "train", ARN]
     backend, known, _ = read_train_arguments(words[words.index("--backend") + 1], None, words[2:])
-    assert (backend.name, known.agent, known.store, known.sqs_url) == (trainer, ARN, "s3://b/math", queue_url)
+    assert (backend.name, known.agent, known.store, known.sqs_url) == (trainer, ARN, "s3://results/math", queue_url)
     assert f"agent: {ARN}, on AWS" in backend.plan(known).notes
 
 
@@ -64,7 +64,7 @@ def test_rllms_overrides_are_rllms() -> None:
 def snippet(title: str, queue_url: str | None = None) -> str:
     """What `deploy` prints under a title."""
     image = "123456789012.dkr.ecr.us-west-2.amazonaws.com/math:1"
-    text = Deployed("math", ARN, "s3://b/math", image, queue_url).trainer_commands()
+    text = Deployed("math", ARN, "s3://results/math", image, queue_url).trainer_commands()
     return text.partition(f"# {title}\n")[2].partition("\n#")[0]
 
 

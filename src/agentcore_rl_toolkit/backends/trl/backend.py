@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...common.checked_settings import CheckedSettings, option
+from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ..base import TrainingPlan, check_settings, require
 from ..settings import LoopSettings
 
+SERVER = "vllm="
+"""What a teacher that a server samples begins with."""
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -107,6 +110,8 @@ class TrlBackend:
     def plan(self, settings: TrlSettings) -> TrainingPlan:
         """Checks everything except the model, which is loaded when training starts."""
         notes = check_settings(settings)
+        if settings.teacher is not None and not settings.teacher.startswith(SERVER):
+            resolve_model(settings.teacher)  # refuses a path without a model
         of_trl = require("agentcore_rl_toolkit.backends.trl.grpo_config", self.extra, "training with TRL")
         of_trl.trl_config(settings)
         of_trl.check_weight_transfer(settings)

@@ -26,11 +26,11 @@ from ...engine.transformers.model_runner import load
 from ...errors import ConfigError, EngineError
 from ...rollout.rollout import SplitRow
 from ...rollout.signal.credit import Floats
+from .backend import SERVER
 
 Teacher = Callable[[Sequence[Sequence[int]]], list[Floats]]
 """For each sequence of token ids the logprob of every token but the first, given those before it."""
 
-_SERVER = "vllm="
 _CONCURRENT = 16
 _MOST = 20.0
 """The most that the teacher's logprob may differ from the policy's: no token's advantage is infinite."""
@@ -68,7 +68,7 @@ class Distillation:
 
 def open_teacher(spec: str, *, temperature: float, batch_size: int, device: str | None, vocabulary: int) -> Teacher:
     """The teacher that `spec` names: a model in this process, or `vllm=URL`."""
-    if not spec.startswith(_SERVER):
+    if not spec.startswith(SERVER):
         model = load(resolve_model(spec), device, None).requires_grad_(False)
         known = int(model.get_input_embeddings().num_embeddings)
         if known < vocabulary:
@@ -78,7 +78,7 @@ def open_teacher(spec: str, *, temperature: float, batch_size: int, device: str 
     if temperature != 1.0:
         hint = "set temperature=1, or name a model that is loaded in this process"
         raise ConfigError(f"a server gives a teacher's logprobs at temperature 1, not {temperature:g}", hint=hint)
-    return lambda sequences: server_logprobs(spec.removeprefix(_SERVER), sequences)
+    return lambda sequences: server_logprobs(spec.removeprefix(SERVER), sequences)
 
 
 def model_logprobs(

@@ -33,14 +33,19 @@ class AgentRun:
 
 
 def run_agent(
-    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float
+    agent: AgentSource,
+    payload: dict[str, Any],
+    script: Script,
+    tokenizer: Tokenizer,
+    seconds: float,
+    protocol: str = "agentcore",
 ) -> AgentRun:
-    """Run the agent once, with `script` as its model."""
+    """Run the agent once, with `script` as its model; `protocol` is the client's `agent_protocol`."""
     engine = ScriptedEngine(script, context_length=CONTEXT, models=("doctor",))
     with (
         tempfile.TemporaryDirectory() as store,
         Gateway(engine, tokenizer=tokenizer) as gateway,
-        RolloutClient(agent, store, "doctor") as client,
+        RolloutClient(agent, store, "doctor", agent_protocol=protocol) as client,
     ):
         session = gateway.open_session(model="doctor")
         future = client.invoke(payload, input_id="row", base_url=session["base_url"], model_id="doctor")
@@ -54,29 +59,38 @@ def run_agent(
 
 
 def check_agent(
-    agent: AgentSource, payload: dict[str, Any], script: Script, tokenizer: Tokenizer, seconds: float, fix: str
+    agent: AgentSource,
+    payload: dict[str, Any],
+    script: Script,
+    tokenizer: Tokenizer,
+    seconds: float,
+    fix: str,
+    *,
+    protocol: str = "agentcore",
+    reward: str | None = None,
 ) -> tuple[list[Check], bool]:
     """Whether the app takes rollouts, and how one ends; the bool says whether it ran. `fix` is for a rollout that
-    failed without a hint."""
+    failed without a hint, and `reward` scores rollouts in place of the agent."""
     try:
-        run = run_agent(agent, payload, script, tokenizer, seconds)
+        run = run_agent(agent, payload, script, tokenizer, seconds, protocol)
     except AgentCoreRLError as error:
         return [failed_with("app", error)], False
-    return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run, fix)], True
+    return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run, fix, reward)], True
 
 
-def _check_rollout(run: AgentRun, otherwise: str) -> Check:
+def _check_rollout(run: AgentRun, otherwise: str, reward: str | None) -> Check:
     document, fidelity, status = run.document, run.trajectories.fidelity, Result(run.document).status
     if status is not Status.COMPLETED:
         last = str(document.get("traceback") or "").strip().splitlines()[-3:-1]
         where = f" ({' '.join(line.strip() for line in last)})" if last else ""
         text = f"with a scripted model it ended as {status.value}: {document.get('stop_reason')}{where}"
         return failed("rollout", text, str(document.get("hint") or otherwise))
-    if document.get("rewards") is None:
+    if document.get("rewards") is None and reward is None:
         fix = 'return {"rewards": …} from the entrypoint'
         return failed("rollout", "it completed, but its result has no rewards", fix)
     if not fidelity.turns:
         fix = "create the model's client in the entrypoint, or give it payload['_rollout']['base_url']"
         return failed("rollout", "it completed without calling the model", fix)
     calls = f"{fidelity.turns} model calls and {fidelity.tool_calls} tool calls"
-    return ok("rollout", f"completed in {calls}, with a reward of {document['rewards']}")
+    scored = f"with a reward of {document['rewards']}" if reward is None else f"to be scored by {reward}"
+    return ok("rollout", f"completed in {calls}, {scored}")

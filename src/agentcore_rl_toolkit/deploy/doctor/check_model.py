@@ -57,11 +57,16 @@ def _parse_problem(renderer: ChatRenderer, prompt: list[int], tools: Tools, tool
 
 
 def check_template(
-    agent: AgentSource, payload: dict[str, Any], tools: Tools, renderer: ChatRenderer, seconds: float
+    agent: AgentSource,
+    payload: dict[str, Any],
+    tools: Tools,
+    renderer: ChatRenderer,
+    seconds: float,
+    protocol: str = "agentcore",
 ) -> tuple[Check, int | None]:
     """Whether the agent's rollouts bridge with this model's template; and the longest prompt."""
     try:
-        run = run_agent(agent, payload, model_script(renderer, tools), renderer.tokenizer, seconds)
+        run = run_agent(agent, payload, model_script(renderer, tools), renderer.tokenizer, seconds, protocol)
     except AgentCoreRLError as error:
         return failed("template", f"the agent can't run with this model's template: {error}"), None
     return check_fidelity("template", run.trajectories.fidelity), max(map(len, run.prompts), default=None)

@@ -48,6 +48,7 @@ class DoctorOptions:
     arn: str | None = None
     reward: str | None = None
     gold: str | None = None
+    agent_protocol: str = "agentcore"
     aws: bool = False
     sagemaker_role: str | None = None
     timeout: float = 120.0
@@ -109,7 +110,8 @@ def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows, data
         rows, fix = [{"prompt": "Hello"}], 'it ran on {"prompt": "Hello"}, because no rows are known: give --data FILE'
     tokenizer = load_tokenizer(tiny.path())
     script, tools = tiny_script(tokenizer)
-    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout, fix)
+    known = {"protocol": options.agent_protocol, "reward": options.reward}
+    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout, fix, **known)
     yield from checks
     if "model" in options.only:
         longest = max(rows, key=lambda row: len(str(row)))
@@ -137,7 +139,7 @@ def _check_model(
         yield skipped("template", "the agent does not run")
     else:
         yield check_tools(renderer, tools)
-        check, longest = check_template(agent, row, tools, renderer, options.timeout)
+        check, longest = check_template(agent, row, tools, renderer, options.timeout, options.agent_protocol)
         yield check
         limits = [limit for limit in (options.context_limit, context_length(model)) if limit]
         yield check_context(longest, min(limits, default=None), options.max_tokens)

@@ -196,6 +196,74 @@ def test_a_dry_run_fails_if_the_agent_can_not_run_a_row(
     assert said in printed.err
 
 
+JOB = """
+import httpx
+import openai
+from agentcore_rl_toolkit import AgentCoreRLApp
+
+app = AgentCoreRLApp()
+
+@app.entrypoint
+def invoke_agent(payload):
+    metadata = payload["metadata"]
+    ids = {"JobArn": metadata["job_arn"], "TrajectoryId": metadata["trajectory_id"]}
+    sent = {"X-Amzn-SageMaker-Job-Arn": ids["JobArn"], "X-Amzn-SageMaker-Trajectory-Id": ids["TrajectoryId"]}
+    with openai.OpenAI(base_url=metadata["endpoint"] + "/v1", api_key="EMPTY", default_headers=sent) as model:
+        asked = [{"role": "user", "content": payload["instance"]["prompt"]}]
+        model.chat.completions.create(model=payload["model_name"], messages=asked)
+    httpx.post(metadata["endpoint"] + "/complete-rollout", json=ids | {"Status": "ready"}).raise_for_status()
+    httpx.post(metadata["endpoint"] + "/update-reward", json=ids | {"Rewards": [0.5]}).raise_for_status()
+    return {}
+
+if __name__ == "__main__":
+    app.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "said"),
+    [
+        (SCORED.replace('{"rewards": 0.5}', "{}"), ["--reward", "reward.py:score"], "to be scored by reward.py:score"),
+        (JOB, ["--agent-protocol", "sagemaker"], "with a reward of 0.5"),
+    ],
+)
+def test_a_dry_run_invokes_and_scores_as_the_run_will(
+    code: str,
+    given: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.chdir(tmp_path)
+    Path("rl_app.py").write_text(code)
+    Path("reward.py").write_text("def score(**fields):\n    return 1.0\n")
+    Path("rows.jsonl").write_text('{"prompt": "a"}\n')
+    args = ["train", "rl_app.py", "--data", "rows.jsonl", "--rows-per-step", "1", "--dry-run", *given]
+    assert main(args) == 0, capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--teacher", "./nowhere"], "no model found at ./nowhere"),
+        (["--store", "rows.jsonl/results"], "results can't be written to rows.jsonl/results"),
+        (["--store", "Bad_Name"], "'Bad_Name' is not the name of a store"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_find_later(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.chdir(tmp_path)
+    Path("rl_app.py").write_text(SCORED)
+    Path("rows.jsonl").write_text('{"prompt": "a"}\n')
+    assert main(["train", "rl_app.py", "--data", "rows.jsonl", "--rows-per-step", "1", "--dry-run", *given]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_other_verbs_still_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     for args in (["results", "list", "--nonsense"], ["train", "a.py", "--data", "d", "--nonsense"]):
         with pytest.raises(SystemExit) as caught:
