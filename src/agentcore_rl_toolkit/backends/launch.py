@@ -65,6 +65,9 @@ def run_trainer(
     `figures` returns further entries of the summary, and `problem` says why the program has to end early.
     Raises that problem, or `AgentCoreRLError` if the program fails.
     """
+    for note in plan.notes:
+        if note.startswith("warning: "):
+            logger.warning("%s", note)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # of a run that this one resumes
     (folder / "command.sh").write_text(plan.text() + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -209,6 +210,12 @@ def test_a_resumed_run_has_no_summary_until_it_ends(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{}")
     code = f"import os; assert not os.path.exists({str(tmp_path / 'summary.json')!r})"
     assert run_trainer(plan(code), tmp_path, "Program")["exit_code"] == 0
+
+
+def test_the_warnings_of_a_plan_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    known = dataclasses.replace(plan("pass"), notes=("data: 2 rows", "warning: 1 of 2 held-out rows"))
+    run_trainer(known, tmp_path, "Program")
+    assert [record.getMessage() for record in caplog.records] == ["warning: 1 of 2 held-out rows"]
 
 
 def test_a_run_that_failed_is_an_error(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--conversation", metavar="FILE", help='replay this one: {"messages": […], "tools": […]}')
     parser.add_argument("--reward", metavar="FILE:NAME", help="compare this reward (a judge, for example) with --gold")
     parser.add_argument("--gold", metavar="FILE", help="rows in JSONL with their right rewards (default: none)")
+    help = "invoke the agent as ours, or as a SageMaker multi-turn RL job does (default: agentcore)"
+    parser.add_argument("--agent-protocol", default="agentcore", help=help)
     parser.add_argument("--gateway-url", help="check that sessions reach the gateway here (default: none)")
     parser.add_argument("--arn", help="the deployed runtime (default: the one in .agentcore-rl.json)")
     parser.add_argument("--aws", action="store_true", help="check AWS even if the agent is not deployed")
