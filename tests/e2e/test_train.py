@@ -311,9 +311,14 @@ def test_held_out_rows_that_are_trained_on_are_warned_of(
     assert "guard held_out_rows_trained: 1 of 2 held-out rows are training rows too" in capsys.readouterr().err
 
 
-def test_equal_rewards_are_trained_on_without_nan(parts: Path, tmp_path: Path) -> None:
-    summary = train(settings(parts, tmp_path / "run", "same", steps=1))
-    assert summary["reward"] == [1.0]
+def test_a_run_whose_rewards_are_all_equal_has_no_nan_and_fails_because_nothing_could_be_learned(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command_line(settings(parts, tmp_path / "run", "same", steps=1))) == 1
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert (summary["reward"], summary["exit_code"], summary["trained"]) == ([1.0], 1, 4)
+    assert "nothing could be learned: in every group of every step, all rollouts had the same reward" in said.err
     assert "nan" not in (tmp_path / "run" / "metrics.jsonl").read_text().lower()
 
 
@@ -448,7 +453,7 @@ def test_a_teacher_trains_rollouts_whose_rewards_are_all_the_same(parts: Path, t
     AutoTokenizer.from_pretrained(parts / "model").save_pretrained(tmp_path / "teacher")
     more: dict[str, Any] = {"teacher": str(tmp_path / "teacher"), "teacher_weight": 0.5, "reward_weight": 0.0}
     given = settings(parts, tmp_path / "run", "same", steps=1, **more)
-    train(given, report=Report(given, quiet=True))
+    assert "exit_code" not in train(given, report=Report(given, quiet=True))
     gaps = []
     for rollout in read_rollouts(tmp_path / "run" / "rollouts" / "step-000000.jsonl"):
         for row in rollout.rows:

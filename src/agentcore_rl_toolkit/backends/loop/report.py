@@ -25,6 +25,10 @@ _COLUMNS = (
 _OPTIONAL = ("held-out", "cut", "entropy", "kl", "stale", "unbridged")
 """Columns that are shown once a step has a value there: with all of them, the table is 100 characters wide."""
 _SHOWN_STEPS = 15
+_NOTHING_LEARNED = (
+    "nothing could be learned: in every group of every step, all rollouts had the same reward, so no gradient was "
+    "possible\nhint: take rows that the model solves now and then, rewards in between, or more rollouts a row"
+)
 _LIVE_SECONDS = 0.5
 
 Metrics = dict[str, Any]
@@ -114,6 +118,8 @@ class Report:
         for reason, count in _counts(self.steps, "fidelity/unbridged/").items():
             if reason not in UNAVOIDABLE:
                 self.say(f"{count} turns began a new row ({reason}): {MEANINGS.get(reason, reason)}")
+        if summary.get("exit_code"):
+            self.say(_NOTHING_LEARNED)
         curve = self._draw_curve()
         if curve is not None:
             self.say(f"reward curve   {curve}")
@@ -228,6 +234,16 @@ def changed_settings(run: Path, now: Mapping[str, Any]) -> list[str]:
         for name in ("seed", "data", "mix", "rows_per_step", "skip_epochs")
         if name in before and name in now and before[name] != now[name]
     ]
+
+
+def rewards_were_equal(steps: Sequence[Metrics]) -> bool:
+    """Whether rollouts were trained on, and no group of them had rewards that differ.
+
+    >>> rewards_were_equal([{"reward/group_std": 0.0}, {}]), rewards_were_equal([{}])
+    (True, False)
+    """
+    spreads = [line["reward/group_std"] for line in steps if "reward/group_std" in line]
+    return bool(spreads) and not any(spreads)
 
 
 def run_totals(steps: Sequence[Metrics], evaluations: Mapping[int, Summary], last: int) -> dict[str, Any]:

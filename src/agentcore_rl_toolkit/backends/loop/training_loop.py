@@ -39,7 +39,7 @@ from ..base import describe_settings
 from ..settings import LoopSettings
 from .checkpoint_folder import CheckpointFolder
 from .held_out import Gather, HeldOut, RunRows
-from .report import Report, changed_settings, run_totals
+from .report import Report, changed_settings, rewards_were_equal, run_totals
 from .rows.training_rows import TrainingRows
 from .steps_ahead import StepsAhead
 
@@ -246,7 +246,8 @@ class TrainingLoop:
         return False
 
     def _finish(self, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-        """Write the summary and return it. A run that trained on nothing is an error."""
+        """Write the summary and return it. A run that trained on nothing is an error; one that could learn nothing has
+        an `exit_code` of 1."""
         settings, step, latest = self.settings, self._version(), self.folder.latest()
         causes = Causes.merged(self._gather(self._causes))
         summary: dict[str, Any] = {
@@ -264,6 +265,9 @@ class TrainingLoop:
             "checkpoint": None if latest is None else str(self.folder.checkpoint(latest)),
             "rollouts_folder": str(settings.folder / "rollouts"),
         }
+        by_group = settings.turn_credit is None and getattr(settings, "teacher", None) is None
+        if by_group and not interrupted and rewards_were_equal(self.report.steps):
+            summary["exit_code"] = 1
         if self._process == 0:
             (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             self.report.finish(summary)
