@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from ..config import AgentCoreConfig
 from ..errors import ConfigError
 from .safe_values.redaction import Redactor
-from .sagemaker.job_rollout import JobRollout
+from .sagemaker.job_rollout import JobRollout, endpoint_key
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,8 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
             f"{' and no '.join(missing)}",
             hint="set BASE_URL and MODEL_ID (and MODEL_API_KEY) in the container to serve production requests",
         )
-    return ModelEndpoint(str(read_base_url(config.base_url)), str(config.model_id), config.model_api_key or "EMPTY")
+    key = config.model_api_key or endpoint_key(config.base_url) or "EMPTY"
+    return ModelEndpoint(str(read_base_url(config.base_url)), str(config.model_id), key)
 
 
 def rollout_model(settings: Mapping[str, Any]) -> Model:

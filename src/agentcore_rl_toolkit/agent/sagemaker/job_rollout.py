@@ -130,6 +130,14 @@ def is_sagemaker(url: str) -> bool:
     return parts.scheme == "https" and _HOST.fullmatch(parts.hostname or "") is not None
 
 
+def endpoint_key(url: str | None) -> str | None:
+    """A token for an endpoint of SageMaker's, signed with this process's credentials; None for any other host."""
+    if url is None or not is_sagemaker(url):
+        return None
+    host = urlsplit(url).hostname or ""
+    return bearer_token(host.rpartition("sagemaker")[2].split(".")[1])
+
+
 def bearer_token(region: str) -> str:
     """A short-term token for SageMaker's APIs, as `sagemaker.core.token_generator` makes it."""
     from botocore.auth import SigV4QueryAuth
@@ -139,7 +147,7 @@ def bearer_token(region: str) -> str:
     credentials = Session().get_credentials()
     if credentials is None:
         raise ConfigError(
-            "a SageMaker job's model needs AWS credentials, and this process has none", hint="give the runtime a role"
+            "a model on SageMaker needs AWS credentials, and this process has none", hint="give the runtime a role"
         )
     request = AWSRequest("POST", "https://sagemaker.amazonaws.com/", {"host": "sagemaker.amazonaws.com"})
     request.params = {"Action": "CallWithBearerToken"}

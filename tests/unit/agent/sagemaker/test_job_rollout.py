@@ -110,6 +110,19 @@ def test_the_token_is_a_signed_url_that_names_the_action(monkeypatch: pytest.Mon
     assert len(query["X-Amz-Signature"]) == 64
 
 
+def test_an_endpoint_of_sagemakers_is_called_with_a_token_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    host = "runtime.sagemaker.eu-west-1.amazonaws.com"
+    settings = {"base_url": f"https://{host}/endpoints/math/openai/v1", "model_id": "math"}
+    endpoint = find_model({"prompt": "hi"}, AgentCoreConfig(**settings))
+    url = base64.b64decode(endpoint.api_key.removeprefix("sagemaker-api-key-")).decode()
+    assert "/eu-west-1/sagemaker/" in parse_qs(urlsplit(f"https://{url}").query)["X-Amz-Credential"][0]
+    assert find_model({}, AgentCoreConfig(model_api_key="given", **settings)).api_key == "given"
+    settings["base_url"] = f"https://{host}.example.com/openai/v1"
+    assert find_model({}, AgentCoreConfig(**settings)).api_key == "EMPTY"
+
+
 def test_two_trajectories_in_one_process_reach_neither() -> None:
     environ: dict[str, str] = {"OPENAI_CUSTOM_HEADERS": "X-Team: a"}
     environment = ModelEnvironment(environ)
