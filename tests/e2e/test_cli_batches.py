@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -134,12 +135,14 @@ def test_ctrl_c_stops_every_session(tmp_path: Path) -> None:
         (("rollout", AGENT, "--data", "one.jsonl", "--set", "x"), "--set x: the value is missing"),
         (("eval", AGENT, "--data", "one.jsonl", "--output", "x.txt"), "unknown file type"),
         (("eval", AGENT, "--data", "one.jsonl", "--output", "one.jsonl/x.csv"), "one.jsonl/x.csv can't be written"),
+        (("eval", AGENT, "--data", "one.jsonl", "--output", "out.json"), "out.json can't be written: it is a folder"),
         (("eval", AGENT, "--data", "one.jsonl", "--compare", "nowhere"), "has no experiment 'nowhere'"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, args: tuple[str, ...], says: str) -> None:
     write(tmp_path / "one.jsonl", [{"prompt": "x"}])
     write(tmp_path / "empty.jsonl", [])
+    (tmp_path / "out.json").mkdir()
     done = cli(tmp_path, *args)
     assert done.returncode == 1
     assert says in done.stderr
@@ -196,3 +199,12 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
         [*command[:2], f"{named}/rl_app.py", *command[3:]], capture_output=True, cwd=tmp_path, env=clean_env(**policy)
     )
     assert by_file.returncode == 0, by_file.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every file")
+def test_an_output_that_may_not_be_written_is_refused_before_rollouts_run(tmp_path: Path) -> None:
+    write(tmp_path / "one.jsonl", [{"prompt": "x"}])
+    (tmp_path / "out.json").touch(0o444)
+    done = cli(tmp_path, "eval", AGENT, "--data", "one.jsonl", "--output", "out.json")
+    assert (done.returncode, "out.json can't be written: Permission denied" in done.stderr) == (1, True)
+    assert not list(tmp_path.glob("runs/results/*"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -74,10 +75,14 @@ def _prepare_output(path: Path) -> None:
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         hint = "pip install 'agentcore-rl-toolkit[cli]', or write .csv"
         raise ConfigError("writing Parquet needs pyarrow", hint=hint)
+    if path.is_dir():
+        raise ConfigError(f"--output {path} can't be written: it is a folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--output {path} can't be written: {error.strerror}") from None
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"--output {path} can't be written: Permission denied")
 
 
 def _evaluate(args: argparse.Namespace) -> int:
