@@ -110,8 +110,9 @@ def _check_locally(options: DoctorOptions, agent: AgentSource, rows: _Rows, data
         rows, fix = [{"prompt": "Hello"}], 'it ran on {"prompt": "Hello"}, because no rows are known: give --data FILE'
     tokenizer = load_tokenizer(tiny.path())
     script, tools = tiny_script(tokenizer)
-    known = {"protocol": options.agent_protocol, "reward": options.reward}
-    checks, runs = check_agent(agent, rows[0], script, tokenizer, options.timeout, fix, **known)
+    checks, runs = check_agent(
+        agent, rows[0], script, tokenizer, options.timeout, fix, protocol=options.agent_protocol, reward=options.reward
+    )
     yield from checks
     if "model" in options.only:
         longest = max(rows, key=lambda row: len(str(row)))
