@@ -92,10 +92,11 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
     """
     asked = payload.get("_rollout") if isinstance(payload, Mapping) else None
     rollout = asked if isinstance(asked, Mapping) else {}
-    base_url = read_base_url(rollout.get("base_url"))
-    if base_url is not None:
-        model_id, key = rollout.get("model_id") or config.model_id or "policy", rollout.get("model_api_key") or "EMPTY"
-        return ModelEndpoint(base_url, str(model_id), str(key), dict(rollout.get("sampling_params") or {}))
+    model = rollout_model(rollout)
+    if model is not None:
+        base_url, key = (model.base_url, model.api_key) if isinstance(model, KeyedModel) else (model, "EMPTY")
+        model_id = rollout.get("model_id") or config.model_id or "policy"
+        return ModelEndpoint(base_url, str(model_id), key, dict(rollout.get("sampling_params") or {}))
     if (job := JobRollout.read(payload)) is not None:
         model_id = job.model_id or config.model_id or "policy"
         return ModelEndpoint(job.base_url, model_id, job.api_key(), job.sampling_params, job.headers)
@@ -111,9 +112,11 @@ def find_model(payload: Any, config: AgentCoreConfig) -> ModelEndpoint:
 
 
 def rollout_model(settings: Mapping[str, Any]) -> Model:
-    """The model that a rollout's settings name; a key of production stays away from it."""
+    """The model that a rollout's settings name. A session of the gateway takes no key but the one in its URL."""
     base_url, key = read_base_url(settings.get("base_url")), settings.get("model_api_key")
-    return base_url if base_url is None or not key else KeyedModel(base_url, str(key))
+    if base_url is None or not key or _SESSION.fullmatch(base_url):
+        return base_url
+    return KeyedModel(base_url, str(key))
 
 
 def read_base_url(value: object) -> str | None:

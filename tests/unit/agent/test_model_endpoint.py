@@ -81,6 +81,12 @@ def test_a_rollout_may_name_a_model_with_a_key_which_production_settings_never_a
         assert runtime_variables({"_rollout": settings})["MODEL_API_KEY"] == key
 
 
+def test_a_session_gets_no_key_and_serves_every_protocol_all_the_same() -> None:
+    settings = {"base_url": f"{ROOT}/v1", "model_id": "math", "model_api_key": "of-the-rollout"}
+    assert model_variables(rollout_model(settings)) == model_variables(f"{ROOT}/v1")
+    assert AgentCoreRLApp().model_endpoint({"_rollout": settings}).api_key == "EMPTY"
+
+
 def test_no_url_no_variables() -> None:
     assert model_variables(None) == {}
 
