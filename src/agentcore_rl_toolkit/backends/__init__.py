@@ -11,5 +11,5 @@ loop/        trainers that are libraries: the rollouts of each step, the run's f
 
 One folder for each trainer.
 
-Imports `agent`, `client`, `engine`, `gateway`, `rollout`, `runtime`, `studio`.
+Imports `agent`, `client`, `engine`, `gateway`, `rollout`, `runtime`, `store`, `studio`.
 """
