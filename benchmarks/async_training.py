@@ -1,9 +1,9 @@
 """Asynchronous training against synchronous, in one run: steps per hour, what is trained on, stragglers.
 
     python benchmarks/async_training.py                   all cases
-    python benchmarks/async_training.py --only order      the others keep their figures
+    python benchmarks/async_training.py --only bound      the others keep their figures
 
-`order` runs the scheduler on a fake clock, and `possible` adds up drawn seconds. The others run everything but a model
+`bound` runs the scheduler on a fake clock, and `possible` adds up drawn seconds. The others run everything but a model
 and an agent's process: client, gateway, runner, stream and steps ahead, over a runtime whose agent makes one model call
 and then sleeps as tools do, log-normal with a mean of 2 s and one in a hundred above 20 s, times `--scale`. Training
 sleeps too. A model and an agent's processes are in `async_demo.py`.
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-import start_order
+import step_bound
 from async_floor import least_seconds, possible_ratios, tool_seconds
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def main() -> None:
     args = parser.parse_args()
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "slots": slots,
-        "order": start_order.orders,
+        "bound": step_bound.step_ratios,
         "possible": possible_ratios,
         "schedule": lambda: schedules(args.steps, args.scale) | {"steps": args.steps, "scale": args.scale},
         "distribution": lambda: distributions(args.rollouts),
@@ -63,7 +63,7 @@ def main() -> None:
     }
     path = ROOT / "benchmarks" / "results" / "async_training.json"
     found = json.loads(path.read_text()) if path.exists() else {}
-    found.pop("machine", None)
+    found = {name: of for name, of in found.items() if name in cases}
     for name in args.only or cases:
         found[name] = cases[name]()
         report.write("async_training", found)

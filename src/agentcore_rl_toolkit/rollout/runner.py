@@ -8,10 +8,9 @@ exception and Ctrl-C all stop every session that still runs.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -99,15 +98,11 @@ class RolloutRunner:
         rows: Iterable[dict[str, Any]],
         *,
         groups: int | None = None,
-        order: Sequence[int] = (),
         on_rollout: OnRollout | None = None,
         **changes: Any,
     ) -> Iterator[Group]:
-        """Yield groups as they finish; `on_rollout` and `changes` to the options hold for this call.
-
-        Rows start as they come, but those whose places are in `order` start first, in that order.
-        """
-        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes), order))
+        """Yield groups as they finish; `on_rollout` and `changes` to the options hold for this call."""
+        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes)))
         try:
             while (group := self.loop.run(running.next())) is not None:
                 yield group
@@ -119,12 +114,11 @@ class RolloutRunner:
         rows: Iterable[dict[str, Any]],
         *,
         groups: int | None = None,
-        order: Sequence[int] = (),
         on_rollout: OnRollout | None = None,
         **changes: Any,
     ) -> AsyncIterator[Group]:
         """The same, for `async for`."""
-        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes), order))
+        running = self._open_loop(Step(self, rows, groups, on_rollout, replace(self.options, **changes)))
         try:
             while (group := await running.next()) is not None:
                 yield group
@@ -220,7 +214,6 @@ class Step:
         groups: int | None,
         on_rollout: OnRollout | None,
         options: RolloutOptions,
-        order: Sequence[int] = (),
     ) -> None:
         self.runner, self.on_rollout, self.options = runner, on_rollout, options
         self.hand_out: Callable[[Group], object] = lambda group: None
@@ -228,7 +221,7 @@ class Step:
         self.over: Callable[[], object] = lambda: None
         """Called when no group is open and none will be."""
         self.patience = options.outage_seconds * _PATIENCE
-        self._rows, self._wanted = _in_order(rows, order), groups
+        self._rows, self._wanted = enumerate(rows), groups
         self._following: tuple[int, dict[str, Any]] | None = None
         self._open = self._kept = self._tokens = 0
         self._is_full = False
@@ -346,14 +339,6 @@ class _OpenGroup(JobGroup[Sample, Rollout]):
             )
         )
         self._added += 1
-
-
-def _in_order(rows: Iterable[dict[str, Any]], order: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with their places, those of `order` first."""
-    following = iter(rows)
-    first = list(itertools.islice(following, max(order) + 1)) if order else []
-    left = sorted(set(range(len(first))) - set(order))
-    return itertools.chain(((at, first[at]) for at in (*order, *left)), enumerate(following, len(first)))
 
 
 def _now() -> float:

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,6 @@ class RolloutStream:
         rows: Iterable[dict[str, Any]],
         *,
         groups: int | None = None,
-        order: Sequence[int] = (),
         on_rollout: OnRollout | None = None,
         first: bool = False,
         **changes: Any,
@@ -50,7 +49,7 @@ class RolloutStream:
         The future has the groups in the order they finished, or the error that ended the stream; the other
         arguments are those of `RolloutRunner.run`.
         """
-        step = Step(self._runner, rows, groups, on_rollout, replace(self._runner.options, **changes), order)
+        step = Step(self._runner, rows, groups, on_rollout, replace(self._runner.options, **changes))
         future = Groups()
         future.set_running_or_notify_cancel()
         self._runner.loop.loop.call_soon_threadsafe(self._add, step, future, first)

@@ -117,15 +117,3 @@ def test_closing_it_cancels_what_runs(bench: Bench) -> None:
     with pytest.raises(RolloutCancelled):
         future.result(20)
     assert len(bench.started) == 2
-
-
-def test_rows_start_in_another_order_than_theirs_and_keep_their_places(bench: Bench) -> None:
-    future = bench.stream.add(rows("a", "b", "c", "d"), order=[2, 1])
-    wanted = ["c", "c", "b", "b", "a", "a", "d", "d"]
-    for at in range(0, 8, 2):
-        bench.wait_started(*wanted[: at + 2])
-        bench.release(f"{wanted[at]}.0")
-        bench.release(f"{wanted[at]}.1")
-    assert [(group.index, group.payload["prompt"]) for group in future.result(20)] == [
-        (2, "c"), (1, "b"), (0, "a"), (3, "d")
-    ]  # fmt: skip

@@ -284,7 +284,8 @@ class TrainingLoop:
         self.runner.failures_reset()
         with self.writer.part("train", step) as part:
             self._part, groups = part, []
-            for group in self.runner.run(**self._work(part, step)):
+            keep, seed = self._keep_in(part, step), self._seed("train", step)
+            for group in self.runner.run(self._supply(step), groups=self._rows_per_step, on_rollout=keep, seed=seed):
                 part.add_group(group)
                 groups.append(group)
         return groups
@@ -296,21 +297,8 @@ class TrainingLoop:
     def _open_step(self, stream: RolloutStream, step: int) -> tuple[RunPart, Groups]:
         """Start them now, to be taken later."""
         part = self.writer.open_part("train", step)
-        return part, stream.add(**self._work(part, step))
-
-    def _work(self, part: RunPart, step: int) -> dict[str, Any]:
-        """What to run for a step. Which rows start first changes neither their seeds nor their order in training."""
-        rows = self.training_rows.of_step(step)
-        spares = self.training_rows.spares(step) if self.settings.dynamic_sampling else []
-        # A token budget drops what finishes last, which would then be what is short.
-        order = [] if self.settings.max_batch_tokens is not None else self.training_rows.longest_first(rows)
-        return {
-            "rows": [*rows, *spares],
-            "order": order,
-            "groups": self._rows_per_step,
-            "on_rollout": self._keep_in(part, step),
-            "seed": self._seed("train", step),
-        }
+        keep, supply, seed = self._keep_in(part, step), self._supply(step), self._seed("train", step)
+        return part, stream.add(supply, groups=self._rows_per_step, on_rollout=keep, seed=seed)
 
     def _keep_in(self, part: RunPart, step: int) -> Callable[[Rollout], None]:
         """Writes a step's rollouts, and shows how far they are while training waits for them."""
@@ -353,6 +341,11 @@ class TrainingLoop:
         for problem in problems:
             self.report.say(f"{path}: {problem}; the other lines are used")
         return rows
+
+    def _supply(self, step: int) -> list[dict[str, Any]]:
+        """The step's rows; with dynamic sampling, also random rows to replace dropped groups."""
+        rows = self.training_rows.of_step(step)
+        return [*rows, *self.training_rows.spares(step)] if self.settings.dynamic_sampling else rows
 
     def _seed(self, phase: str, step: int) -> str:
         """What the seeds of a phase's model calls follow from; each process counts its rows from 0."""

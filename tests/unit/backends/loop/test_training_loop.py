@@ -74,18 +74,11 @@ def run(folder: Path, interrupted_at: int | None = None, **settings: Any) -> tup
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_rows_that_were_long_before_start_first_and_are_trained_on_in_their_order(tmp_path: Path, ahead: int) -> None:
+def test_rows_start_in_the_order_in_which_they_are_trained_on(tmp_path: Path, ahead: int) -> None:
+    """Whatever their lengths were before, and at any K: else the order would depend on what else ran when."""
     started, taken = run(tmp_path / "run", async_steps=ahead)
-    for step in range(ahead + 1):
-        assert started[step] == [prompt for prompt in taken[step] for _ in range(2)]
-    for step in range(ahead + 1, STEPS):
-        assert started[step] == sorted(started[step], key=len, reverse=True)
-    assert len({tuple(step) for step in taken}) > 1, "the seed orders rows as ever"
-
-
-def test_a_token_budget_drops_what_ends_last_so_rows_start_in_their_order(tmp_path: Path) -> None:
-    started, taken = run(tmp_path / "run", max_batch_tokens=10_000)
     assert started == [[prompt for prompt in step for _ in range(2)] for step in taken]
+    assert len({tuple(step) for step in taken}) > 1, "each epoch has an order of its own"
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -29,8 +29,6 @@ class RowResult:
     """Of the rollouts that are trained on."""
     taught: bool | None
     """Whether its rewards differ; None if there were too few to compare."""
-    tokens: float = 0.0
-    """The tokens that its rollouts sampled, on average."""
 
 
 class TrainingRows:
@@ -54,8 +52,6 @@ class TrainingRows:
             named = ", ".join(weights)
             raise ConfigError(f"{named} has {len(self.all)} rows, and a step takes {settings.rows_per_step}")
         self._numbers = {id(row): number for number, row in enumerate(self.all)}
-        self._tokens: dict[int, float] = {}
-        """The tokens of a rollout of each row that has run, when it did so last."""
         self._order = RowOrder(
             name_sources([(path, len(rows), weight) for path, rows, weight in found]),
             settings.rows_per_step,
@@ -76,17 +72,6 @@ class TrainingRows:
         """This process's rows of a step."""
         return [self.all[number] for number in self._order.step(step)[self._process :: self._processes]]
 
-    def longest_first(self, rows: Rows) -> list[int]:
-        """The places of rows, those whose rollouts sampled most tokens before first.
-
-        A rollout that is long and starts late holds up its step. Rows that haven't run count as average, and rows that
-        count alike keep their order. Seconds would say more, but depend on what else the machine does.
-        """
-        known = [self._tokens[number] for row in rows if (number := self._numbers[id(row)]) in self._tokens]
-        usual = sum(known) / len(known) if known else 0.0
-        lengths = [self._tokens.get(self._numbers[id(row)], usual) for row in rows]
-        return sorted(range(len(rows)), key=lambda place: -lengths[place])
-
     def spares(self, step: int) -> Rows:
         """Random rows to replace dropped groups of a step with. Call it right after `of_step`."""
         count = 2 * self._settings.rows_per_step // self._processes
@@ -99,12 +84,10 @@ class TrainingRows:
                 self._numbers[id(group.payload)],
                 tuple(group.rewards) if group.dropped is None else (),
                 judge.teaches(group) if len(group.trained) > 1 else None,
-                sum(one.fidelity.sampled for one in group.rollouts) / max(1, len(group.rollouts)),
             )
             for group in groups
         ]
         results = [one for part in self._gather(mine) for one in part]
-        self._tokens |= {one.number: one.tokens for one in results}
         metrics = source_metrics(self._order, results)
         if self._settings.skip_epochs:
             taught = merge_outcomes(results)

@@ -53,12 +53,3 @@ def test_a_new_run_forgets_the_outcomes_of_an_earlier_one(tmp_path: Path) -> Non
     whole = run_steps(open_rows(tmp_path, None), 0, STEPS)
     assert run_steps(open_rows(tmp_path, None), 0, STEPS) == whole
     assert len((tmp_path / "row_outcomes.jsonl").read_text().splitlines()) == STEPS
-
-
-def test_rows_that_have_not_run_count_as_average_length(tmp_path: Path) -> None:
-    rows = open_rows(tmp_path, None)
-    assert rows.longest_first(rows.all) == list(range(COUNT)), "nothing is known"
-    for number, tokens in ((1, 3), (4, 40)):
-        rollout = make_rollout(1.0, make_row(completion=range(tokens)))
-        rows.measure(0, [replace(make_group(rollout), payload=rows.all[number])], Judge())
-    assert rows.longest_first(rows.all) == [4, 0, 2, 3, 5, 6, 1]
