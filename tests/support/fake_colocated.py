@@ -30,10 +30,21 @@ class FakeLlm:
         self.in_step = threading.Event()
         self.steps = 0
         self.fails: Exception | None = None
+        self.weights = "0"
+        self.read_with: dict[str, str] = {}
+        """By request, the weights that its prompt's keys and values are of."""
+        self._cached: dict[tuple[Any, ...], str] = {}
 
     def add_request(self, number: str, prompt: dict[str, Any], params: Any) -> None:
         ids = list(prompt["prompt_token_ids"])
         self.running[number] = (ids, len(ids), params)
+        self.read_with[number] = self._cached.setdefault((prompt.get("cache_salt"), *ids), self.weights)
+
+    def reset_prefix_cache(self) -> bool:
+        """As vLLM, it keeps the cache while requests hold blocks of it."""
+        if not self.running:
+            self._cached.clear()
+        return not self.running
 
     def abort_request(self, numbers: list[str]) -> None:
         for number in numbers:

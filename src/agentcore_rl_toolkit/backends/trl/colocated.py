@@ -136,7 +136,7 @@ class ColocatedEngine:
             self._release()
 
     def update(self, version: str) -> None:
-        """Name the weights that TRL has just loaded."""
+        """Name the weights that TRL has loaded in this hold. Later requests reuse no keys and values from before it."""
         self._version = version
 
     # --- vLLM's thread -----------------------------------------------------------------------------------------------
@@ -187,10 +187,10 @@ class ColocatedEngine:
                 self._deliver(output)
 
     def _add(self, engine: Any, number: str, stream: _Stream) -> None:
+        # TRL resets vLLM's prefix cache after it has loaded weights, but vLLM keeps the cache while requests run.
+        prompt = {"prompt_token_ids": list(stream.request.prompt), "cache_salt": self._version}
         try:
-            engine.add_request(
-                number, {"prompt_token_ids": list(stream.request.prompt)}, self._sampling_params(stream.request)
-            )
+            engine.add_request(number, prompt, self._sampling_params(stream.request))
         except ValueError as error:  # vLLM refuses this request only
             stream.put(EngineError(f"vLLM refuses the request: {error}", status=400))
         else:

@@ -11,6 +11,7 @@ import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class TrlRun:
         settings, trainer = self.settings, self.trainer
         if settings.vllm == "colocate":
             engine = ColocatedEngine(trainer.vllm_generation, name=settings.model, interval=_STREAM_SECONDS)
-            trainer.sampler_held = engine.held
+            trainer.sampler_held = partial(self._engine_held, engine)
             trainer.at_temperature = True  # TRL makes vLLM return processed logprobs
             return engine
         if settings.vllm is not None:
@@ -164,7 +165,7 @@ class TrlRun:
             if self.engine.weight_version != str(step):
                 with self.engine.updating(str(step)):
                     self._copy.update()
-        elif isinstance(self.engine, (TransformersEngine, ColocatedEngine)):
+        elif isinstance(self.engine, TransformersEngine):
             self.engine.update(str(step))
 
     def _run_groups(self, rows: list[dict[str, Any]], n: int, step: int) -> Sequence[Group]:
@@ -184,6 +185,13 @@ class TrlRun:
                     "logprobs can't correct for the sampler. Start it with --logprobs-mode processed_logprobs."
                 )
         return bool(broadcast_object_list([mode])[0] == "processed_logprobs")
+
+    @contextlib.contextmanager
+    def _engine_held(self, engine: ColocatedEngine) -> Iterator[None]:
+        """Hold vLLM while it gets weights. It samples nothing with them before they have their version."""
+        with engine.held():
+            yield
+            engine.update(str(self.version()))
 
     @contextlib.contextmanager
     def _gateway_paused(self) -> Iterator[None]:

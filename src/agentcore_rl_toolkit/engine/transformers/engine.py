@@ -33,8 +33,8 @@ class TransformersEngine:
         with engine.updating("step-8"):
             optimizer.step()
 
-    Running sequences then continue with the new weights and the keys and values they have, as in inference servers;
-    their later tokens carry the new `weight_version`.
+    Running sequences then continue with the new weights and the keys and values they have; their later tokens carry
+    the new `weight_version`.
 
     A setting that a request leaves open means the policy itself: temperature 1, nothing cut off. Logprobs are those of
     the unmodified logits unless `at_temperature` is set.

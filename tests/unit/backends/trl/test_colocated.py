@@ -140,6 +140,23 @@ def test_every_token_keeps_the_version_it_was_sampled_with(parts: Parts) -> None
     assert last.versions == (("0", before), ("1", 40 - before))
 
 
+def test_a_new_request_reuses_no_keys_and_values_of_earlier_weights(parts: Parts) -> None:
+    """vLLM refuses to reset its prefix cache while a request runs, and TRL doesn't look at its answer."""
+    running = in_step(parts)
+    pausing = parts.loop.submit(parts.engine.pause())
+    parts.run(asyncio.sleep(0))  # no further step begins
+    parts.llm.may_step.set()
+    pausing.result(PATIENCE)
+    with parts.engine.held():
+        parts.llm.weights = "1"
+        assert not parts.llm.reset_prefix_cache()
+        parts.engine.update("1")
+    later = parts.sample()
+    parts.run(parts.engine.resume())
+    assert (parts.count(running), parts.count(later)) == (4, 4)
+    assert list(parts.llm.read_with.values()) == ["0", "1"]
+
+
 @pytest.mark.parametrize("under_way", [False, True])
 def test_a_pause_that_is_cancelled_is_none(parts: Parts, under_way: bool) -> None:
     future = in_step(parts)

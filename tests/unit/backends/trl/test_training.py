@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -30,6 +31,7 @@ from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import AgentCoreRLError, ConfigError
 from agentcore_rl_toolkit.gateway.gateway import Gateway
 from agentcore_rl_toolkit.gateway.render.tokenizer import load_tokenizer
+from support.fake_colocated import FakeLlm
 
 _FULL = r"the disk is full.*\nhint: free some space"
 
@@ -126,6 +128,20 @@ def test_sampling_pauses_while_a_server_gets_weights(rows: str) -> None:
             assert core.gate.paused
             raise OSError("lost on the way")
         assert (core.gate.paused, core.gate.version) == (False, "7")
+
+
+def test_a_colocated_engine_samples_nothing_with_new_weights_before_they_have_their_version(rows: str) -> None:
+    run = TrlRun(TrlSettings(data=rows, vllm="colocate", device="cpu"))
+    generation = SimpleNamespace(llm=FakeLlm())
+    state = SimpleNamespace(global_step=7)
+    run.trainer = SimpleNamespace(state=state, vllm_generation=generation)  # type: ignore[assignment]
+    engine = run.open_engine(None)
+    with contextlib.suppress(OSError), run.trainer.sampler_held():
+        raise OSError("lost on the way")
+    assert asyncio.run(engine.info()).weight_version == "0"
+    with run.trainer.sampler_held():
+        pass
+    assert asyncio.run(engine.info()).weight_version == "7"
 
 
 def test_out_of_memory_names_the_setting_to_lower(tmp_path: Path) -> None:
