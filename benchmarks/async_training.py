@@ -100,33 +100,33 @@ class Pipeline:
         self.draw = tool_seconds
         self._samples: Counter[str] = Counter()
         """How many samples of each prompt have started."""
-        self.scale, self.hang = 1.0, 0
+        self.scale = 1.0
 
     async def _work(self, payload: dict[str, Any]) -> bytes | None:
         prompt = payload["prompt"]
         self._samples[prompt] += 1
-        drawn = self.draw(random.Random(f"{prompt}/{self._samples[prompt]}"))  # the same in every schedule
+        sample = self._samples[prompt]
+        drawn = self.draw(random.Random(f"{prompt}/{sample}"))  # the same in every schedule
         seconds = drawn * self.scale
         self.sampled.append(seconds)
         await ask(payload["_rollout"]["base_url"], words=1 + int(8 * min(drawn, 40)))
-        if payload["hangs"] and self.hang:
-            self.hang -= 1
+        if payload["hangs"] and sample == 1:
             return None
         await asyncio.sleep(seconds)
         return json.dumps({"status_code": 200, "rewards": 1.0, "took": seconds}).encode()
 
-    def run(self, steps: int, ahead: int, train_seconds: float, *, hangs: bool = False) -> list[list[Group]]:
+    def run(self, steps: int, ahead: int, train_seconds: float, *, hangs: Sequence[int] = ()) -> list[list[Group]]:
+        """One rollout never ends in each of the steps `hangs`."""
         rows = [
-            [{"prompt": f"{step}.{row}", "hangs": hangs and not row} for row in range(ROWS)] for step in range(steps)
+            [{"prompt": f"{step}.{row}", "hangs": step in hangs and not row} for row in range(ROWS)]
+            for step in range(steps)
         ]
         taken: list[list[Group]] = []
         if not ahead:
             for some in rows:
-                self.hang = 1 if hangs else 0
                 taken.append(list(self.runner.run(some)))
                 time.sleep(train_seconds)
             return taken
-        self.hang = steps if hangs else 0
 
         def open_step(stream: RolloutStream, step: int) -> Any:
             return self.writer.open_part("train", step), stream.add(rows[step])
@@ -250,15 +250,18 @@ def ks(some: Sequence[float], others: Sequence[float]) -> dict[str, float]:
 
 
 def stragglers() -> dict[str, Any]:
-    """In each of four steps one rollout never ends; its timeout is 4 s, and everything else is quick."""
-    found = {}
-    for ahead in (0, 3):
-        with pipeline(timeout=4.0) as made:
-            made.scale = 0.01
-            began = time.monotonic()
-            made.run(4, ahead, 0.0, hangs=True)
-            found[str(ahead)] = {"timeouts": round((time.monotonic() - began) / 4.0, 2)}
-    print("stragglers", found, flush=True)
+    """Of 16 steps, rollouts never end in one, or one in each; their timeout is 4 s, and everything else is quick."""
+    found: dict[str, Any] = {"steps": 16}
+    for ahead in (0, 1, 3):
+        known = found[str(ahead)] = {}
+        for name, hangs in (("one", [7]), ("each", range(16))):
+            with pipeline(timeout=4.0, slots=4 * SLOTS) as made:
+                made.scale = 0.01
+                began = time.monotonic()
+                made.run(16, ahead, 0.0, hangs=hangs)
+                known[name] = round((time.monotonic() - began) / 4.0, 2)
+        known["least"] = least_seconds([1.0] * 16, [0.0] * 16, ahead)
+        print("stragglers, K =", ahead, known, flush=True)
     return found
 
 

@@ -198,7 +198,6 @@ def asynchronous() -> list[str]:
         )
         for name, of in found["distribution"].items()
     ]
-    late = [(f"K = {ahead}", f"{of['timeouts']:.2f}") for ahead, of in found["straggler"].items()]
     return [
         "## Training that never waits",
         f"`python benchmarks/async_training.py`: {steps} steps of 64 rollouts on 64 slots, each with a tool\n"
@@ -211,10 +210,25 @@ def asynchronous() -> list[str]:
         "How long rollouts took that were trained on, and how many tokens they sampled, against all that were sampled\n"
         "(Kolmogorov-Smirnov).",
         _table(["", "sampled", "trained", "mean ÷ mean", "distance", "p", "tokens ÷", "distance"], trained),
-        "Four steps, in each of which one rollout never ends: how many timeouts they cost.",
-        _table(["", "timeouts"], late),
+        *_stragglers(found["straggler"]),
         *_demo(),
         *_kills(),
+    ]
+
+
+def _stragglers(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (f"K = {ahead}", f"{of['one']:.2f}", f"{of['each']:.2f}", f"{of['least']:.0f}")
+        for ahead, of in found.items()
+        if ahead.isdigit() and "each" in of
+    ]
+    if not rows:
+        return []
+    return [
+        f"{found['steps']} quick steps: how many timeouts they take if one rollout of one step never ends, and if one\n"
+        "does in each step. Steps are trained on in order, so each waits for its own straggler; those of K + 1 steps\n"
+        "wait at the same time.",
+        _table(["", "one straggler", "one in each step", "least possible"], rows),
     ]
 
 
@@ -253,10 +267,10 @@ def _bound(found: dict[str, Any]) -> list[str]:
     return [
         "The same on a fake clock, by how many rollouts a step has for each slot: seconds ÷ the least possible, mean\n"
         "(least–most), and the share of steps within 1.15×. 256 groups of 8 are 64 rollouts for each of 32 slots, or\n"
-        "16 for each of 128. With few rollouts for each slot, the last ones run on slots that are otherwise empty,\n"
-        "whatever the scheduler does; more of them fill the step. Log-normal lengths stay above 1.15× with many, too:\n"
-        "the longest rollout takes as long as a large part of the step, and often starts late. No order avoids that\n"
-        "which doesn't know how long rollouts will take; `--async-steps` starts later steps meanwhile.",
+        "16 for each of 128. Exponential steps stay within 1.15× with many rollouts for each slot; with few, the last\n"
+        "ones run beside empty slots for a large part of the step. Log-normal steps stay within it while the longest\n"
+        "rollout alone takes as long as the step, and not where it is only a large part of it and starts late. An\n"
+        "order avoids that only if it knows how long rollouts will take; `--async-steps` fills the slots meanwhile.",
         _table(["lengths", "8 a slot", "16 a slot", "64 a slot"], rows),
     ]
 
