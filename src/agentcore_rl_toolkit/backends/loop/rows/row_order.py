@@ -45,7 +45,7 @@ class RowOrder:
 
     A row whose rollouts all had the same reward has taught nothing: it is always solved, or never. It is then left out
     of the next `skip_epochs` epochs of its source. Step k follows from the outcomes of the steps before k - `ahead`
-    alone: the others may not be known when it starts.
+    alone: the others may not be known when it starts. A resumed run may have another `ahead` than earlier steps had.
     """
 
     def __init__(
@@ -60,16 +60,26 @@ class RowOrder:
         self._epochs: list[list[int]] = []
         """The epoch of each source at each step."""
         self._outcomes: dict[int, Mapping[int, bool]] = {}
+        self._aheads: dict[int, int] = {}
+        self._learned = 0
+        """The first step whose outcomes no step follows from yet."""
         self._skipped_until: dict[int, int] = {}
 
-    def add(self, step: int, taught: Mapping[int, bool]) -> None:
-        """Note which of a step's rows taught something. It omits rows without a result."""
+    def add(self, step: int, taught: Mapping[int, bool], ahead: int | None = None) -> None:
+        """Note which of a step's rows taught something. It omits rows without a result.
+
+        `ahead` is what it was when the step was made, if that differs.
+        """
         self._outcomes[step] = taught
+        self._aheads[step] = self._ahead if ahead is None else ahead
 
     def step(self, step: int) -> list[int]:
         """The rows of a step, by their places among all rows."""
         while len(self._steps) <= step:
-            self._learn(len(self._steps) - self._ahead - 1)
+            number = len(self._steps)
+            for known in range(self._learned, number - self._aheads.get(number, self._ahead)):
+                self._learn(known)
+                self._learned = known + 1
             self._steps.append([self._next_source().next(self._skipped_until) for _ in range(self._count)])
             self._epochs.append([source.epoch for source in self.sources])
         return self._steps[step]

@@ -66,7 +66,8 @@ class TrainingRows:
             last = -1 if start is None else start - 1
             lines = self._gather(keep_steps(self._path, last) if self._process == 0 else None)[0]
             for line in lines:
-                self._order.add(line["step"], dict.fromkeys(line["taught"], True) | dict.fromkeys(line["same"], False))
+                taught = dict.fromkeys(line["taught"], True) | dict.fromkeys(line["same"], False)
+                self._order.add(line["step"], taught, line.get("ahead"))
 
     def of_step(self, step: int) -> Rows:
         """This process's rows of a step."""
@@ -96,7 +97,7 @@ class TrainingRows:
                 kinds = {"taught": True, "same": False}
                 line = {name: [n for n, did in taught.items() if did is kind] for name, kind in kinds.items()}
                 with self._path.open("a") as file:
-                    file.write(json.dumps({"step": step, **line}) + "\n")
+                    file.write(json.dumps({"step": step, "ahead": self._settings.async_steps, **line}) + "\n")
             metrics["rows/skipped"] = self._order.skipped
         return metrics
 

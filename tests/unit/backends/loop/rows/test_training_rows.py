@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentcore_rl_toolkit.backends.loop.rows.training_rows import TrainingRows
 from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.rollout import Judge
@@ -15,8 +17,8 @@ from support.rollouts import make_group, make_rollout, make_row
 STEPS, COUNT = 12, 7
 
 
-def open_rows(folder: Path, start: int | None) -> TrainingRows:
-    settings = LoopSettings(data="all.jsonl", output=str(folder), rows_per_step=2, skip_epochs=2)
+def open_rows(folder: Path, start: int | None, ahead: int = 0) -> TrainingRows:
+    settings = LoopSettings(data="all.jsonl", output=str(folder), rows_per_step=2, skip_epochs=2, async_steps=ahead)
     rows = TrainingRows(settings, lambda path: [{"number": number} for number in range(COUNT)])
     rows.resume(start)
     return rows
@@ -53,3 +55,16 @@ def test_a_new_run_forgets_the_outcomes_of_an_earlier_one(tmp_path: Path) -> Non
     whole = run_steps(open_rows(tmp_path, None), 0, STEPS)
     assert run_steps(open_rows(tmp_path, None), 0, STEPS) == whole
     assert len((tmp_path / "row_outcomes.jsonl").read_text().splitlines()) == STEPS
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (1, 2)])
+def test_a_run_that_is_resumed_with_other_async_steps_replays_its_steps_with_those_they_had(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """Otherwise a row of its epoch would be left out or run twice, without a word."""
+    earlier = run_steps(open_rows(tmp_path, None, before), 0, 6)
+    resumed = open_rows(tmp_path, 6, after)
+    later = run_steps(resumed, 6, STEPS)
+    assert [[row["number"] for row in resumed.of_step(step)] for step in range(6)] == earlier
+    again = open_rows(tmp_path, 9, before)
+    assert [[row["number"] for row in again.of_step(step)] for step in range(9)] == (earlier + later)[:9]
