@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,21 @@ def test_rollouts_of_later_steps_run_ahead_and_none_becomes_too_old(
         assert ("off_policy/truncated" in line) == bool(line["rows/trained"])
         if step == 1:
             assert 1 in ages  # four of its rollouts fit beside those of the first step
+
+
+def test_an_evaluation_that_a_kill_cut_off_is_made_after_resuming(
+    parts: Path, tmp_path: Path, fake: FakeTinker
+) -> None:
+    """A checkpoint is saved before its evaluation."""
+    output, held_out = tmp_path / "run", str(parts / "held_out.jsonl")
+    train(settings(parts, output, fake, eval_data=held_out, eval_every=1))
+    shutil.rmtree(output / "checkpoints" / "checkpoint-2")
+    (output / "evaluations" / "step-000001.jsonl").unlink()
+    train(settings(parts, output, fake, eval_data=held_out, eval_every=1, resume=True))
+    found = {path.name: list(read_rollouts(path)) for path in (output / "evaluations").iterdir()}
+    assert sorted(found) == [f"step-{step:06d}.jsonl" for step in range(3)]
+    versions = {version for r in found["step-000001.jsonl"] for row in r.rows for version, _, _ in row.versions}
+    assert versions == {"1"}
 
 
 def test_ctrl_c_ends_with_a_checkpoint(

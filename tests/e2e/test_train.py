@@ -273,6 +273,10 @@ def test_a_run_that_is_interrupted_between_steps_has_the_figures_of_every_step(
     assert (summary["interrupted"], summary["steps"], len(summary["reward"])) == (True, 1, 1)
     assert steps(output) == [1]
     assert summary["checkpoint"] == str(output / "checkpoints/checkpoint-1")
+    more: dict[str, Any] = {"eval_data": str(held_out), "eval_every": 1, "async_steps": ahead, "resume": True}
+    assert main(command_line(settings(parts, output, steps=2, **more))) == 0
+    (rollout,) = read_rollouts(output / "evaluations" / "step-000001.jsonl")  # the evaluation that was missing
+    assert {version for row in rollout.rows for version, _, _ in row.versions} == {"1"}
 
 
 def test_an_agent_that_always_crashes_stops_the_run_with_one_traceback(parts: Path, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ class ServiceRun:
             self.engine.update(self.weights.sampler(), str(step))
 
     def _train(self) -> None:
+        self.loop.evaluate_if_due(self.step)
         while self.step < self.settings.steps:
             self._step()
             if self.step % self.settings.save_every == 0:

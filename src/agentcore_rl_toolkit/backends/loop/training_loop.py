@@ -188,7 +188,10 @@ class TrainingLoop:
         stop_run(self._warned, folder)
 
     def evaluate_if_due(self, step: int) -> None:
-        """Evaluate between two steps, if `eval_every` asks for it; the last step is evaluated after training."""
+        """Evaluate between two steps, if `eval_every` asks for it; the last step is evaluated after training.
+
+        Called before the first step, too: what is resumed may have ended in an evaluation.
+        """
         every = self.settings.eval_every
         if every and step % every == 0 and step < self.settings.steps:
             self.evaluate(step)
@@ -212,8 +215,9 @@ class TrainingLoop:
     def _resume(self, step: int) -> None:
         self.report.resume(step)
         self.guards.resume(self.settings.folder, step)
-        for at, rollouts in self.writer.evaluations():
-            self.held_out.add(at, rollouts)
+        made = dict(self.writer.evaluations())
+        for at in sorted(set.intersection(*self._gather(set(made)))):  # a kill may leave one that some have finished
+            self.held_out.add(at, made[at])
 
     def _train(self, train: Callable[[], None], save: Callable[[], None]) -> bool:
         """Train; True if Ctrl-C ended it. The weights are then those of the latest whole step, and are saved."""

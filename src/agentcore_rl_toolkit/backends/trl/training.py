@@ -222,6 +222,9 @@ class _LoopCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._delayed = contextlib.ExitStack()
         self.interrupted = False
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._loop.evaluate_if_due(state.global_step)  # with the weights of the checkpoint
+
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step >= state.max_steps:  # Transformers looks at this after a step only
             raise NoStepsLeft(f"step {state.global_step} was the last one")
