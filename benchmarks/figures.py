@@ -218,17 +218,17 @@ def asynchronous() -> list[str]:
 
 def _stragglers(found: dict[str, Any]) -> list[str]:
     rows = [
-        (f"K = {ahead}", f"{of['one']:.2f}", f"{of['each']:.2f}", f"{of['least']:.0f}")
+        (f"K = {ahead}", f"{of['none']:.2f}", f"{of['one']:.2f}", f"{of['each']:.2f}", f"{of['least']:.0f}")
         for ahead, of in found.items()
         if ahead.isdigit() and "each" in of
     ]
     if not rows:
         return []
     return [
-        f"{found['steps']} quick steps: how many timeouts they take if one rollout of one step never ends, and if one\n"
-        "does in each step. Steps are trained on in order, so each waits for its own straggler; those of K + 1 steps\n"
-        "wait at the same time.",
-        _table(["", "one straggler", "one in each step", "least possible"], rows),
+        f"{found['steps']} quick steps: how many timeouts they take without a straggler, if one rollout of one step never\n"
+        "ends, and if one of each step never ends. Steps are trained on in order, so each waits for its own straggler;\n"
+        "those of K + 1 steps wait at the same time.",
+        _table(["", "no straggler", "one", "one in each step", "least for these"], rows),
     ]
 
 
