@@ -225,9 +225,9 @@ def _stragglers(found: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     return [
-        f"{found['steps']} quick steps: how many timeouts they take without a straggler, if one rollout of one step never\n"
-        "ends, and if one of each step never ends. Steps are trained on in order, so each waits for its own straggler;\n"
-        "those of K + 1 steps wait at the same time.",
+        f"{found['steps']} quick steps: how many timeouts they take without a straggler, if one rollout of one step\n"
+        "never ends, and if one of each step never ends. Steps are trained on in order, so each waits for its own\n"
+        "straggler; those of K + 1 steps wait at the same time.",
         _table(["", "no straggler", "one", "one in each step", "least for these"], rows),
     ]
 

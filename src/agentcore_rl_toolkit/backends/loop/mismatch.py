@@ -22,6 +22,35 @@ _VARIANCES = _RARE * (1 - _RARE) * np.log((1 - _RARE) / _RARE) ** 2
 """Entropy and variance of −logprob of dice with two sides, by the probability of the rarer one."""
 
 
+@dataclass(frozen=True)
+class Truncation:
+    """Where a loss stops following the ratio of the policy to the sampler, by the sign of a token's advantage.
+
+    Example, PPO's clipping: a token that went well counts no more above 1.2, and one that went badly below 0.8.
+        >>> Truncation(most=1.2, least_bad=0.8).applies(np.array([1.3, 1.3, 0.7]), np.array([1.0, -1.0, -1.0]))
+        array([ True, False,  True])
+    """
+
+    most: float = math.inf
+    """The largest ratio, with a positive advantage."""
+    least: float = 0.0
+    """The smallest one, with a positive advantage."""
+    most_bad: float = math.inf
+    """The largest ratio, with a negative advantage."""
+    least_bad: float = 0.0
+    """The smallest one, with a negative advantage."""
+
+    @classmethod
+    def both(cls, least: float, most: float) -> Truncation:
+        """The same for either sign."""
+        return cls(most, least, most, least)
+
+    def applies(self, ratio: Any, advantage: Any) -> Any:
+        """Of which tokens the ratio is truncated; arrays or tensors."""
+        good = (advantage > 0) & ((ratio > self.most) | (ratio < self.least))
+        return good | ((advantage < 0) & ((ratio > self.most_bad) | (ratio < self.least_bad)))
+
+
 @dataclass
 class Mismatch:
     """Sums over tokens, which several batches and processes add up to."""

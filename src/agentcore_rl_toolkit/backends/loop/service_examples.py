@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ...rollout import Group, Rollout
 from ...rollout.signal.credit import TurnCredit, mean_advantage
-from .mismatch import Mismatch
+from .mismatch import Mismatch, Truncation
 
 _LEAST_SPREAD = 1e-4  # keeps the quotient finite, as in TRL
 
@@ -95,22 +95,24 @@ def advantages(rewards: list[float], *, scale: bool = True) -> list[float]:
 
 
 def measure_example_logprobs(
-    examples: Sequence[Example], trainer: Sequence[npt.NDArray[np.float64]], most: float | None
+    examples: Sequence[Example], trainer: Sequence[npt.NDArray[np.float64]], truncation: Truncation | None
 ) -> dict[str, float]:
     """How far the trainer's logprobs of the examples' targets are from the sampler's; the examples keep it by token.
 
-    With `most`, where the ratio is truncated, also the mean ratio and the share of truncated tokens.
+    With `truncation`, that of the loss, also the mean ratio and the share of truncated tokens.
     """
-    mismatch, ratios = Mismatch(), [np.zeros(0)]
+    mismatch, ratios, truncated = Mismatch(), [np.zeros(0)], 0
     for example, ours in zip(examples, trainer, strict=True):
         example.log_ratios = (ours - example.logprobs)[example.mask != 0]
         trained = example.advantages != 0
         mismatch.add(example.logprobs[trained], ours[trained])
         ratios.append(np.exp(ours[trained] - example.logprobs[trained]))
+        if truncation is not None:
+            truncated += int(truncation.applies(ratios[-1], example.advantages[trained]).sum())
     every = np.concatenate(ratios)
-    if most is None or not every.size:
+    if truncation is None or not every.size:
         return mismatch.metrics()
-    off_policy = {"off_policy/ratio": float(every.mean()), "off_policy/truncated": float((every > most).mean())}
+    off_policy = {"off_policy/ratio": float(every.mean()), "off_policy/truncated": truncated / every.size}
     return off_policy | mismatch.metrics()
 
 

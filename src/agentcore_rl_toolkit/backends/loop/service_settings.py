@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,9 +9,16 @@ from typing import ClassVar
 from ...common.checked_settings import option
 from ...errors import ConfigError
 from ..settings import MOST_RATIO, LoopSettings
+from .mismatch import Truncation
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
 """Those of the services' losses that take tokens, the sampler's logprobs, and advantages."""
+_THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
+_OFF_POLICY = {
+    "cispo": dict(zip(_THRESHOLDS, (0.0, MOST_RATIO), strict=True)),
+    "ppo": dict(zip(_THRESHOLDS, (0.8, 1.2), strict=True)),
+}
+"""Thresholds with `async_steps`; those of `ppo` are the usual ones, named so that the figures count what is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -38,6 +44,11 @@ class ServiceSettings(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.async_steps and self.temperature != 1.0:
+            raise ConfigError(
+                f"async_steps needs logprobs at temperature {self.temperature:g}; the service's loss takes them at 1",
+                hint="set temperature=1, or leave async_steps out",
+            )
         for name, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 hint = f"options are {', '.join(self.adam_options)}, and numbers for the loss"
@@ -51,13 +62,30 @@ class ServiceSettings(LoopSettings):
     @property
     def loss_config(self) -> dict[str, float]:
         given = {name: float(value) for name, value in self.options.items() if name not in self.adam_options}
-        off_policy = {"clip_low_threshold": 0.0, "clip_high_threshold": MOST_RATIO}
-        return (off_policy if self.async_steps and self.loss_name == "cispo" else {}) | given
+        return (_OFF_POLICY.get(self.loss_name, {}) if self.async_steps else {}) | given
 
     @property
-    def most_ratio(self) -> float | None:
-        """With `async_steps`, the ratio to the sampler above which the loss truncates; None without."""
-        return self.loss_config.get("clip_high_threshold", math.inf) if self.async_steps else None
+    def truncation(self) -> Truncation | None:
+        """With `async_steps`, where the loss truncates the ratio to the sampler; None without."""
+        if not self.async_steps:
+            return None
+        least, most = (self.loss_config.get(name) for name in _THRESHOLDS)
+        if least is None or most is None:
+            return Truncation()
+        return Truncation.both(least, most) if self.loss_name == "cispo" else Truncation(most, least_bad=least)
+
+    @property
+    def loss_notes(self) -> list[str]:
+        """What to know about the loss before a run."""
+        notes = []
+        if self.temperature != 1.0:
+            notes.append(f"temperature {self.temperature}: the service's loss assumes temperature 1 for its logprobs")
+        if self.async_steps and self.loss_name == "importance_sampling":
+            notes.append(
+                f"loss importance_sampling truncates no ratio, and rollouts are up to {self.async_steps} updates old: "
+                "without --loss, cispo truncates at 2"
+            )
+        return notes
 
     @property
     def loss_name(self) -> str:

@@ -39,14 +39,10 @@ class TinkerBackend:
 
     def plan(self, settings: TinkerSettings) -> TrainingPlan:
         """Checks everything except what only the service knows: the model, and whether the key is valid."""
-        notes = [*check_settings(settings), *_check_service(settings)]
+        notes = [*check_settings(settings), *_check_service(settings), *settings.loss_notes]
         require("agentcore_rl_toolkit.backends.tinker.weights", self.extra, "training with Tinker").adam_params(
             settings
         )
-        if settings.temperature != 1.0:
-            notes.append(
-                f"temperature {settings.temperature}: the service's loss assumes temperature 1 for its logprobs"
-            )
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
 
     def train(self, settings: TinkerSettings) -> dict[str, Any]:

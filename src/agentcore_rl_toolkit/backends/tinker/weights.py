@@ -71,7 +71,7 @@ class TinkerWeights:
         figures = {f"loss/{name}": float(value) for name, value in output.metrics.items()}
         figures |= {f"optimizer/{name}": float(value) for name, value in (optimizer.metrics or {}).items()}
         logprobs = [np.asarray(one["logprobs"].data, np.float64) for one in output.loss_fn_outputs]
-        return figures | measure_example_logprobs(examples, logprobs, self._settings.most_ratio)
+        return figures | measure_example_logprobs(examples, logprobs, self._settings.truncation)
 
     def save(self, step: int) -> dict[str, str]:
         name, ttl = f"step-{step:06d}", self._settings.ttl_days

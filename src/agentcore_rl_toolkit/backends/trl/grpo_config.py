@@ -17,6 +17,7 @@ from ...engine.transformers.model_runner import load
 from ...errors import ConfigError
 from ...rollout.signal.credit import TurnCredit
 from ..base import is_installed
+from ..loop.mismatch import Truncation
 from ..settings import MOST_RATIO
 from .backend import SftSettings, TrlSettings
 
@@ -119,12 +120,17 @@ def _truncation(settings: TrlSettings) -> dict[str, Any]:
     return {"delta": MOST_RATIO}
 
 
-def most_ratio(config: GRPOConfig) -> float | None:
-    """The ratio above which the loss truncates that of a token; None if it takes one ratio for a whole row."""
+def loss_truncation(config: GRPOConfig) -> Truncation | None:
+    """Where the loss truncates the ratio of a token to the sampler; None if it takes one ratio for a whole row."""
     if config.importance_sampling_level != "token":
         return None
-    most = config.epsilon_high if config.loss_type == "cispo" else config.delta
-    return math.inf if most is None or config.loss_type in WEIGHS_BY_CURVE else float(most)
+    if config.loss_type in WEIGHS_BY_CURVE:
+        return Truncation()
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    if config.loss_type == "cispo":
+        return Truncation.both(0.0, high)
+    most_bad = math.inf if config.delta is None else config.delta
+    return Truncation(most=1 + high, most_bad=most_bad, least_bad=1 - config.epsilon)
 
 
 def _vllm_fields(vllm: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ...rollout.rollout import split_row
 from ...rollout.run_folder.ratio_files import LogRatios
 from ...rollout.signal.credit import Floats, TurnCredit
 from ...rows import row_title
-from ..loop.mismatch import Mismatch
+from ..loop.mismatch import Mismatch, Truncation
 from .convert import TrlBatch, to_batch
 from .grpo_config import MICRO_BATCH_MEANS, ROW_MEANS, ROW_SUMS, by_token, check_config
 from .teacher import Distillation
@@ -78,8 +78,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._micro_batch_scale: float | None = None
         self._passed: tuple[torch.Tensor, torch.Tensor | None] | None = None
         """Logprobs and entropies of the latest pass of a loss."""
-        self.most_ratio: float | None = None
-        """Log how the policy differs from the sampler, and the share of tokens whose ratio is above this."""
+        self.truncation: Truncation | None = None
+        """Log how the policy differs from the sampler, and the share of tokens whose ratio this truncates."""
         self._ratios: list[torch.Tensor] = []
         if args.per_device_train_batch_size * (args.steps_per_generation or 1) % args.num_generations:
             raise ConfigError(
@@ -159,10 +159,12 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             taken: list[Any] = [None if one is None else one.detach()[mask].float().cpu().numpy() for one in sides]
             self._mismatch.add(*taken)
             self._keep_ratios(inputs, mask, taken[1] - taken[0])
-            if self.most_ratio is not None:
+            if self.truncation is not None:
                 ratios = (logps - inputs["old_per_token_logps"]).detach()[mask].exp().double()
-                above = (ratios > self.most_ratio).sum()
-                self._ratios.append(torch.stack([ratios.sum(), above.to(ratios), ratios.new_tensor(len(ratios))]))
+                known = inputs["advantages"]
+                of_token = (known if known.dim() == 2 else known[:, None]).expand(mask.shape)[mask]
+                cut = self.truncation.applies(ratios, of_token).sum()
+                self._ratios.append(torch.stack([ratios.sum(), cut.to(ratios), ratios.new_tensor(len(ratios))]))
         self._passed = None
         return loss
 
@@ -189,9 +191,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """The mean ratio of the policy to the sampler since the last log, and the share of truncated ones."""
         if not self._ratios:
             return {}
-        total, above, count = self.accelerator.reduce(torch.stack(self._ratios).sum(0), reduction="sum").tolist()
+        total, cut, count = self.accelerator.reduce(torch.stack(self._ratios).sum(0), reduction="sum").tolist()
         self._ratios.clear()
-        return {"off_policy/ratio": total / max(count, 1), "off_policy/truncated": above / max(count, 1)}
+        return {"off_policy/ratio": total / max(count, 1), "off_policy/truncated": cut / max(count, 1)}
 
     def _complete_batch(self, output: dict[str, Any]) -> dict[str, Any]:
         """Add the rows that have no slot, and padding rows, so that the step divides equally in every process."""

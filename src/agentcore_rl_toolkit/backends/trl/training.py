@@ -36,7 +36,7 @@ from .grpo_config import (
     adapter_config,
     check_weight_transfer,
     load_policy,
-    most_ratio,
+    loss_truncation,
     renders_tools,
     trl_config,
 )
@@ -112,7 +112,7 @@ class TrlRun:
         self.trainer.add_ratios = self.loop.add_ratios
         self.engine = self.open_engine(tokenizer)
         if settings.async_steps:
-            self.trainer.most_ratio = most_ratio(self.trainer.args)
+            self.trainer.truncation = loss_truncation(self.trainer.args)
         if settings.async_steps or settings.teacher is not None:
             check_logprobs(self.trainer.at_temperature, "async_steps" if settings.async_steps else "teacher")
         checkpoint = None if start is None else str(self.folder.checkpoint(start))

@@ -8,6 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
+from agentcore_rl_toolkit.backends.loop.mismatch import Truncation
 from agentcore_rl_toolkit.backends.loop.service_examples import advantages, measure_example_logprobs, to_examples
 from support.rollouts import failed, make_group, make_rollout, make_row, weighted
 
@@ -73,8 +74,10 @@ def test_the_trainers_logprobs_are_compared_with_the_samplers_where_it_trains() 
     row = make_row([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, math.nan, -1.0])
     examples = to_examples([make_group(make_rollout(1.0, row), make_rollout(0.0, row))])
     trainer = [np.array([9.0, -0.5, 9.0, -1.0 + math.log(4)])] * 2  # 9: of targets that are not trained on
-    figures = measure_example_logprobs(examples, trainer, most=2.0)
+    figures = measure_example_logprobs(examples, trainer, Truncation.both(0.0, 2.0))
     assert figures["sampler/ratio_max"] == pytest.approx(4.0)
     assert figures["off_policy/ratio"] == pytest.approx(2.5)
     assert figures["off_policy/truncated"] == 0.5
+    clipped = measure_example_logprobs(examples, trainer, Truncation(most=1.2, least_bad=0.8))
+    assert clipped["off_policy/truncated"] == 0.25, "PPO clips it where it would gain by it"
     assert not {name for name in measure_example_logprobs(examples, trainer, None) if name.startswith("off_policy")}

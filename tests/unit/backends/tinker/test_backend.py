@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.backends.base import find
+from agentcore_rl_toolkit.backends.loop.mismatch import Truncation
 from agentcore_rl_toolkit.backends.tinker.backend import BACKEND, TinkerSettings
 from agentcore_rl_toolkit.cli import main
 from agentcore_rl_toolkit.errors import ConfigError
@@ -52,6 +53,27 @@ def test_a_plan_starts_nothing_and_says_what_was_found(known: dict[str, Any]) ->
 
 def test_another_temperature_is_remarked_on(known: dict[str, Any]) -> None:
     assert "loss assumes temperature 1" in BACKEND.plan(TinkerSettings(**known, temperature=0.7)).text()
+
+
+def test_asynchronous_runs_know_what_their_loss_truncates(known: dict[str, Any]) -> None:
+    def given(**more: Any) -> TinkerSettings:
+        return TinkerSettings(**known, async_steps=2, **more)
+
+    assert TinkerSettings(**known, loss="ppo").truncation is None
+    assert given().truncation == Truncation.both(0.0, 2.0)
+    assert given(loss="ppo").loss_config == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+    assert given(loss="ppo").truncation == Truncation(most=1.2, least_bad=0.8)
+    high = given(loss="ppo", options={"clip_high_threshold": 1.5})
+    assert high.truncation == Truncation(most=1.5, least_bad=0.8)
+    assert given(loss="importance_sampling").truncation == Truncation()
+    said = BACKEND.plan(given(loss="importance_sampling")).text()
+    assert "loss importance_sampling truncates no ratio, and rollouts are up to 2 updates old" in said
+    assert "truncates no ratio" not in BACKEND.plan(given()).text()
+
+
+def test_asynchronous_runs_at_another_temperature_are_refused(known: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"async_steps needs logprobs at temperature 0\.7"):
+        TinkerSettings(**known, async_steps=1, temperature=0.7)
 
 
 def test_the_command_line_shows_a_plan(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ pytest.importorskip("trl")
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
+from agentcore_rl_toolkit.backends.loop.mismatch import Truncation
 from agentcore_rl_toolkit.backends.settings import MOST_RATIO
 from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
 from agentcore_rl_toolkit.errors import ConfigError
@@ -559,9 +560,9 @@ def test_a_steps_figures_are_logged_with_trls(tmp_path: Path) -> None:
 
 def test_what_is_truncated_is_counted_over_all_trained_tokens(tmp_path: Path) -> None:
     class Counting(Watched):
-        def __init__(self, *args: Any, **others: Any) -> None:
+        def __init__(self, truncation: Truncation, *args: Any, **others: Any) -> None:
             super().__init__(*args, **others)
-            self.most_ratio = 2.0
+            self.truncation = truncation
 
     def sampled(first: float) -> list[Group]:
         """The sampler's logprobs are the policy's, but for those of the first rollout's tokens."""
@@ -571,8 +572,11 @@ def test_what_is_truncated_is_counted_over_all_trained_tokens(tmp_path: Path) ->
         return [make_group(*rollouts)]
 
     trained = [rollout.rows[0].trained for rollout in single()[0].rollouts]
-    for apart, truncated in ((0.0, 0), (-0.5, 0), (-1.0, trained[0])):
-        trainer = stepped(sampled(apart), tmp_path, kind=Counting, batch=1, loss_type="cispo", epsilon_high=2.0)
+    both, good, bad = Truncation.both(0.0, 2.0), Truncation(most=2.0), Truncation(most_bad=2.0)  # the first went well
+    cases = ((0.0, both, 0), (-0.5, both, 0), (-1.0, both, trained[0]), (-1.0, good, trained[0]), (-1.0, bad, 0))
+    for apart, limits, truncated in cases:
+        kind: Any = partial(Counting, limits)
+        trainer = stepped(sampled(apart), tmp_path, kind=kind, batch=1, loss_type="cispo", epsilon_high=2.0)
         line = next(line for line in trainer.logged if "loss" in line)
         ratio = (math.exp(-apart) * trained[0] + sum(trained[1:])) / sum(trained)
         assert line["off_policy/ratio"] == pytest.approx(ratio, abs=0.03)

@@ -70,9 +70,7 @@ class SessionBackend:
         if settings.max_tokens is None and settings.context_limit is None:
             hint = "give max_tokens, or context_limit: the service doesn't report the model's context"
             raise ConfigError("neither max_tokens nor context_limit is set", hint=hint)
-        notes = [*check_settings(settings), f"checkpoints: {output_uri(settings)}"]
-        if settings.temperature != 1.0:
-            notes.append(f"temperature {settings.temperature}: the loss assumes temperature 1 for its logprobs")
+        notes = [*check_settings(settings), f"checkpoints: {output_uri(settings)}", *settings.loss_notes]
         notes.append("skipped the checks on AWS: `agentcore-rl doctor --sagemaker-role ARN` checks permissions")
         return TrainingPlan(backend=self.name, settings=dataclasses.asdict(settings), notes=tuple(notes))
 

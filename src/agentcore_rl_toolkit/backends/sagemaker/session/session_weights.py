@@ -197,7 +197,7 @@ class SessionWeights:
         logprobs = [np.asarray((one.get("logprobs") or {}).get("data") or (), np.float64) for one in outputs]
         if [len(one) for one in logprobs] != [len(example.targets) for example in examples]:
             return {}
-        return measure_example_logprobs(examples, logprobs, self._settings.most_ratio)
+        return measure_example_logprobs(examples, logprobs, self._settings.truncation)
 
 
 @contextlib.contextmanager
