@@ -44,6 +44,8 @@ from support.tokenizers import make_tokenizer  # noqa: E402
 
 ROWS, N, SLOTS = 8, 8, 64
 TRAIN_SECONDS = 2.0
+REFERENCE = 20_000
+"""Lengths that trained ones are compared with."""
 
 
 def main() -> None:
@@ -100,19 +102,23 @@ class Pipeline:
         self.draw = tool_seconds
         self._samples: Counter[str] = Counter()
         """How many samples of each prompt have started."""
-        self.scale = 1.0
+        self.scale, self.failing = 1.0, 0.0
+        """What tools' seconds are multiplied by, and the share of rollouts that fail after their tool."""
 
     async def _work(self, payload: dict[str, Any]) -> bytes | None:
         prompt = payload["prompt"]
         self._samples[prompt] += 1
         sample = self._samples[prompt]
-        drawn = self.draw(random.Random(f"{prompt}/{sample}"))  # the same in every schedule
+        dice = random.Random(f"{prompt}/{sample}")  # the same in every schedule
+        drawn = self.draw(dice)
         seconds = drawn * self.scale
         self.sampled.append(seconds)
-        await ask(payload["_rollout"]["base_url"], words=1 + int(8 * min(drawn, 40)))
+        await ask(payload["_rollout"]["base_url"], words=words_of(drawn))
         if payload["hangs"] and sample == 1:
             return None
         await asyncio.sleep(seconds)
+        if dice.random() < self.failing:
+            return json.dumps({"status_code": 500}).encode()
         return json.dumps({"status_code": 200, "rewards": 1.0, "took": seconds}).encode()
 
     def run(self, steps: int, ahead: int, train_seconds: float, *, hangs: Sequence[int] = ()) -> list[list[Group]]:
@@ -166,6 +172,11 @@ class Pipeline:
         }
 
 
+def words_of(seconds: float) -> int:
+    """The words of the model call before a tool that takes so long."""
+    return 1 + int(8 * min(seconds, 40))
+
+
 async def ask(base_url: str, words: int) -> None:
     """One model call, with a reply as long as the prompt."""
     import aiohttp
@@ -211,25 +222,31 @@ def schedules(steps: int, scale: float) -> dict[str, Any]:
 
 
 def distributions(rollouts: int) -> dict[str, Any]:
-    """Kolmogorov-Smirnov tests of how long trained and sampled rollouts took."""
-    steps = -(-rollouts // (ROWS * N))
+    """Kolmogorov-Smirnov tests of trained rollouts against lengths that are drawn apart from any run.
+
+    One rollout in twenty fails, so what is trained on is never just all that was sampled.
+    """
+    steps, dice = -(-rollouts // (ROWS * N)), random.Random("reference")
+    drawn = [tool_seconds(dice) for _ in range(REFERENCE)]
     found: dict[str, Any] = {}
     for name, ahead, oversample in (("sync", 0, 0), ("async, K = 3", 3, 0), ("sync, oversample = 4", 0, 4)):
         with pipeline(oversample=oversample) as made:
-            made.scale = 0.05
+            made.scale, made.failing = 0.05, 0.05
             taken = made.run(steps, ahead, 0.0)
             kept = [one for groups in taken for group in groups for one in group.trained if one.result]
             trained = [one.result["took"] for one in kept if one.result]
-            found[name] = {"sampled": len(made.sampled), "trained": len(trained)} | compare(trained, made.sampled)
+            found[name] = {"sampled": len(made.sampled), "trained": len(trained), "reference": REFERENCE}
+            found[name] |= compare(trained, [each * made.scale for each in drawn])
+            shortest = min(made.lengths) - 1  # the tokens around the words
             lengths = [sum(row.trained for row in one.rows) for one in kept]
-            found[name]["tokens"] = compare(lengths, made.lengths)
+            found[name]["tokens"] = compare(lengths, [shortest + words_of(each) for each in drawn])
         print(name, found[name], flush=True)
     return found
 
 
-def compare(trained: Sequence[float], sampled: Sequence[float]) -> dict[str, float]:
-    """The mean of what was trained on against that of what was sampled, and the Kolmogorov-Smirnov test."""
-    return ks(trained, sampled) | {"mean_ratio": statistics.fmean(trained) / statistics.fmean(sampled)}
+def compare(trained: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
+    """The mean of what was trained on against that of the reference, and the Kolmogorov-Smirnov test."""
+    return ks(trained, reference) | {"mean_ratio": statistics.fmean(trained) / statistics.fmean(reference)}
 
 
 def ks(some: Sequence[float], others: Sequence[float]) -> dict[str, float]:

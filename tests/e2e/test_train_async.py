@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from agentcore_rl_toolkit.backends.loop.report import Report
 from agentcore_rl_toolkit.backends.loop.rows.row_order import RowOrder, name_sources
 from agentcore_rl_toolkit.backends.trl import train
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
-from agentcore_rl_toolkit.rollout import Rollout, read_rollouts
+from agentcore_rl_toolkit.backends.trl.grpo_config import load_policy, trl_config
+from agentcore_rl_toolkit.backends.trl.trainer import AgentGRPOTrainer
+from agentcore_rl_toolkit.engine.transformers import TransformersEngine
+from agentcore_rl_toolkit.rollout import Group, Rollout, RolloutRunner, read_rollouts
 from agentcore_rl_toolkit.types import Status
 from support.agent import ASKING
 from support.runtime import eventually, shared_runtime
@@ -38,6 +42,8 @@ def invoke_agent(payload):
     said = ask(payload)
     if payload["do"] == "hang":
         time.sleep(300)
+    if payload["do"] == "score":
+        return {"rewards": sum(map(ord, said)) % 7, "response": said}
     time.sleep(random.random() / 5)
     ask(payload)
     return {"rewards": random.random(), "response": said}
@@ -70,8 +76,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tokenizer.save_pretrained(folder / "model")
     (folder / "agent").mkdir()
     (folder / "agent" / "rl_app.py").write_text(AGENT)
-    for do in ("vary", "hang"):
-        rows = [{"prompt": f"row {n}", "do": do if n == 0 else "vary"} for n in range(ROWS)]
+    for do in ("vary", "hang", "score"):
+        rows = [{"prompt": f"row {n}", "do": do if n == 0 or do == "score" else "vary"} for n in range(ROWS)]
         (folder / f"{do}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with shared_runtime(folder / "agent" / "rl_app.py", tmp_path_factory.getbasetemp()) as arn:
         (folder / "arn").write_text(arn)
@@ -156,6 +162,52 @@ def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(
     for step in (3, 6):  # held-out rows are run with the weights they are counted for
         (rollout,) = read_rollouts(tmp_path / "run" / "evaluations" / f"step-{step:06d}.jsonl")
         assert ages(step, [rollout]) == {0}
+
+
+def test_without_async_steps_the_trainer_alone_samples_and_trains_the_same_to_the_bit(
+    parts: Path, tmp_path: Path
+) -> None:
+    """Over a runner that runs each step when the trainer asks for it, one rollout after the other."""
+    import transformers
+    from safetensors.torch import load_file
+
+    given = settings(parts, tmp_path / "run", "score", async_steps=0, concurrency=1)
+    train(given, report=Report(given, quiet=True))
+    alone = settings(parts, tmp_path / "alone", "score", async_steps=0, concurrency=1)
+    transformers.set_seed(alone.seed)
+    model, tokenizer = load_policy(alone)
+    rows = [json.loads(line) for line in Path(alone.data).read_text().splitlines()]
+    order = RowOrder(name_sources([("rows.jsonl", len(rows), 1.0)]), alone.rows_per_step, alone.seed)
+    sampled: list[list[Group]] = []
+
+    def run_groups(_: list[dict[str, Any]], n: int, step: int) -> list[Group]:
+        engine.update(str(step))
+        found = runner.run([rows[number] for number in order.step(step)], seed=f"{alone.seed}/train/{step}/0")
+        sampled.append(sorted(found, key=lambda group: group.index))
+        return sampled[-1]
+
+    trainer = AgentGRPOTrainer(model, rows, run_groups, trl_config(alone), processing_class=tokenizer)
+    trainer.at_temperature = True
+    engine = TransformersEngine(model, tokenizer=tokenizer, name=alone.model, at_temperature=True)
+    options = alone.rollout_options(alone.model, lambda: int(trainer.state.global_step))
+    with (
+        alone.open_gateway(engine, tokenizer) as gateway,
+        alone.client() as client,
+        contextlib.closing(RolloutRunner(client, gateway, options)) as runner,
+    ):
+        trainer.train()
+
+    def bits(rollouts: Iterable[Rollout]) -> list[Any]:
+        return [(row.token_ids.tobytes(), row.logprobs.tobytes()) for one in rollouts for row in one.rows]
+
+    for groups, rollouts in zip(sampled, rollouts_of(tmp_path / "run"), strict=True):
+        kept = sorted(rollouts, key=lambda one: (one.group, one.sample))
+        assert bits(kept) == bits(one for group in groups for one in group.rollouts)
+    latest = load_file(tmp_path / "run" / "checkpoints" / f"checkpoint-{given.steps}" / "model.safetensors")
+    before = load_file(parts / "model" / "model.safetensors")
+    assert any(not weights.equal(before[name]) for name, weights in latest.items()), "it was trained"
+    weights = model.state_dict()
+    assert all(value.cpu().equal(weights[name].cpu()) for name, value in latest.items())
 
 
 def test_a_tokens_version_names_the_weights_that_sampled_it(parts: Path, tmp_path: Path) -> None:
