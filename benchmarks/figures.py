@@ -272,12 +272,13 @@ def _bound(found: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     return [
-        "The same on a fake clock, by how many rollouts a step has for each slot: seconds ÷ the least possible, mean\n"
-        "(least–most), and the share of steps within 1.15×. 256 groups of 8 are 64 rollouts for each of 32 slots, or\n"
-        "16 for each of 128. Exponential steps stay within 1.15× with many rollouts for each slot; with few, the last\n"
-        "ones run beside empty slots for a large part of the step. Log-normal steps stay within it while the longest\n"
-        "rollout alone takes as long as the step, and not where it is only a large part of it and starts late. An\n"
-        "order avoids that only if it knows how long rollouts will take; `--async-steps` fills the slots meanwhile.",
+        "The seconds of a synchronous step ÷ the least possible, with the scheduler on a fake clock, by how many\n"
+        "rollouts there are for each slot: mean (least–most), and the share of steps within 1.15×. 256 groups of 8\n"
+        "are 64 rollouts for each of 32 slots, or 16 for each of 128. Exponential steps stay within 1.15× with many\n"
+        "rollouts for each slot; with few, the last ones run beside empty slots for a large part of the step.\n"
+        "Log-normal steps stay within it while the longest rollout alone takes as long as the step, and not where it\n"
+        "is only a large part of it and starts late. An order avoids that only if it knows how long rollouts will\n"
+        "take; `--async-steps` fills the slots meanwhile.",
         _table(["lengths", "8 a slot", "16 a slot", "64 a slot"], rows),
     ]
 
