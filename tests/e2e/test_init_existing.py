@@ -277,6 +277,106 @@ def test_an_agent_in_a_package_imports_relative_to_it(tmp_path: Path, capsys: py
     assert (item.error, item.result and item.result["rewards"]) == (None, 1.0)
 
 
+NESTED = """@app.entrypoint
+def f(payload{parameter}):
+    def look_up(order):
+        {inner}
+    return "It is " + payload["n"]
+"""
+
+
+@pytest.mark.parametrize("inner", ['return {"status": "success", "content": order}', "yield order"])
+def test_a_function_within_the_entrypoint_says_nothing_about_its_answer(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "main.py").write_text(NESTED.format(inner=inner, parameter=""))
+    assert main(["init", str(tmp_path)]) == 0
+    assert (
+        'return {"response": answer, "rewards": reward_fn(response_text=str(answer),'
+        in (tmp_path / "rl_app.py").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameter", "call"),
+    [
+        (", verbose=False", "f(payload)"),
+        (", context=None", "f(payload, context)"),
+        (", session", "f(payload, context)"),
+    ],
+)
+def test_a_second_argument_is_the_context_if_agentcore_would_pass_it(tmp_path: Path, parameter: str, call: str) -> None:
+    (tmp_path / "main.py").write_text(NESTED.format(inner="pass", parameter=parameter))
+    assert main(["init", str(tmp_path)]) == 0
+    assert f"answer = {call}\n" in (tmp_path / "rl_app.py").read_text()
+
+
+def test_the_packages_of_a_module_that_the_agent_imports_are_listed(tmp_path: Path) -> None:
+    code = tmp_path / "clinic"
+    (code / "tables").mkdir(parents=True)
+    (tmp_path / "main.py").write_text("import clinic.db\n@app.entrypoint\ndef f(payload): ...\n")
+    (code / "db.py").write_text("def connect():\n    from .tables import visits\n")
+    (code / "tables" / "__init__.py").write_text("")
+    (code / "tables" / "visits.py").write_text("import httpx\nfrom ..db import connect\n")
+    (code / "unused.py").write_text("import openai\n")
+    assert main(["init", str(tmp_path)]) == 0
+    listed = [line.partition(">=")[0] for line in (tmp_path / "requirements.txt").read_text().split()]
+    assert listed == ["agentcore-rl-toolkit", "httpx"]
+
+
+def test_the_entrypoint_is_a_file_in_the_folder_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("agent", "shared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "agent.py").write_text("def answer(payload): ...\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "agent", "--entrypoint", "../shared/agent.py:answer"]) == 1
+    assert "--entrypoint ../shared/agent.py:answer is not in agent\nhint: name the folder" in capsys.readouterr().err
+    assert main(["init", "agent", "--entrypoint", f"{tmp_path}/agent/agent.py:answer"]) == 0
+    assert "from agent import answer" in (tmp_path / "agent" / "rl_app.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "helper", "imported"),
+    [
+        ("src/clinic/agent.py", "src/clinic/db.py", "from clinic.db import look_up"),
+        ("service/agent.py", "service/db.py", "from db import look_up"),
+        ("customer-agent.py", "db.py", "from db import look_up"),
+    ],
+)
+def test_an_agent_runs_from_where_its_own_imports_start_and_under_any_name(
+    tmp_path: Path, file: str, helper: str, imported: str
+) -> None:
+    folder = tmp_path / "project"
+    (folder / file).parent.mkdir(parents=True)
+    (folder / helper).write_text("def look_up(payload):\n    return f'It is {payload[\"n\"]}'\n")
+    (folder / file).write_text(f"{imported}\n\ndef answer(payload):\n    return look_up(payload)\n")
+    assert main(["init", str(folder), "--entrypoint", f"{file}:answer"]) == 0
+    with RolloutClient(str(folder), str(tmp_path / "results"), "own") as client:
+        (item,) = client.run_batch([{"n": 3, "answer": "3"}], timeout=60)
+    assert (item.error, item.result and item.result["rewards"]) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "imported", "more"),
+    [
+        ("class Polite(RewardFunction): ...\n", "from reward import Polite", []),
+        ("def points_of(customer): ...\n", "from rl_reward import MathReward", ["rl_reward.py"]),
+    ],
+)
+def test_a_reward_that_exists_is_used_if_it_is_one(
+    tmp_path: Path, own: str, imported: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "main.py").write_text("@app.entrypoint\ndef f(payload): ...\n")
+    (tmp_path / "reward.py").write_text(own)
+    assert main(["init", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert [Path(line).name for line in printed.out.splitlines()][:-3] == ["rl_app.py", *more]
+    assert f"Look at {[*more, 'reward.py'][0]}: it decides" in printed.err
+    assert imported in (tmp_path / "rl_app.py").read_text()
+    assert main(["init", str(tmp_path)]) == 0
+    assert "Nothing is missing." in capsys.readouterr().err
+
+
 def test_a_file_is_answered_with_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "agent")
     assert main(["init", str(folder / "main.py")]) == 1

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     for path in written:
         print(path)
     if has_agent:
-        say("Nothing is missing." if not written else "Look at reward.py: it decides what the agent learns.")
+        reward = next((path.name for path in written if path.name.endswith("reward.py")), "reward.py")
+        say("Nothing is missing." if not written else f"Look at {reward}: it decides what the agent learns.")
     if note:
         say(note)
     data = [] if rows_in(args.name) else data_in(args.name)[:1]

@@ -7,33 +7,33 @@ runs, because clients that are built on import then call the rollout's model.
 from __future__ import annotations
 
 import ast
+import keyword
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
 from ...rows import parse_rows, read_rows
+from .agent_imports import LARGEST_SOURCE, import_root, parse_source, requirements_of, third_party
 from .new_agent import read_template
 
 _APP = '''"""The agent of {file} as an RL environment: it runs as it is, and the reward judges its answer."""
 
-from typing import Any
+{imports}from typing import Any
 
-{preloads}from reward import MathReward
+{path}{preloads}from {reward_module} import {reward}
 
 from agentcore_rl_toolkit import AgentCoreRLApp
 
 app = AgentCoreRLApp()
-reward_fn = MathReward()
+reward_fn = {reward}()
 
 
 @app.rollout_entrypoint
 {async_}def invoke_agent({parameters}) -> Any:
-    from {module} import {name}  # here, so that clients it builds on import call the rollout's model
+    {agent}  # here, so that clients it builds on import call the rollout's model
 
 {body}
 
@@ -59,7 +59,7 @@ _TEXTS = ("answer", "result", "response", "reply", "output", "text", "content", 
 _TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "label", "solution", "reference")
 """Usual names of the field with the right answer."""
 _PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
-_LARGEST_SOURCE = 1 << 20
+_PATH = 'sys.path.insert(0, str(Path(__file__).parent / "{root}"))  # where the agent\'s imports start\n\n'
 _LARGEST_DATA = 64 << 20
 
 
@@ -70,19 +70,33 @@ class Entrypoint:
     file: Path
     """Relative to the agent's folder."""
     function: ast.FunctionDef | ast.AsyncFunctionDef
+    root: Path = Path()
+    """The folder that its imports start from, relative to the agent's."""
 
     @property
-    def module(self) -> str:
-        return ".".join(self.file.with_suffix("").parts)
+    def import_line(self) -> str:
+        """The statement that imports it; a file may have a name that an import statement can't have."""
+        parts = self.file.relative_to(self.root).with_suffix("").parts
+        if all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+            return f"from {'.'.join(parts)} import {self.function.name}"
+        return f'{self.function.name} = import_module("{".".join(parts)}").{self.function.name}'
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether its second parameter is the request's context: by AgentCore's name for it, or because the function
+        needs a second argument."""
+        parameters = [*self.function.args.posonlyargs, *self.function.args.args]
+        needed = len(parameters) - len(self.function.args.defaults) > 1
+        return needed or (len(parameters) > 1 and parameters[1].arg == "context")
 
     @property
     def streams(self) -> bool:
-        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(self.function))
+        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(self.function))
 
     @property
     def answer_keys(self) -> list[str]:
         """The keys of the dicts that it returns."""
-        returned = [node.value for node in ast.walk(self.function) if isinstance(node, ast.Return)]
+        returned = [node.value for node in _own_nodes(self.function) if isinstance(node, ast.Return)]
         keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
         return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
@@ -91,24 +105,29 @@ class Entrypoint:
         """The expression for the text of `answer`."""
         return next((f'answer["{name}"]' for name in _TEXTS if name in self.answer_keys), "answer")
 
-    def app_text(self, preloads: list[str], truth: str) -> str:
+    def app_text(self, preloads: list[str], truth: str, reward: tuple[str, str]) -> str:
         is_async = isinstance(self.function, ast.AsyncFunctionDef)
-        with_context = len(self.function.args.args) > 1
+        has_root = self.root != Path()
+        by_name = "from importlib import import_module\n" if "import_module(" in self.import_line else ""
+        imports = f"import sys\n{by_name}from pathlib import Path\n" if has_root else by_name
         body = (_STREAMED if self.streams else _WHOLE).format(
             async_="async " if is_async else "",
             await_="await " if is_async else "",
-            call=f"{self.function.name}(payload{', context' if with_context else ''})",
+            call=f"{self.function.name}(payload{', context' if self.takes_context else ''})",
             text=self.answer_text,
             truth=truth,
         )
         return _APP.format(
             file=self.file.as_posix(),
-            module=self.module,
-            name=self.function.name,
+            agent=self.import_line,
+            imports=imports,
+            path=_PATH.format(root=self.root.as_posix()) if has_root else "",
+            reward_module=reward[0],
+            reward=reward[1],
             preloads=_PRELOADS + "".join(f"import {name}  # noqa: F401\n" for name in preloads) if preloads else "",
             async_="async " if is_async else "",
             body=body,
-            parameters="payload: dict[str, Any]" + (", context: Any" if with_context else ""),
+            parameters="payload: dict[str, Any]" + (", context: Any" if self.takes_context else ""),
         )
 
 
@@ -116,25 +135,27 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
     """Write the files that an agent's folder lacks, and return them with what to know about the reward.
     `entrypoint` is `file.py:function`; the file may be in a package below the folder."""
     note = ""
-    named = {folder / entrypoint.partition(":")[0]} if entrypoint else set()
-    paths = sorted({*folder.glob("*.py"), *(path for path in named if path.is_file())})
-    sources = {path.relative_to(folder): _parse(path) for path in paths}
-    texts = {
-        "reward.py": read_template("reward.txt"),
-        ".dockerignore": read_template("dockerignore.txt"),
-        "Dockerfile": _dockerfile(folder),
-    }
+    named = _named(folder, entrypoint) if entrypoint else None
+    paths = {path.relative_to(folder) for path in folder.glob("*.py")} | ({named[0]} if named else set())
+    sources = {path: parse_source(folder / path) for path in sorted(paths) if (folder / path).is_file()}
+    texts = {".dockerignore": read_template("dockerignore.txt"), "Dockerfile": _dockerfile(folder)}
+    roots = [Path()]
     if not (folder / "rl_app.py").exists():
-        found = _find_entrypoint(sources, entrypoint)
+        found = _find_entrypoint(folder, sources, named)
         _refuse_relative_imports(folder, found, sources[found.file])
-        imported = _third_party(folder, {found.file: sources[found.file]})
+        roots = [Path(), found.root]
+        imported = third_party(folder, roots, sources[found.file].body)
         truth, note = _find_truth(folder, sources[found.file])
+        reward = _reward_class(sources.get(Path("reward.py")))
         if found.answer_keys and found.answer_text == "answer":
             keys = ", ".join(map(repr, dict.fromkeys(found.answer_keys)))
             note += f"\nIt judges the whole answer, not one of {keys}: name the key that has the text there."
-        texts = {"rl_app.py": found.app_text(imported, truth)} | texts
+        app = found.app_text(imported, truth, reward)
+        texts = {"rl_app.py": app, f"{reward[0]}.py": read_template("reward.txt")} | texts
+    elif not (folder / "reward.py").exists():
+        texts = {"reward.py": read_template("reward.txt")} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
-        texts["requirements.txt"] = "\n".join(_requirements(folder, sources)) + "\n"
+        texts["requirements.txt"] = "\n".join(requirements_of(folder, roots, sources)) + "\n"
     written = [folder / name for name in texts if not (folder / name).exists()]
     for path in written:
         try:
@@ -144,26 +165,46 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
     return written, note
 
 
-def _parse(path: Path) -> ast.Module:
+def _named(folder: Path, entrypoint: str) -> tuple[Path, str]:
+    """The file and the function of `file.py:function`; the file is relative to the folder."""
+    name, _, function = entrypoint.partition(":")
     try:
-        with path.open("rb") as file:
-            return ast.parse(file.read(_LARGEST_SOURCE), filename=str(path))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"{path} can't be read as Python: {error}") from None
+        return (folder / name).resolve().relative_to(folder.resolve()), function
+    except ValueError:
+        hint = "name the folder that has both the agent and what it imports"
+        raise ConfigError(f"--entrypoint {entrypoint} is not in {folder}", hint=hint) from None
 
 
-def _find_entrypoint(sources: dict[Path, ast.Module], named: str | None) -> Entrypoint:
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions and classes in it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from _own_nodes(node)
+
+
+def _reward_class(own: ast.Module | None) -> tuple[str, str]:
+    """The module and the class of the reward: the class in the folder's reward.py. A reward.py without one is about
+    something else."""
+    if own is None:
+        return "reward", "MathReward"
+    classes = [node for node in own.body if isinstance(node, ast.ClassDef)]
+    named = (node.name for node in classes if any("RewardFunction" in ast.unparse(base) for base in node.bases))
+    found = next(named, None)
+    return ("reward", found) if found else ("rl_reward", "MathReward")
+
+
+def _find_entrypoint(folder: Path, sources: dict[Path, ast.Module], named: tuple[Path, str] | None) -> Entrypoint:
     """The function that is decorated with `@app.entrypoint`, or the one that was named."""
-    file, _, name = (named or "").partition(":")
     found = [
-        Entrypoint(path, node)
+        Entrypoint(path, node, import_root(folder, path, module))
         for path, module in sources.items()
         for node in module.body
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and ((path.as_posix(), node.name) == (file, name) if named else any(map(_is_entrypoint, node.decorator_list)))
+        and ((path, node.name) == named if named else any(map(_is_entrypoint, node.decorator_list)))
     ]
     if len(found) != 1:
-        what = f"the function {named}" if named else "a function with @app.entrypoint"
+        what = f"the function {named[0].as_posix()}:{named[1]}" if named else "a function with @app.entrypoint"
         many = f"{len(found)} of them" if found else "none"
         hint = "name the function that takes a request's payload: --entrypoint agent.py:answer"
         raise ConfigError(f"init looks for {what}, and found {many}", hint=hint)
@@ -205,7 +246,7 @@ def _first_row(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".jsonl":
             with path.open(encoding="utf-8", errors="replace") as file:
-                rows = parse_rows([file.readline(_LARGEST_SOURCE)])[0]
+                rows = parse_rows([file.readline(LARGEST_SOURCE)])[0]
         else:
             rows = read_rows(str(path), 1)[0] if path.stat().st_size <= _LARGEST_DATA else []
     except (OSError, ConfigError):
@@ -216,35 +257,6 @@ def _first_row(path: Path) -> dict[str, Any]:
 def _is_entrypoint(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(called, ast.Attribute) and called.attr == "entrypoint"
-
-
-def _third_party(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
-    """The modules that the agent imports at the top of its files, without Python's own and the folder's."""
-    found = set()
-    for module in sources.values():
-        for node in module.body:
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                found.add(node.module)
-    own = {path.stem for path in folder.iterdir()} | set(sys.stdlib_module_names)
-    return sorted(name for name in found if name.partition(".")[0] not in own)
-
-
-def _requirements(folder: Path, sources: dict[Path, ast.Module]) -> list[str]:
-    """The installed packages that the agent imports, from the versions that are installed here on."""
-    homes = metadata.packages_distributions()
-    needed = {home for name in _third_party(folder, sources) for home in _home(homes, name)}
-    return sorted({"agentcore-rl-toolkit>=0.3"} | {f"{name}>={metadata.version(name)}" for name in needed})
-
-
-def _home(homes: Mapping[str, list[str]], module: str) -> list[str]:
-    """The distributions that have a module. Of those that share a namespace: the one that is named like the module's
-    second part, and the one that is named like the first, which the others may need."""
-    top, _, rest = module.partition(".")
-    found = sorted(set(homes.get(top, ())) - {"agentcore-rl-toolkit"})
-    close = [name for name in found if name.replace("-", "_").endswith(rest.partition(".")[0])] if rest else []
-    return sorted({name for name in found if name == top} | set(close[:1])) or found[:1]
 
 
 def _dockerfile(folder: Path) -> str:
