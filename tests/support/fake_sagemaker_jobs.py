@@ -56,7 +56,7 @@ class FakeSagemakerJobs:
     @property
     def env(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-west-2"}
-        keys |= {"AWS_DEFAULT_REGION": "us-west-2", "AWS_EC2_METADATA_DISABLED": "true"}
+        keys["AWS_EC2_METADATA_DISABLED"] = "true"
         keys["AWS_REQUEST_CHECKSUM_CALCULATION"] = "when_required"  # it would send objects in chunks with checksums
         names = ("SAGEMAKER", "S3", "BEDROCK_AGENTCORE_CONTROL", "CLOUDWATCH_LOGS")
         return keys | {f"AWS_ENDPOINT_URL_{name}": self.url for name in names}

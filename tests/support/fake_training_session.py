@@ -84,7 +84,7 @@ class FakeTrainingSession(FakeServer):
     @property
     def env(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-west-2"}
-        keys |= {"AWS_DEFAULT_REGION": "us-west-2", "AWS_EC2_METADATA_DISABLED": "true"}
+        keys["AWS_EC2_METADATA_DISABLED"] = "true"
         return keys | {f"AWS_ENDPOINT_URL_{name}": self.url for name in ("SAGEMAKER", RUNTIME.upper())}
 
     @property

@@ -1,11 +1,23 @@
-"""Reads `.env`, the file in which a user keeps variables beside the agent or in the working directory."""
+"""The user's variables: AWS's region, and `.env`, the file beside the agent or in the working directory."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ConfigError
+
+
+def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
+    """The region in AWS's variables. boto3 reads `AWS_DEFAULT_REGION` alone, so each client needs this one.
+
+    >>> aws_region({"AWS_REGION": "eu-west-3", "AWS_DEFAULT_REGION": "us-west-2"})
+    'eu-west-3'
+    """
+    environ = os.environ if environ is None else environ
+    return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None
 
 
 def read_env(folder: Path) -> dict[str, str]:

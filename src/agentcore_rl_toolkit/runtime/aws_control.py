@@ -7,13 +7,13 @@ that a request leaves out.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.env_file import aws_region
 from ..errors import ConfigError, RuntimeFault
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}")
@@ -237,7 +237,7 @@ class RuntimeControl:
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
             try:
                 session = boto3.session.Session()  # boto3's default session keeps the credentials it once found
-                region = self._region or os.environ.get("AWS_REGION")  # boto3 reads AWS_DEFAULT_REGION alone
+                region = self._region or aws_region()
                 self._client = session.client(_SERVICE, region_name=region, config=config)
             except (BotoCoreError, ValueError) as error:
                 raise ConfigError(f"{_SERVICE} can't be used: {error}", hint="set AWS_REGION or --region") from error

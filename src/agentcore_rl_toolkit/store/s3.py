@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
 from .. import __version__
+from ..common.env_file import aws_region
 from ..common.object_repr import object_repr
 from ..errors import ConfigError, KeyNotFound, ResultUnreadable
 from ..types import RolloutId, check_key, check_prefix
@@ -262,10 +263,10 @@ class S3Store:
         environ = self._environs[service]
         own = self._queue_region if service == "sqs" else None
         if environ is None:
-            region = own or os.environ.get("AWS_REGION")
+            region = own or aws_region()
             return {"region_name": region} if region else {}
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        region = own or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+        region = own or aws_region(environ)
         return {name: environ.get(name.upper()) for name in names} | {"region_name": region}
 
     def _endpoint(self, service: str) -> dict[str, str | None]:

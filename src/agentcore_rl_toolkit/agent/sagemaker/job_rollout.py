@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from ...common.env_file import aws_region
 from ...errors import ConfigError
 from ...rows import row_of_prompt
 from ...types import RolloutId
@@ -166,7 +167,7 @@ def _region(metadata: Mapping[str, Any], job_arn: str) -> str:
     """The region that the request names, the job's, or this process's."""
     found = _REGION.match(job_arn)
     region = _first(metadata, "region") or (found and found[1])
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = region or aws_region()
     if not region:
         raise ConfigError("the job's region is unknown", hint="send metadata.region, or set AWS_REGION")
     if not _REGION_NAME.fullmatch(region):

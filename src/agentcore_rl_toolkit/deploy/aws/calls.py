@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from ...common.env_file import aws_region
 from ...errors import AwsRefused
 
 CREDENTIALS_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
@@ -42,8 +43,8 @@ class Aws:
 
     @property
     def region(self) -> str | None:
-        """The given region, else the one in boto3's configuration."""
-        return self._region or self._session.region_name
+        """The given region, else the one in AWS's variables, or in boto3's configuration."""
+        return self._region or aws_region() or self._session.region_name
 
     def account(self) -> str:
         return str(self.read("sts", "get_caller_identity")["Account"])

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
+from ...common.env_file import aws_region
 from ...errors import EngineError
 
 _SERVICE = "sagemakertrainingsessionruntime"
@@ -139,7 +140,8 @@ class TrainingSession:
             max_pool_connections=self._threads,
         )
         try:
-            return boto3.session.Session().client(_SERVICE, region_name=self._region, config=config)
+            region = self._region or aws_region()
+            return boto3.session.Session().client(_SERVICE, region_name=region, config=config)
         except BotoCoreError as error:
             hint = "set AWS_REGION, and install boto3 1.43 or newer"
             raise EngineError(f"boto3 can't call SageMaker's training sessions: {error}\nhint: {hint}") from error

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...agent.reward import RewardFunction
+from ...common.env_file import aws_region
 from ...errors import ConfigError, JudgeFault
 from .judge_model import JudgeUsage, read_count
 
@@ -34,7 +35,7 @@ class AgentCoreEvaluation(RewardFunction):
     ) -> None:
         self.evaluator_id = evaluator_id
         self.usage = JudgeUsage()
-        self._settings = {"region_name": region, "endpoint_url": endpoint_url}
+        self._settings = {"region_name": region or aws_region(), "endpoint_url": endpoint_url}
         self._timeout = timeout
         self._client: Any = None
         self._lock = threading.Lock()

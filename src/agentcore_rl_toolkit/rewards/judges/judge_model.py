@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...common.env_file import aws_region
 from ...errors import ConfigError, JudgeFault
 
 _LARGEST_ANSWER = 1 << 20
@@ -208,7 +209,8 @@ class JudgeModel:
         with self._lock:
             if "_client" not in self.__dict__:
                 config = Config(read_timeout=self.timeout, connect_timeout=10, retries={"total_max_attempts": 1})
-                self._client = boto3.client("bedrock-runtime", endpoint_url=self.base_url, config=config)
+                where = {"endpoint_url": self.base_url, "region_name": aws_region()}
+                self._client = boto3.client("bedrock-runtime", config=config, **where)
             return self._client
 
     # --- HTTP --------------------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ SPANS = [{"traceId": "t1", "spanId": "s1", "name": "invoke_agent", "attributes":
 
 @pytest.fixture(autouse=True)
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"ACCESS_KEY_ID": "AKIA", "SECRET_ACCESS_KEY": "x"}.items():
+    for name, value in {"ACCESS_KEY_ID": "AKIA", "SECRET_ACCESS_KEY": "x", "REGION": "us-west-2"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
 
 
 def evaluation(url: str) -> AgentCoreEvaluation:
-    return AgentCoreEvaluation("Builtin.Helpfulness", region="us-west-2", endpoint_url=url)
+    return AgentCoreEvaluation("Builtin.Helpfulness", endpoint_url=url)
 
 
 class Span:

@@ -23,7 +23,7 @@ GOOD = {"reason": "it cites its source", "score": 7}
 
 @pytest.fixture(autouse=True)
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"ACCESS_KEY_ID": "AKIA", "SECRET_ACCESS_KEY": "x", "DEFAULT_REGION": "us-west-2"}.items():
+    for name, value in {"ACCESS_KEY_ID": "AKIA", "SECRET_ACCESS_KEY": "x", "REGION": "us-west-2"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, f"key of {name}")

@@ -21,6 +21,7 @@ from typing import Any
 
 from multidict import CIMultiDict
 
+from ....common.env_file import aws_region
 from ....errors import AgentCoreRLError, BrokenAnswer, RuntimeFault
 from ....store.session_store import STORE_PROXY_VARIABLE
 from ...base import PLACEHOLDER_AWS, CommandEvent, Invocation
@@ -214,7 +215,7 @@ class LocalSession:
         env = self.source.env
         if not self.source.has_credentials or "AWS_ENDPOINT_URL_S3" in env or store.startswith(("/", "file:")):
             return []
-        region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
+        region = aws_region(env) or "us-east-1"
         bucket = store.removeprefix("s3://").partition("/")[0]
         hosts = [f"s3.{region}.amazonaws.com", f"{bucket}.s3.{region}.amazonaws.com", f"sqs.{region}.amazonaws.com"]
         return [f"{host}:443" for host in [*hosts, f"{bucket}.s3.amazonaws.com"]]
