@@ -45,7 +45,7 @@ _DESCRIBED = (
 def describe_settings(settings: TrainSettings) -> dict[str, Any]:
     """What identifies a run, for its `run.json`; no secrets."""
     known = {name: getattr(settings, name) for name in _DESCRIBED if hasattr(settings, name)}
-    return {"kind": "train", "started": time.time(), **known}
+    return {"kind": "train", "started": time.time(), **known, "model_folder": resolve_model(settings.model)}
 
 
 @dataclass(frozen=True, kw_only=True)

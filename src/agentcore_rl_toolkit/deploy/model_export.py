@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from ..engine.checkpoints import is_adapter, resolve_model
+from ..engine.checkpoints import is_adapter, resolve_model, step_checkpoint
 from ..errors import AgentCoreRLError, ConfigError
 from ..rollout import read_rollouts
 from ..rollout.run_folder.run_text import read_object
@@ -56,7 +56,7 @@ def export_model(run: str, output: Path, *, step: int | None = None, dtype: str 
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} exists already", hint="remove it, or choose another --output")
     transformers_logging.disable_progress_bar()
-    folder, base = resolve_model(_checkpoint(run, step)), _settings_of(run).get("model")
+    folder, base = resolve_model(run if step is None else step_checkpoint(run, step)), _base_of(run)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
@@ -64,7 +64,7 @@ def export_model(run: str, output: Path, *, step: int | None = None, dtype: str 
         raise ConfigError(f"the tokenizer of {folder} can't be loaded: {error}", hint=hint) from error
     if tokenizer.chat_template is None:
         raise ConfigError(f"{folder} has no chat template", hint="train with --chat-template FILE")
-    name = dtype or _dtype_of(str(base) if base else folder)
+    name = dtype or _dtype_of(base or folder)
     rows, source = _rows_to_compare(run, tokenizer)
     policy = _load(folder)
     trained = _logprobs(policy, rows)
@@ -103,29 +103,32 @@ def export_model(run: str, output: Path, *, step: int | None = None, dtype: str 
     return report
 
 
-def _checkpoint(run: str, step: int | None) -> str:
-    """The folder of a run's checkpoint of one step; the run itself stands for the newest."""
-    if step is None:
-        return run
-    folder = Path(run, "checkpoints", f"checkpoint-{step}")
-    if not folder.is_dir():
-        found = sorted(path.name for path in folder.parent.glob("checkpoint-*"))
-        raise ConfigError(f"{run} has no checkpoint of step {step}", hint=f"it has {', '.join(found) or 'none'}")
-    return str(folder)
+def _base_of(run: str) -> str | None:
+    """The model that a run started from: its folder, or the name that the user gave, in older runs."""
+    settings = _settings_of(run)
+    found = settings.get("model_folder") or settings.get("model")
+    return str(found) if found else None
 
 
 def _settings_of(run: str) -> dict[str, Any]:
-    """What `run.json` says of the run; nothing for other folders. A checkpoint's run is two folders above."""
-    folders = (Path(run), *Path(run).resolve().parents[:2])
+    """What `run.json` says of the run; nothing for other folders. A checkpoint's run is two folders above, or
+    four."""
+    folders = (Path(run), *Path(run).resolve().parents[:4])
     return next((found for folder in folders if (found := read_object(folder / "run.json")) is not None), {})
 
 
 def _dtype_of(model: str) -> str:
     """The type that a model was saved in before training: trainers save every checkpoint in float32."""
-    folder = resolve_model(model)
-    if is_adapter(folder):
-        folder = json.loads(Path(folder, "adapter_config.json").read_text())["base_model_name_or_path"]
-    name = str(AutoConfig.from_pretrained(folder).dtype).removeprefix("torch.")
+    try:
+        folder = resolve_model(model)
+        if is_adapter(folder):
+            folder = json.loads(Path(folder, "adapter_config.json").read_text())["base_model_name_or_path"]
+        name = str(AutoConfig.from_pretrained(folder).dtype).removeprefix("torch.")
+    except (OSError, ValueError, ConfigError) as error:
+        hint = f"give the type to write, --dtype {', '.join(DTYPES)}, or run export where the training was started"
+        raise ConfigError(
+            f"the model {model}, which training started from, can't be loaded: {error}", hint=hint
+        ) from error
     return name if name in DTYPES else "float32"
 
 

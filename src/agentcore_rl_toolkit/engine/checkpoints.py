@@ -20,7 +20,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 def resolve_model(model: str) -> str:
-    """The folder of a model: `tiny`, a folder with one, or the newest checkpoint of a run; a hub id as it is.
+    """The folder of a model, absolute, because adapters keep the path of their base model: `tiny`, a folder with one,
+    or the newest checkpoint of a run; a hub id as it is.
 
     >>> resolve_model("Qwen/Qwen3-0.6B")
     'Qwen/Qwen3-0.6B'
@@ -29,12 +30,12 @@ def resolve_model(model: str) -> str:
     """
     if model == tiny.NAME:
         return str(tiny.path())
-    folder = Path(model)
+    folder = Path(model).absolute()
     if not folder.is_dir():
-        _refuse_missing(model, folder)
+        _refuse_missing(model, Path(model))
         return model
     if _has_weights(folder):
-        return model
+        return str(folder)
     checkpoints = [path for path in (folder / "checkpoints").glob("checkpoint-*") if _has_weights(path)]
     checkpoints = checkpoints or list(_verl_checkpoints(folder / "checkpoints"))
     if checkpoints:  # a running or killed run may have written a part of the newest one
@@ -59,6 +60,16 @@ def _refuse_missing(model: str, folder: Path) -> None:
 def resolve_tokenizer(model: str) -> str:
     """The folder of a tokenizer: `model` if it holds one, with or without weights; otherwise the model's folder."""
     return model if _has(Path(model), _TOKENIZER) else resolve_model(model)
+
+
+def step_checkpoint(run: str, step: int) -> str:
+    """The folder of the checkpoint that a run wrote after a step."""
+    checkpoints = Path(run, "checkpoints")
+    found = {_step(path): path for path in (*checkpoints.glob("checkpoint-*"), *_verl_checkpoints(checkpoints))}
+    if step not in found:
+        hint = f"it has those of {', '.join(map(str, sorted(found))) or 'none'}"
+        raise ConfigError(f"{run} has no checkpoint of step {step}", hint=hint)
+    return str(found[step])
 
 
 def is_adapter(folder: str | os.PathLike[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,29 @@ def test_a_step_and_a_checkpoints_folder_can_be_named(run: Path) -> None:
     assert export_model(str(run), output / "a", step=1).model.endswith("checkpoint-1")
     report = export_model(str(run / "checkpoints" / "checkpoint-1"), output / "b")
     assert (report.temperature, report.dtype) == (TEMPERATURE, "bfloat16")  # of the run, two folders above
-    with pytest.raises(ConfigError, match=r"no checkpoint of step 9\nhint: it has checkpoint-1, checkpoint-2"):
+    with pytest.raises(ConfigError, match=r"no checkpoint of step 9\nhint: it has those of 1, 2"):
         export_model(str(run), output / "c", step=9)
+
+
+def test_a_step_of_verl_can_be_named(base: Path, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+    for step in (5, 10):
+        shutil.copytree(base, checkpoints / f"global_step_{step}" / "actor" / "huggingface")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("10")
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"model": str(base), "temperature": TEMPERATURE}))
+    report = export_model(str(tmp_path / "run"), tmp_path / "a", step=5)
+    assert report.model == str(checkpoints / "global_step_5" / "actor" / "huggingface")
+    assert export_model(report.model, tmp_path / "b").temperature == TEMPERATURE  # of the run, four folders above
+
+
+def test_a_run_with_a_relative_model_is_exported_from_another_folder(base: Path, run: Path, tmp_path: Path) -> None:
+    known = {"model": "models/base", "temperature": TEMPERATURE}
+    (run / "run.json").write_text(json.dumps(known))
+    with pytest.raises(ConfigError, match=r"the model models/base, which training started from(.|\n)*hint: give"):
+        export_model(str(run), tmp_path / "a")
+    assert export_model(str(run), tmp_path / "b", dtype="float16").dtype == "float16"
+    (run / "run.json").write_text(json.dumps(known | {"model_folder": str(base)}))
+    assert export_model(str(run), tmp_path / "c").dtype == "bfloat16"
 
 
 def test_a_folder_that_is_there_stays_as_it_is(run: Path) -> None:

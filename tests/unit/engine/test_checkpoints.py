@@ -54,9 +54,13 @@ def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
-def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(tmp_path: Path, file: str) -> None:
+def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = made(tmp_path / "model", file)
     assert resolve_model(str(folder)) == str(folder)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("model") == str(folder)
     assert is_adapter(folder) is (file == "adapter_config.json")
 
 

@@ -22,7 +22,7 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
-from ...engine.checkpoints import is_written
+from ...engine.checkpoints import is_written, resolve_model
 from ...errors import ConfigError
 from ..loop.checkpoint_folder import CheckpointFolder
 from ..loop.report import keep_steps
@@ -126,7 +126,7 @@ class _SftRun:
             return
         names = ("model", "sources", "epochs", "best", "rows_per_step", "seed", "learning_rate", "lora_rank")
         known = {"kind": "sft", "started": time.time(), "min_reward": choice.min_reward}
-        known |= {name: getattr(settings, name) for name in names}
+        known |= {name: getattr(settings, name) for name in names} | {"model_folder": resolve_model(settings.model)}
         (settings.folder / "run.json").write_text(json.dumps(known, indent=2) + "\n")
         lines = "".join(json.dumps(one.to_dict()) + "\n" for one in choice.demonstrations)
         (settings.folder / "demonstrations.jsonl").write_text(lines)

@@ -122,9 +122,14 @@ def test_a_run_leaves_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:
     assert again["loss_after"] == pytest.approx(done["loss_after"], rel=1e-4)
 
 
-def test_an_adapter_is_a_model_that_training_starts_from(tmp_path: Path) -> None:
+def test_an_adapter_is_a_model_that_training_starts_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    summary = tuned(tmp_path, *[[row] for row in ROWS], lora_rank=2, epochs=3)
+    saved_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    summary = tuned(tmp_path, *[[row] for row in ROWS], lora_rank=2, epochs=3, model="model")
+    monkeypatch.chdir("/")  # the adapter finds its base model from everywhere
+    known = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (known["model"], known["model_folder"]) == ("model", str(tmp_path / "model"))
     assert is_adapter(summary["checkpoint"])
     assert resolve_model(str(tmp_path / "out")) == summary["checkpoint"]
     model, _ = load_policy(TrlSettings(model=str(tmp_path / "out"), device="cpu"))
