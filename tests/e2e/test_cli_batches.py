@@ -169,8 +169,9 @@ def test_an_evaluation_says_once_what_rollouts_died_of(tmp_path: Path) -> None:
         "@app.rollout_entrypoint\ndef invoke(payload):\n    raise OSError(f'row {payload[\"n\"]} is gone')\n"
     )
     write(tmp_path / "rows.jsonl", [{"n": n} for n in range(5)])
-    done = cli(tmp_path, "eval", "rl_app.py", "--quiet")
+    done = cli(tmp_path, "eval", "rl_app.py", "--quiet", "--base-url", "http://127.0.0.1:9/v1")
     assert done.returncode == 1
+    assert "hint: a server at --base-url gets the model's name as the agent sends it" in done.stderr
     assert len([line for line in done.stderr.splitlines() if "failed" in line]) == 1
     assert "5 failed: OSError: row " in done.stderr
 

@@ -18,6 +18,7 @@ import pytest
 
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.gateway.gateway import ADMIN_KEY, Gateway
+from agentcore_rl_toolkit.gateway.record.conversation import Transcript
 from agentcore_rl_toolkit.gateway.record.segments import PLACE_BITS, SegmentIndex
 from support.fake_server import logprob
 from support.fake_vllm import MODEL as FAKE
@@ -73,6 +74,20 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path):
         wrong = again | {"base_url": again["base_url"].replace("/v1", "x/v1")}
         with pytest.raises(openai.AuthenticationError):
             client(wrong).models.list()
+
+
+def test_the_model_that_the_agent_named_is_known_after_a_restart(tmp_path: Path):
+    with gateway([ids("four")] * 2, log=tmp_path) as first:
+        session = first.open_session(model=MODEL)
+        for model in ("gpt-4.1-mini", MODEL):
+            assert client(session).chat.completions.create(model=model, messages=HELLO).model == MODEL
+    with gateway([], log=tmp_path) as second:
+        said = second.trajectories(session["session_id"]).transcript
+    assert [turn.asked_model for turn in said.turns] == ["gpt-4.1-mini", ""]
+    assert Transcript.from_fields(said.to_fields()) == said
+    fields = said.to_fields()
+    fields["turns"] = [{name: one[name] for name in one if name != "asked_model"} for one in fields["turns"]]
+    assert [turn.asked_model for turn in Transcript.from_fields(fields).turns] == ["", ""]  # an older file
 
 
 @pytest.mark.parametrize("n", [1, 2])

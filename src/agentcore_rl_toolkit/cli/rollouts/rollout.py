@@ -190,6 +190,8 @@ def _run_with_url(
     args.store, args.used = client.store_url, client.usage
     if policy.base_url is None and not given.get("BASE_URL") and not succeeded:
         say("hint: no model was named, so the agent chose its own: --model tiny, or --base-url URL --model-id NAME")
+    elif policy.base_url is not None and not succeeded:
+        say("hint: a server at --base-url gets the model's name as the agent sends it; --model serves any name")
     say(f"experiment {args.exp_id}: {len(batch)} rollouts, results in {args.store}")
     return failed
 

@@ -19,6 +19,7 @@ from .fingerprint import extend_fingerprint, hash_text
 from .prompt_plan import PromptPlan
 
 _TEXTS_REMEMBERED = 8
+_MODEL_CHARACTERS = 200
 
 
 class TurnRecorder:
@@ -32,6 +33,8 @@ class TurnRecorder:
         """Record a choice as a turn; `masked` is why no call can continue it and nothing is trained on it."""
         plan = choice.plan
         turn = self._make_turn(session, choice, reply, finish, masked)
+        if plan.call.model and plan.call.model != answer.model:
+            turn.asked_model = plan.call.model[:_MODEL_CHARACTERS]
         plan.sibling = plan.sibling or turn
         self._count(turn)
         new, tools = plan.new_messages(), plan.tool_names()

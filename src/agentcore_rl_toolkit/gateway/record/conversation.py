@@ -18,7 +18,9 @@ from .turn import Turn
 
 LONGEST_TEXT = 4 << 20
 """Characters of a session's transcript that are kept whole."""
-_OF_TURN = ("started", "seconds", "waited", "finish", "origin", "unbridged", "versions", "parse_failures")
+_OF_TURN = (
+    *("started", "seconds", "waited", "finish", "origin", "unbridged", "versions", "parse_failures", "asked_model"),
+)
 _BEGINNING = 200  # characters of each string in a message beyond that bound
 _MOST_CUT = 10_000  # messages beyond the bound of which anything is kept
 
@@ -113,6 +115,8 @@ class ReadableTurn:
     """Why it is not trained on; None if it is."""
     versions: tuple[tuple[str, int], ...]
     parse_failures: int
+    asked_model: str = ""
+    """The model that the agent named, if another one answered; empty in older files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,7 @@ class Log:
             seconds=turn.seconds,
             waited=turn.waited,
             uid=turn.uid,
+            asked_model=turn.asked_model,
             reply=reply,
             answer=(answer.request, answer.uid, answer.created, answer.model, answer.choices),
             **known,

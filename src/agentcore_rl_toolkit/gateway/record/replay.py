@@ -95,6 +95,7 @@ def _replay_turn(session: Session, record: dict[str, Any]) -> None:
         logprobs=_unpack(LOGPROBS, record["logprobs"]),
         routes=Routes(*routes) if routes is not None else None,
         waited=record.get("waited", 0.0),
+        asked_model=record.get("asked_model", ""),
         **{name: record[name] for name in PLAIN},
     )
     reply = Reply(**record["reply"] | {"tool_calls": [ToolCall(**call) for call in record["reply"]["tool_calls"]]})

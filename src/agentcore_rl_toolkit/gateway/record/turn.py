@@ -108,6 +108,8 @@ class Turn:
     """Of these, seconds in which the gateway held it back because weights were being updated."""
     uid: str = ""
     """The id of its response, and the start of its tool calls' ids."""
+    asked_model: str = ""
+    """The model that the agent named, if the session's own answered instead."""
     prompt_length: int = field(init=False)
     length: int = field(init=False)
     """Tokens of prompt and sampled together."""

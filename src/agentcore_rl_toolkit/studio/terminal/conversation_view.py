@@ -79,6 +79,7 @@ def _heading(turn: ReadableTurn) -> str:
         *(turn.origin, parent, f"{turn.prompt_tokens} + {turn.sampled_tokens} tokens", f"{turn.seconds:.2f} s"),
         turn.finish,
         f"weights {versions}" if versions else "",
+        f"the agent asked for {turn.asked_model}" if turn.asked_model else "",
         f"masked: {turn.masked}" if turn.masked else "",
         f"not bridged: {turn.unbridged}" if turn.unbridged else "",
         f"{turn.parse_failures} calls not parsed" if turn.parse_failures else "",

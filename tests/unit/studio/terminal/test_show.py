@@ -27,12 +27,13 @@ from support.rollouts import failed, make_rollout, make_row
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp.exe\u2066\u200f<script>"
 
 
-def said(reply: str, prompt: str = "how many?", tool: str = "") -> Transcript:
+def said(reply: str, prompt: str = "how many?", tool: str = "", asked_model: str = "") -> Transcript:
     calls = [{"id": "c", "name": tool, "arguments": '{"expression": "1+1"}'}] if tool else []
     turn = ReadableTurn(
         turn=0, before=None, messages=(0,), reply={"content": reply, "reasoning": "", "tool_calls": calls},
         tools=("calculator",), started=1.0, seconds=0.5, waited=0.0, prompt_tokens=3, sampled_tokens=2, finish="stop",
         origin="first", unbridged="", masked=None, versions=(("7", 2),), parse_failures=0,
+        asked_model=asked_model,
     )  # fmt: skip
     return Transcript(({"role": "user", "content": prompt},), (turn,))
 
@@ -51,7 +52,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lost = failed(Status.AGENT_ERROR, session_id="lost", input_id="lost", error=f"ValueError: {HOSTILE}")
         for phase, step, rollouts in (
             ("before", 0, (rollout("a0", 0.0, "wrong"), rollout("b0", 0.0, "wrong, too"))),
-            ("train", 0, (rollout("a1", 1.0, "two", tool="calculator"), rollout("b1", 0.5, HOSTILE), lost)),
+            (
+                "train",
+                0,
+                (
+                    rollout("a1", 1.0, "two", tool="calculator"),
+                    rollout("b1", 0.5, HOSTILE, asked_model="gpt-4.1"),
+                    lost,
+                ),
+            ),
             ("after", 1, (rollout("a2", 1.0, "right"), rollout("b2", 0.0, "wrong, too"))),
         ):
             with writer.part(phase, step) as part:
@@ -149,6 +158,8 @@ def test_one_rollout(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("0.2: train step 0, row 000000-abcdef01, sample 0: completed, reward 1\n── turn 0: first,")
     assert 'user  how many?\nassistant  two\ncalls  calculator({"expression": "1+1"})\nresult  {' in out
     assert "weights 7" in out
+    assert "asked for" not in out
+    assert "the agent asked for gpt-4.1" in show(capsys, str(run), "--rollout", "b1")
 
 
 def test_two_rollouts_of_the_row_that_improved_most(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
