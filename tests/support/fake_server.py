@@ -35,10 +35,12 @@ class Gone(Exception):
 class FakeServer:
     """Base of the fakes. `requests` has (path, body) of all it was asked; `running` counts what it is sampling."""
 
-    def __init__(self, *, context_length: int = 512, pace: float = 0.0) -> None:
+    def __init__(self, *, context_length: int = 512, pace: float = 0.0, api_key: str | None = None) -> None:
         self.context_length = context_length
         self.pace = pace
         """Seconds a token takes."""
+        self.api_key = api_key
+        """Without it, requests are answered with 401."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.running = 0
@@ -128,7 +130,9 @@ class Handler(BaseHTTPRequestHandler):
         fake.requests.append((self.path, body))
         fake.headers.append({name.lower(): value for name, value in self.headers.items()})
         try:
-            if self.path.partition("?")[0] in fake.missing:
+            if fake.api_key and self.headers.get("authorization") != f"Bearer {fake.api_key}":
+                self.json({"error": "Unauthorized"}, 401)
+            elif self.path.partition("?")[0] in fake.missing:
                 self.json({"detail": "Not Found"}, 404)
             else:
                 fake.handle(self, self.path.partition("?")[0], body)

@@ -17,6 +17,7 @@ from agentcore_rl_toolkit.engine.remote.vllm import VllmEngine
 from agentcore_rl_toolkit.engine.replicas import Replicas
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine, ScriptedLine
 from agentcore_rl_toolkit.errors import ConfigError, EngineError
+from support.fake_sglang import FakeSglang
 from support.fake_vllm import FakeVllm
 from support.loop import LoopThread, loop_thread
 from support.process import free_port
@@ -516,3 +517,20 @@ def test_replicas_come_and_go_while_others_sample(loop: LoopThread) -> None:
     with pytest.raises(ConfigError, match="no engine was given"):
         loop.run(replicas.change({}))
     loop.run(replicas.close())
+
+
+@pytest.mark.parametrize(("kind", "fake"), [("vllm", FakeVllm), ("sglang", FakeSglang)])
+def test_a_server_that_wants_a_key_gets_the_one_in_the_environment(
+    kind: str, fake: type[FakeVllm | FakeSglang], loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake(api_key="secret").serving() as server:
+        engine = open_engine(f"{kind}={server.url}")
+        with pytest.raises(
+            EngineError, match=r"answered 401: .*\nhint: set AGENTCORE_RL_ENGINE_API_KEY to the server's"
+        ):
+            loop.run(engine.info())
+        loop.run(engine.close())
+        monkeypatch.setenv("AGENTCORE_RL_ENGINE_API_KEY", "secret")
+        engine = open_engine(f"{kind}={server.url}")
+        assert loop.run(engine.info()).models == ("fake/model",)
+        loop.run(engine.close())

@@ -1,6 +1,7 @@
 """Serve a model to agents, which call it like their model provider, until Ctrl-C.
 
-The admin key that opens sessions comes from AGENTCORE_RL_ADMIN_KEY; without it, a new one is printed once.
+The admin key that opens sessions comes from AGENTCORE_RL_ADMIN_KEY; without it, a new one is printed once. Inference
+servers get the key in AGENTCORE_RL_ENGINE_API_KEY, if they ask for one.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from .framing import ResponseBody
 
 T = TypeVar("T", bytes, list[bytes])
 
+API_KEY = "AGENTCORE_RL_ENGINE_API_KEY"
+"""The variable with the key that inference servers ask for (vLLM's and SGLang's `--api-key`)."""
 MAX_HEAD = 65_536
 _CONNECT_SECONDS, _DRAIN_SECONDS = 10.0, 1.0
 _MOST_IDLE = 1024  # connections
@@ -205,11 +207,16 @@ class HttpClient:
         self._closed = False
 
     def error(
-        self, what: str, *, status: int = 502, sampled_any: bool = False, retry_after: float | None = None
+        self,
+        what: str,
+        *,
+        status: int = 502,
+        sampled_any: bool = False,
+        retry_after: float | None = None,
+        hint: str | None = None,
     ) -> EngineError:
-        return EngineError(
-            f"the engine at {self.url} {what}", status=status, sampled_any=sampled_any, retry_after=retry_after
-        )
+        message = f"the engine at {self.url} {what}"
+        return EngineError(message, status=status, sampled_any=sampled_any, retry_after=retry_after, hint=hint)
 
     async def send(self, method: str, path: str, *body: bytes) -> HttpResponse:
         """Send one request, its body in any number of parts; returns once the response's head is there."""
@@ -254,6 +261,7 @@ class HttpClient:
             f"answered {response.status}: {message}",
             status=status if status in PASSED_ON else 502,
             retry_after=retry_seconds(response.headers.get(b"retry-after")),
+            hint=f"set {API_KEY} to the server's key" if response.status in (401, 403) else None,
         )
 
     async def _exchange(self, connection: Connection, request: Sequence[bytes]) -> HttpResponse | None:

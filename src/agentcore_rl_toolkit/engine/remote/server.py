@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...common.object_repr import object_repr
 from ...errors import EngineError
 from ..base import EngineInfo, EngineLoad, Sampled, SampleRequest
 from .framing import DONE
-from .http_client import HttpClient, error_message
+from .http_client import API_KEY, HttpClient, error_message
 from .payload import decode
 from .server_metrics import read_load
 
@@ -34,7 +35,7 @@ class ServerEngine:
     forms = True
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout: float = 600.0) -> None:
-        self.http = HttpClient(url, api_key=api_key, timeout=timeout)
+        self.http = HttpClient(url, api_key=api_key or os.environ.get(API_KEY), timeout=timeout)
         self._info: EngineInfo | None = None
 
     def __repr__(self) -> str:
