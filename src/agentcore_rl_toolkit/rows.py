@@ -1,4 +1,5 @@
-"""Reads a data set, one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk.
+"""Reads a data set, one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set, on disk or of
+the Hub.
 
 A malformed line is reported with its number; the others are used.
 """
@@ -22,9 +23,10 @@ Read = tuple[list[dict[str, Any]], list[str]]
 
 
 def read_rows(source: str, limit: int | None = None) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a file or folder, or of stdin for `-`, and the problems with its other lines. The suffix says what
-    a file is; JSONL if it is none of `.csv`, `.parquet` and `.json`."""
+    """The rows of a file, a folder, a data set of the Hub, or of stdin for `-`, and the problems with its other lines.
+    The suffix says what a file is; JSONL if it is none of `.csv`, `.parquet` and `.json`."""
     kind = "folder" if os.path.isdir(source) else os.path.splitext(source)[1].lower()
+    kind = "hub" if is_hub_id(source) else kind
     rows, problems = _READERS.get(kind, _read_lines)(source)
     if not rows:
         hint = "name a file in JSONL, CSV, Parquet or JSON, or a folder that save_to_disk wrote" if problems else None
@@ -36,7 +38,23 @@ _SUFFIXES = (".jsonl", ".csv", ".parquet")
 _ROW = "agentcore_rl_row"
 _TOO_MANY = "\0"
 """Where `csv` puts the values of a line that has more of them than the header."""
-_HUB_ID = re.compile(r"[\w-]+/[\w-]+")
+_HUB_ID = re.compile(r"([\w-]+/[\w-]+(?:\.\w*\d[\w.-]*)?)(?::([\w.-]+))??(?::([\w.-]+))?")
+"""Of a data set: its owner, its name, which may end in a version, and after colons its configuration and split."""
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether it names a data set of the Hub, rather than a file or a folder.
+
+    >>> [is_hub_id(source) for source in ("openai/gsm8k", "openai/gsm8k:main:test", "data/rows.jsonl", "rows", "/a/b")]
+    [True, True, False, False, False]
+    """
+    is_path = os.path.exists(source) or (":" not in source and os.path.isdir(os.path.dirname(source)))
+    return not is_path and _HUB_ID.fullmatch(source) is not None
+
+
+def absolute_source(source: str) -> str:
+    """The same data set, named for a process in another folder."""
+    return source if is_hub_id(source) else os.path.abspath(source)
 
 
 def row_as_prompt(row: Mapping[str, Any]) -> str:
@@ -146,6 +164,23 @@ def _read_folder(source: str) -> Read:
     return rows, []
 
 
+def _read_hub(source: str) -> Read:
+    """A data set of the Hub; of its split `train` unless another one is named."""
+    match = _HUB_ID.fullmatch(source)
+    name, configuration, split = match.groups() if match is not None else (source, None, None)
+    try:
+        import datasets
+    except ImportError:
+        hint = "pip install datasets, or name a file"
+        raise ConfigError(f"there is no file {source}, and a data set of the Hub needs datasets", hint=hint) from None
+    try:
+        rows = datasets.load_dataset(name, configuration, split=split or "train")
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        hint = f"name its configuration or split, {name}:SPLIT or {name}:CONFIGURATION:SPLIT; or a file"
+        raise ConfigError(f"there is no file {source}, and the Hub gives none: {error}", hint=hint) from None
+    return rows.data.to_pylist(), []
+
+
 def _arrow(source: str) -> Any:
     try:
         import pyarrow
@@ -161,13 +196,24 @@ _READERS: dict[str, Callable[[str], Read]] = {
     ".json": _read_array,
     ".parquet": _read_parquet,
     "folder": _read_folder,
+    "hub": _read_hub,
 }
 
 
 def data_in(folder: str) -> list[str]:
     """The files in a folder that may be data sets."""
     names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    return [os.path.join(folder, name) for name in names if name.endswith(_SUFFIXES)]
+    paths = [os.path.join(folder, name) for name in names]
+    return [path for path in paths if path.endswith(_SUFFIXES) or (path.endswith(".json") and _has_array(path))]
+
+
+def _has_array(path: str) -> bool:
+    """Whether a JSON file has an array, as a configuration has not."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read(1024).lstrip().startswith("[")
+    except (OSError, ValueError):
+        return False
 
 
 def rows_of(agent: str) -> str:
@@ -224,10 +270,7 @@ def _open(source: str, newline: str | None = None) -> Iterator[TextIO]:
     try:
         file = open(source, encoding="utf-8-sig", errors="surrogateescape", newline=newline)  # noqa: SIM115
     except OSError as error:
-        hub = f'from the Hub: datasets.load_dataset("{source}", split=…).save_to_disk(FOLDER), then --data FOLDER'
         hint = suggest_path(source) if isinstance(error, FileNotFoundError) else None
-        if hint is None and isinstance(error, FileNotFoundError) and _HUB_ID.fullmatch(source):
-            hint = hub
         raise ConfigError(f"{source} can't be read: {error.strerror}", hint=hint) from None
     with file:
         yield file

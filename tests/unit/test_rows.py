@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rows import read_rows, rows_of
+from support.process import clean_env
 
 ROWS = [{"prompt": "a, b", "answer": "1"}, {"prompt": "ü\nx", "answer": "2"}]
 
@@ -120,12 +123,52 @@ def test_without_rows_the_formats_are_named(tmp_path: Path) -> None:
         rows_of("arn:aws:x")
 
 
-def test_a_data_set_of_the_hub_is_saved_first() -> None:
-    with pytest.raises(ConfigError, match=r'hint: from the Hub: datasets.load_dataset\("openai/gsm8k"'):
-        read_rows("openai/gsm8k")
-    with pytest.raises(ConfigError) as raised:
-        read_rows("missing/rows.jsonl")
-    assert "Hub" not in str(raised.value)
+HUB = """
+import sys
+from agentcore_rl_toolkit.errors import ConfigError
+from agentcore_rl_toolkit.rows import absolute_source, read_rows
+
+for source in sys.argv[1:]:
+    assert absolute_source(source) == source
+    try:
+        print(read_rows(source, 1))
+    except ConfigError as error:
+        print(error)
+"""
+
+
+def test_a_data_set_of_the_hub_is_loaded_by_its_name_configuration_and_split(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    for name, split in (("qa", "train"), ("qa", "test"), ("qa-v1.5", "train")):  # a clone stands for the Hub's copy
+        folder = tmp_path / "owner" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{split}.jsonl").write_text(f'{{"prompt": "{name}, {split}"}}\n')
+    sources = ("owner/qa:test", "owner/qa:default:train", "owner/qa-v1.5:train", "owner/qa:other", "elsewhere/qa")
+    env = clean_env(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "cache"))
+    command = [sys.executable, "-c", HUB, *sources]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=100)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "([{'prompt': 'qa, test'}], [])",
+        "([{'prompt': 'qa, train'}], [])",
+        "([{'prompt': 'qa-v1.5, train'}], [])",
+    ]
+    assert "there is no file owner/qa:other, and the Hub gives none: Unknown split" in lines[3]
+    assert "hint: name its configuration or split, owner/qa:SPLIT or owner/qa:CONFIGURATION:SPLIT; or a file" in lines
+    assert any(
+        line.startswith("there is no file elsewhere/qa, and the Hub gives none: Couldn't reach") for line in lines
+    )
+
+
+def test_a_path_in_a_folder_that_exists_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for missing in ("data/rows", "missing/rows.jsonl"):
+        with pytest.raises(ConfigError, match=f"{missing} can't be read: No such file"):
+            read_rows(missing)
 
 
 def test_a_mistyped_file_gets_a_suggestion(tmp_path: Path) -> None:
@@ -139,5 +182,7 @@ def test_a_folder_without_rows_says_which_data_it_has(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hint: name a data set with --data: .*/held.csv$"):
         rows_of(str(tmp_path))
     (tmp_path / "train.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"hint: name a data set with --data: .*/held.csv, .*/train.jsonl$"):
+    (tmp_path / "questions.json").write_text('\n[{"prompt": "a"}]')
+    (tmp_path / "package.json").write_text('{"name": "mine"}')
+    with pytest.raises(ConfigError, match=r": [^,]*/held.csv, [^,]*/questions.json, [^,]*/train.jsonl$"):
         rows_of(str(tmp_path))

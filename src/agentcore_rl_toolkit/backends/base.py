@@ -237,7 +237,8 @@ def _check_store(settings: TrainSettings) -> None:
 
 
 def _check_folder(folder: Path, problem: str, hint: str) -> None:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    wanted = folder.absolute()
+    there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # Path.exists() may refuse to say
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = "may not be written to" if there.is_dir() else "is a file"
         raise ConfigError(f"{problem}: {there} {why}", hint=hint)

@@ -49,7 +49,7 @@ class TrainSettings(CheckedSettings):
     agent: str = option("", "an ARN, or the path of an agent (rl_app.py)", alias="agent_runtime_arn")
     data: str = option(
         "",
-        "one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk",
+        "one payload per row: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set, on disk or NAME:SPLIT",
         alias="data_path",
     )
     model: str = option("tiny", "a folder, a hub id, or `tiny`, the built-in policy", alias="model_dir")

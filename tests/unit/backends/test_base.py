@@ -16,6 +16,7 @@ from agentcore_rl_toolkit.backends import base
 from agentcore_rl_toolkit.backends.base import Backend, TrainingPlan, check_settings, find, names, require
 from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings, TrainSettings
 from agentcore_rl_toolkit.errors import ConfigError
+from support.ordinary_user import run_as_ordinary_user
 from support.process import clean_env
 
 ROOT = Path(__file__).parents[3]
@@ -116,6 +117,20 @@ def test_an_agent_on_this_machine(tmp_path: Path, rows: str) -> None:
     )
     with pytest.raises(ConfigError, match="has 2 rows, and a step takes 3"):
         check_settings(TrainSettings(**settings | {"rows_per_step": 3}))
+
+
+def test_a_run_in_a_folder_that_may_not_be_looked_into_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    settings = {"agent": "rl_app.py", "data": "rows.jsonl"}
+    settings = {name: str(tmp_path / value) for name, value in (settings | {"output": "locked/run"}).items()}
+    (tmp_path / "locked").mkdir(mode=0)
+    said = run_as_ordinary_user(
+        "from agentcore_rl_toolkit.backends.base import check_settings\n"
+        "from agentcore_rl_toolkit.backends.settings import TrainSettings\n"
+        f"check_settings(TrainSettings(rows_per_step=1, **{settings}))"
+    ).stderr
+    assert f"the run can't be written to {tmp_path}/locked/run: {tmp_path}/locked may not be written to" in said
 
 
 def test_a_run_needs_a_folder_that_can_be_made_and_is_told_of_the_run_in_it(tmp_path: Path, rows: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ...common.checked_settings import option
 from ...engine.tiny import NAME as TINY
 from ...errors import AgentCoreRLError, ConfigError
-from ...rows import read_rows
+from ...rows import absolute_source, read_rows
 from ...store import open_store
 from ...types import RolloutId
 from ..base import TrainingPlan, check_settings, is_installed, refuse_env, runs_on_aws
@@ -166,9 +166,9 @@ def _store(settings: RllmSettings) -> str:
 def _arguments(settings: RllmSettings, store: str) -> list[str]:
     """The command line of `main.py`."""
     name = settings.dataset or dataset_name(settings.data)
-    words = ["--trainer", settings.trainer, "--dataset", name, "--data", os.path.abspath(settings.data)]
+    words = ["--trainer", settings.trainer, "--dataset", name, "--data", absolute_source(settings.data)]
     if settings.eval_data:
-        words += ["--eval-data", os.path.abspath(settings.eval_data)]
+        words += ["--eval-data", absolute_source(settings.eval_data)]
     if not settings.agent.startswith("arn:"):
         words += ["--agent", settings.agent, "--buckets", str(settings.folder.resolve() / "buckets"), "--store", store]
         words += [word for address in settings.allow for word in ("--allow", address)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.checkpoints import resolve_model
 from ...rollout.signal.rescore import absolute
+from ...rows import absolute_source
 from ..launch import hydra_value, override_key, write_option
 from .environment import UNITS, attention_overrides, core_overrides
 
@@ -140,7 +141,7 @@ def translate(overrides: Sequence[str]) -> list[str]:
 
 
 def _verl_keys(settings: VerlSettings) -> dict[str, Any]:
-    data = str(Path(settings.data).resolve())
+    data = absolute_source(settings.data)
     units = settings.verl_value(UNITS)
     keys = {
         **NEEDED,
@@ -152,7 +153,7 @@ def _verl_keys(settings: VerlSettings) -> dict[str, Any]:
     }
     keys |= {
         "data.train_files": data,
-        "data.val_files": str(Path(settings.eval_data).resolve()) if settings.eval_data else data,
+        "data.val_files": absolute_source(settings.eval_data) if settings.eval_data else data,
         "data.dataloader_num_workers": 0,
         "actor_rollout_ref.model.path": resolve_model(settings.model),
         "actor_rollout_ref.actor.ppo_mini_batch_size": settings.rows_per_step,

@@ -54,8 +54,9 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that `rollout` and `eval` share."""
     parser.add_argument("agent", help="an ARN, or the path of an agent (rl_app.py, or its folder)")
     help = (
-        "run these rows: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set on disk; - reads JSONL from "
-        "stdin (default: rows.jsonl in the agent's folder, or rows in another format)"
+        "run these rows: JSONL, CSV, Parquet, a JSON array, or a Hugging Face data set, on disk or of the Hub "
+        "(OWNER/NAME, :SPLIT, :CONFIGURATION:SPLIT); - reads JSONL from stdin (default: rows.jsonl in the agent's "
+        "folder, or rows in another format)"
     )
     parser.add_argument("--data", help=help)
     help = (
