@@ -25,7 +25,7 @@ from agentcore_rl_toolkit.backends.base import GROUP, find
 from agentcore_rl_toolkit.backends.slime.backend import SlimeSettings
 from agentcore_rl_toolkit.runtime.local import SessionPolicy
 from support.docs import MADE, PAGES, ROOT, Block, blocks
-from support.docs_commands import importable, objections
+from support.docs_commands import importable, objections, sentence_objections
 from support.docs_stage import NEEDS, stage
 
 ALL = {str(page.relative_to(ROOT)): blocks(page) for page in PAGES}
@@ -72,6 +72,11 @@ def test_a_page_does_what_it_says(page: str, request: pytest.FixtureRequest, tmp
 
 def test_every_need_is_of_a_page_that_runs() -> None:
     assert NEEDS.keys() <= {page for page, found in ALL.items() if any(block.runs for block in found)}
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_a_flag_in_a_sentence_is_of_the_verb_before_it(page: str) -> None:
+    assert sentence_objections(ROOT / page) == []
 
 
 @pytest.mark.parametrize("page", [page for page, found in ALL.items() if any(b.label == "bash" for b in found)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import io
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from agentcore_rl_toolkit.backends.base import find
+from agentcore_rl_toolkit.backends.base import find, names
 from agentcore_rl_toolkit.cli import build_parser
 from agentcore_rl_toolkit.cli.rollouts.train import parser_for
 from support.docs import ROOT, Block
@@ -61,6 +62,32 @@ def _agentcore_rl(words: list[str], homes: list[Path]) -> list[str]:
     except SystemExit as end:
         return said.getvalue().splitlines()[-1:] if end.code else []
     return []
+
+
+def sentence_objections(page: Path) -> list[str]:
+    """Flags between the backticks of a sentence that the verb before them does not have."""
+    known = dict(_flags(build_parser(), ()))
+    known["train",] = {flag for name in names() for _, found in _flags(parser_for(find(name)), ()) for flag in found}
+    found = []
+    for span in re.findall(
+        r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    ):
+        words = span.removeprefix("agentcore-rl ").split()
+        verb = next((verb for verb in (tuple(words[:2]), tuple(words[:1])) if verb in known), ())
+        wrong = [
+            word for word in words if verb and re.match(r"--[a-z]", word) and word.partition("=")[0] not in known[verb]
+        ]
+        found += [f"{page.relative_to(ROOT)}: `{span}`: {' '.join(verb)} has no {word}" for word in wrong]
+    return found
+
+
+def _flags(parser: argparse.ArgumentParser, verb: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Each verb of a parser with its flags."""
+    yield verb, {flag for action in parser._actions for flag in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, under in action.choices.items():
+                yield from _flags(under, (*verb, name))
 
 
 def _make(words: list[str], homes: list[Path]) -> list[str]:
