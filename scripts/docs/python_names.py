@@ -34,6 +34,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ".backends.verl": ("VerlSettings",),
     ".backends.slime": ("SlimeRunner", "SlimeSettings"),
     ".backends.rllm": ("RllmSettings",),
+    ".backends.sagemaker": (),
+    ".backends.sagemaker.session": (),
     ".studio.guards": ("Finding", "RolloutFacts", "RunFacts", "StepFacts"),
 }
 """The modules that users may rely on, with their public names; `()` means those of `__all__`."""

@@ -25,6 +25,7 @@ from ...engine import Engine
 from ...engine.checkpoints import is_written
 from ...engine.remote.vllm import VllmEngine
 from ...engine.transformers import TransformersEngine
+from ...engine.transformers.model_runner import out_of_memory
 from ...errors import AgentCoreRLError, ConfigError, NoStepsLeft
 from ...rollout import Group
 from ..loop.checkpoint_folder import CheckpointFolder
@@ -263,7 +264,7 @@ def name_settings_to_change(folder: Path) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        if out_of_memory(error):
             hint = "lower batch_size or concurrency, or set gradient_checkpointing"
             raise AgentCoreRLError(f"out of memory: {str(error).splitlines()[0]}", hint=hint) from error
         if is_full(folder):  # what writes checkpoints says it in no type

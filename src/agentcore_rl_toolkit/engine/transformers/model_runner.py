@@ -21,7 +21,7 @@ from ...errors import ConfigError
 from ..checkpoints import is_adapter
 from .kv_cache import attention_layers
 
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def load(model: str | Path, device: str | None, dtype: torch.dtype | None) -> nn.Module:
@@ -47,7 +47,7 @@ def _load_merged(adapter: str, dtype: torch.dtype | None) -> Any:
 
 def out_of_memory(error: BaseException) -> bool:
     """PyTorch reports some of these as plain runtime errors, known only by their text."""
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 class ModelRunner:

@@ -152,6 +152,8 @@ def test_out_of_memory_names_the_setting_to_lower(tmp_path: Path) -> None:
         torch.empty(1 << 60)
     with pytest.raises(AgentCoreRLError, match="out of memory: CUDA"), name_settings_to_change(tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    with pytest.raises(AgentCoreRLError, match="out of memory: CUDA error: CUBLAS"), name_settings_to_change(tmp_path):
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
 
 def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
