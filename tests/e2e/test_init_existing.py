@@ -171,11 +171,16 @@ def test_the_truth_is_a_field_that_the_agent_never_reads_and_init_says_which(
     assert f"Next: agentcore-rl doctor {tmp_path} --model tiny\n" in err
 
 
-def test_the_next_command_names_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [("orders.csv", "order,total\n7,8\n"), ("questions.json", '[{"order": 7, "total": 8}]')]
+)
+def test_the_next_command_names_the_data(
+    tmp_path: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "main.py").write_text(AGENT_OF_ORDERS)
-    (tmp_path / "orders.csv").write_text("order,total\n7,8\n")
+    (tmp_path / name).write_text(text)
     assert main(["init", str(tmp_path)]) == 0
-    command = f"Next: agentcore-rl doctor {tmp_path} --model tiny --data {tmp_path}/orders.csv\n"
+    command = f"Next: agentcore-rl doctor {tmp_path} --model tiny --data {tmp_path}/{name}\n"
     assert command in capsys.readouterr().err
 
 
