@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
