@@ -82,15 +82,14 @@ def test_the_index_of_the_clone_gives_ours_with_all_its_files(index: Path, tmp_p
 
 def test_the_starter_toolkits_image_gets_ours(index: Path, tmp_path: Path) -> None:
     """Its Dockerfile copies the folder and runs `uv pip install .` there."""
-    if shutil.which("uv") is None:
-        pytest.skip("uv is not installed")
+    uv = pytest.importorskip("uv").find_uv_bin()
     assert main(["init", str(tmp_path / "my_agent"), "--framework", "openai"]) == 0
     (tmp_path / "dist").mkdir()
     for wheel in index.glob("*-0.3*.whl"):
         shutil.copy(wheel, tmp_path / "dist")
     (block,) = (b for b in blocks(ROOT / "docs/guides/deploy.md") if "find-links" in b.code)
     subprocess.run(["bash", "-ec", block.code], cwd=tmp_path, check=True)
-    install = ["uv", "pip", "install", "--dry-run", "--no-deps", "--offline", "--target", str(tmp_path / "site")]
+    install = [uv, "pip", "install", "--dry-run", "--no-deps", "--offline", "--target", str(tmp_path / "site")]
     env = clean_env(UV_PYTHON=sys.executable, UV_CACHE_DIR=str(tmp_path / "cache"))
     done = subprocess.run(
         [*install, "agentcore-rl-toolkit>=0.3"], cwd=tmp_path / "my_agent", capture_output=True, text=True, env=env
