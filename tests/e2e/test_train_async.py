@@ -155,7 +155,7 @@ def test_no_token_is_older_than_it_may_be_and_every_row_is_trained_on_once(
     for line, known in zip(lines(tmp_path / "run"), found, strict=True):
         assert line["staleness/max"] == max(known)
         assert 0 <= line["staleness/mean"] <= line["staleness/max"] <= 2
-        assert 0 < line["slots_used"] <= 1 + 1e-9
+        assert 0 <= line["slots_used"] <= 1 + 1e-9  # 0 if all rollouts had ended before the step before
         assert line["off_policy/ratio"] == pytest.approx(1.0, abs=0.3)
         assert line["off_policy/truncated"] == 0.0
         assert line["cispo_clip_ratio"] == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,14 +17,21 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """One that nobody else is given for a minute: a port in TIME_WAIT is not handed out, but a server may take it."""
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind(("127.0.0.1", 0))
-        s.listen(1)
-        with socket.create_connection(s.getsockname()):
-            s.accept()[0].close()  # this side first, so that it is the one that waits
-        return int(s.getsockname()[1])
+    """One below those of outgoing connections, which no other test gets for a minute.
+
+    It is left in TIME_WAIT: a server may take it, as servers set SO_REUSEADDR, and this function may not.
+    """
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", 10_000 + secrets.randbelow(20_000)))
+            except OSError:
+                continue
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.listen(1)
+            with socket.create_connection(s.getsockname()):
+                s.accept()[0].close()  # this side first, so that it is the one that waits
+            return int(s.getsockname()[1])
 
 
 def clean_env(**extra: str) -> dict[str, str]:

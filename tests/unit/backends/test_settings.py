@@ -309,7 +309,10 @@ def test_a_number_out_of_its_range_is_refused(name: str, value: float, said: str
         ({"gateway": {"processes": 2}}, "gateway has no 'processes'"),
         ({"gateway": {"workers": "2"}}, "workers must be a whole number"),
         ({"gateway": {"workers": -1}}, "workers must be a whole number"),
-        ({"gateway_url": "http://gw:9000", "gateway": {"workers": 2}}, "gateway that runs elsewhere"),
+        (
+            {"gateway_url": "http://gw:9000", "gateway": {"workers": 2}},
+            "can't be combined with settings of the run's own gateway",
+        ),
         ({"gateway_url": "http://gw:9000", "gateway_port": 9000}, "write gateway_public_url"),
         ({"gateway_url": "http://gw:9000", "gateway_public_url": "http://gw:9000"}, "write gateway_public_url"),
     ],

@@ -118,7 +118,7 @@ class Report:
         for reason, count in _counts(self.steps, "fidelity/unbridged/").items():
             if reason not in UNAVOIDABLE:
                 self.say(f"{count} turns began a new row ({reason}): {MEANINGS.get(reason, reason)}")
-        if summary.get("exit_code"):
+        if summary.get("nothing_learned"):
             self.say(_NOTHING_LEARNED)
         curve = self._draw_curve()
         if curve is not None:

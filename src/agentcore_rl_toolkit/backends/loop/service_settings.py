@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...common.checked_settings import option
 from ...errors import ConfigError
 from ..settings import MOST_RATIO, LoopSettings
-from .mismatch import Truncation
+
+if TYPE_CHECKING:
+    from .mismatch import Truncation
 
 LOSSES = ("importance_sampling", "ppo", "cispo")
 """Those of the services' losses that take tokens, the sampler's logprobs, and advantages."""
@@ -69,6 +71,8 @@ class ServiceSettings(LoopSettings):
         """With `async_steps`, where the loss truncates the ratio to the sampler; None without."""
         if not self.async_steps:
             return None
+        from .mismatch import Truncation  # numpy, which comes with the extras
+
         least, most = (self.loss_config.get(name) for name in _THRESHOLDS)
         if least is None or most is None:
             return Truncation()

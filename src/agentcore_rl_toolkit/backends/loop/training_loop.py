@@ -250,8 +250,7 @@ class TrainingLoop:
         return False
 
     def _finish(self, *, interrupted: bool, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-        """Write the summary and return it. A run that trained on nothing is an error; one that could learn nothing has
-        an `exit_code` of 1."""
+        """Write the summary and return it. A run that trained on nothing is an error."""
         settings, step, latest = self.settings, self._version(), self.folder.latest()
         causes = Causes.merged(self._gather(self._causes))
         summary: dict[str, Any] = {
@@ -271,7 +270,7 @@ class TrainingLoop:
         }
         by_group = settings.turn_credit is None and getattr(settings, "teacher", None) is None
         if by_group and not interrupted and rewards_were_equal(self.report.steps):
-            summary["exit_code"] = 1
+            summary["nothing_learned"] = True
         if self._process == 0:
             (settings.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             self.report.finish(summary)
