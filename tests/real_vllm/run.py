@@ -82,8 +82,8 @@ def with_trl(python: str, model: Path, settings: dict[str, str]) -> int:
     suite = str(TESTS / "contract" / "test_engine.py")
     run = [python, "-m", "pytest", suite, "-k", "real-colocated", "-v", "-W", "ignore"]
     code = subprocess.run(run, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
-    for mode in ("colocate", "server"):
-        training = [python, "-W", "ignore", str(TESTS / "real_vllm" / "train.py"), mode]
+    for mode in (["colocate"], ["server"], ["colocate", "async"], ["server", "async"]):
+        training = [python, "-W", "ignore", str(TESTS / "real_vllm" / "train.py"), *mode]
         code = code or subprocess.run(training, env=clean_env(**settings, **told), cwd=TESTS.parent).returncode
     return code
 

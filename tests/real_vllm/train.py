@@ -1,9 +1,10 @@
-"""Trains with vLLM on this CPU: each step is sampled with exactly the weights that the last one left.
+"""Trains with vLLM on this CPU: each reply is sampled with exactly the weights that it names.
 
     python tests/real_vllm/train.py colocate         in the trainer's process
     python tests/real_vllm/train.py server           in a separate server, which TRL sends weights to
+    python tests/real_vllm/train.py colocate async   while training runs, up to two updates behind; `server async` too
 
-In an environment with vLLM and TRL; `run.py` runs both.
+In an environment with vLLM and TRL; `run.py` runs all of them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ def invoke_agent(payload):
 """
 
 
-def main(mode: str) -> int:
+AHEAD = 2
+
+
+def main(mode: str, ahead: int) -> int:
+    steps = 8 if ahead else 3
     with tempfile.TemporaryDirectory() as place, {"colocate": colocate, "server": serve}[mode](Path(place)) as settings:
-        summary = run(Path(place), settings)
-        assert (summary["steps"], summary["fidelity"], summary["failures"]) == (3, 1.0, {}), summary
-        check(Path(place) / "run", closeness={"colocate": 0.5, "server": 1e-3}[mode])  # bfloat16, float32
+        if ahead:
+            settings |= {"async_steps": ahead, "concurrency": 4}  # few slots: some rollouts start after an update
+        summary = run(Path(place), settings | {"steps": steps})
+        assert (summary["steps"], summary["fidelity"], summary["failures"]) == (steps, 1.0, {}), summary
+        check(Path(place) / "run", steps, ahead, closeness={"colocate": 0.5, "server": 1e-3}[mode])  # bfloat16, float32
     return 0
 
 
@@ -88,7 +95,6 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
             data=str(folder / "rows.jsonl"),
             eval_data=str(folder / "rows.jsonl"),
             output=str(folder / "run"),
-            steps=3,
             rows_per_step=2,
             n=4,
             batch_size=4,
@@ -102,31 +108,45 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def check(run: Path, closeness: float) -> None:
-    """Of each step's rollouts, the logprobs are those of the weights before it and of no others."""
+def check(run: Path, steps: int, ahead: int, closeness: float) -> None:
+    """The logprobs of replies with one version are those of its weights and of no others.
+
+    A reply that continues over an update keeps keys and values of older weights, so no weights give its logprobs.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     from agentcore_rl_toolkit.engine import tiny
     from agentcore_rl_toolkit.rollout import read_rollouts
 
-    checkpoints = [tiny.path(), *(run / "checkpoints" / f"checkpoint-{step}" for step in (1, 2, 3))]
+    checkpoints = [tiny.path(), *(run / "checkpoints" / f"checkpoint-{step}" for step in range(1, steps + 1))]
     models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in checkpoints]
-    files = [run / "rollouts" / f"step-{step:06d}.jsonl" for step in range(3)]
-    files.append(run / "evaluations" / "step-000003.jsonl")  # with the weights of the last update
+    files = [run / "rollouts" / f"step-{step:06d}.jsonl" for step in range(steps)]
+    files.append(run / "evaluations" / f"step-{steps:06d}.jsonl")  # with the weights of the last update
+    off: dict[int, dict[int, float]] = {}
+    later = mixed = 0
     for step, file in enumerate(files):
-        off: dict[int, float] = {}
         for rollout in read_rollouts(file):
             for row in rollout.rows:
                 mask = torch.tensor(row.loss_mask[1:]).bool()
-                assert {version for version, _, _ in row.versions} == {str(step)}
+                versions = {int(version) for version, _, _ in row.versions}
+                assert step - (ahead if step < steps else 0) <= min(versions) <= max(versions) <= step
+                mixed += len(versions) > 1
+                if len(versions) > 1:
+                    continue
+                (version,) = versions
+                later += step < steps and version > max(0, step - ahead)
                 for other, model in enumerate(models):
                     gap = (logprobs(model, row.token_ids.tolist()) - torch.tensor(row.logprobs[1:]))[mask].abs().max()
-                    off[other] = max(off.get(other, 0.0), float(gap))
-        shown = {other: round(gap, 5) for other, gap in off.items()}
-        print(f"step {step}: largest difference to the weights of each step: {shown}")  # noqa: T201
-        assert off[step] < closeness
-        assert all(gap > 10 * off[step] for other, gap in off.items() if other != step)
+                    known = off.setdefault(version, {})
+                    known[other] = max(known.get(other, 0.0), float(gap))
+    print(f"{mixed} replies with several versions")  # noqa: T201
+    for version, gaps in off.items():
+        shown = {other: round(gap, 5) for other, gap in gaps.items()}
+        print(f"version {version}: largest difference to the weights of each step: {shown}")  # noqa: T201
+        assert gaps[version] < closeness
+        assert all(gap > 10 * gaps[version] for other, gap in gaps.items() if other != version)
+    assert later or not ahead, "all rollouts began as early as they may"
 
 
 def logprobs(model: Any, ids: list[int]) -> Any:
@@ -137,4 +157,4 @@ def logprobs(model: Any, ids: list[int]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], AHEAD if "async" in sys.argv[2:] else 0))
