@@ -402,16 +402,21 @@ def runtime() -> list[str]:
 
 
 def _session_costs(found: dict[str, Any]) -> list[str]:
-    """What a session costs each process of the local runtime, before and after it got a supervisor process."""
+    """What a session costs each process of the local runtime, and how many a second two cores run."""
     rows = [
-        [f"{kind}, {tree}", *(f"{ms:.1f}" for ms in one["cpu_ms"].values()), f"{one['at_full_cores']:.0f}"]
+        [
+            kind if tree == "now" else f"{kind}, {tree}",
+            *(f"{ms:.1f}" for ms in one["cpu_ms"].values()),
+            f"{one['per_second']:.0f}",
+            f"{one['start_ms_p50']:.1f}" if "start_ms_p50" in one else "–",
+        ]
         for kind, trees in found.items()
         for tree, one in trees.items()
     ]
-    header = ["CPU ms", "program", "supervisor", "template", "session", "all", "sessions/s if all cores do this"]
+    header = ["CPU ms", "program", "supervisor", "template", "session", "all", "sessions/s", "p50 of a start, ms"]
     text = (
-        "`python benchmarks/scale_local.py --before COMMIT`: the CPU time of a session that is started, invoked and\n"
-        "stopped (`echo`), and of a rollout of `RolloutClient` (`rollout`), by turns, on a machine that does more."
+        "`python benchmarks/scale_local.py`, on two cores: the CPU time of a session that is started, invoked and\n"
+        "stopped (`echo`), and of a rollout of `RolloutClient` (`rollout`), with eight at a time."
     )
     return [text, _table(header, rows)] if rows else []
 

@@ -40,7 +40,7 @@ def gateway_section(found: dict[str, Any], table: Table) -> list[str]:
     return [
         "### Where the gateway runs",
         "`python benchmarks/scale_gateway.py`: 48 agents, a scripted engine in the trainer's process, and all of it\n"
-        "on the machine's two cores, which do more. The bars are of CPU time, which is each process's own: it says\n"
+        "on the machine's two cores. The bars are of CPU time, which is each process's own: it says\n"
         "what two workers do of what one does if each has a core. Calls/s say how long processes waited for a core.\n"
         "Linux shares busy cores among sessions of processes (`sched_autogroup_enabled`). Each worker is one; the\n"
         "trainer's process is in one with whatever its shell runs, so it waits longest.",
