@@ -108,6 +108,7 @@ def test_a_job_is_made_followed_and_summarized(
     assert steps == [{"step": 1, "reward": 0.25, "turns": 2.0}, {"step": 2, "reward": 0.5, "turns": 3.0}]
     said = shown.err.splitlines()
     assert [line for line in said if line in fake.log] == fake.log
+    assert f"warning: {len(ROWS)} of {len(ROWS)} held-out rows are training rows too" in said
     assert "InProgress (Training): step 1 of 2" in said
     assert any(line.startswith("step 2: reward 0.5, turns 3") for line in said)
 

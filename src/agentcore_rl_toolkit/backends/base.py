@@ -158,7 +158,7 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
     if settings.eval_data:
         notes += _check_rows("eval_data", settings.eval_data, 1)
         for path in (settings.data, *mixed):
-            notes += _check_overlap(path, settings.eval_data)
+            notes += check_overlap(path, settings.eval_data)
     notes += _check_model(settings)
     _check_store(settings)
     notes += _check_output(settings)
@@ -264,7 +264,7 @@ def _check_loop(settings: LoopSettings) -> None:
             raise ConfigError(f"report_to={target} needs a package that is not installed", hint=hint)
 
 
-def _check_overlap(data: str, eval_data: str) -> list[str]:
+def check_overlap(data: str, eval_data: str) -> list[str]:
     """A note if rows of one file are in the other."""
     if "-" in (data, eval_data):
         return []

@@ -11,7 +11,7 @@ from ...common.checked_settings import option
 from ...deploy.aws.calls import Aws
 from ...errors import AwsRefused, ConfigError
 from ...rows import read_rows
-from ..base import TrainingPlan, require
+from ..base import TrainingPlan, check_overlap, require
 from ..settings import TrainSettings
 from .sagemaker_place import HUB, SagemakerPlace, check_model_name, check_role, find_model, output_uri
 
@@ -157,4 +157,4 @@ def check_locally(settings: SagemakerSettings) -> list[str]:
             if not rows:
                 raise ConfigError(f"{path} has no rows", hint="one payload per line")
             notes += [f"{name}: {len(rows)} rows in {path}", *(f"{name}: {one}; left out" for one in problems)]
-    return notes
+    return [*notes, *(check_overlap(settings.data, settings.eval_data) if settings.eval_data else [])]

@@ -34,7 +34,9 @@ def train(
 
     `say` shows a line, and `ask` answers a question after Ctrl-C; by default both are the terminal's.
     """
-    check_locally(settings)
+    for note in check_locally(settings):
+        if note.startswith("warning: "):
+            (say or _say)(note)
     with contextlib.closing(Aws(settings.region)) as aws, locked_run(settings.folder):
         return _JobRun(settings, aws, say or _say, ask or _ask).run()
 
