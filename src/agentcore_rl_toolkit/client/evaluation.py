@@ -21,7 +21,7 @@ from typing import Any
 
 from ..agent.result import Result
 from ..errors import ConfigError, KeyInvalid, RewardInvalid
-from ..types import INFRASTRUCTURE, RolloutId, Status
+from ..types import UNMEASURED, RolloutId, Status
 
 LEVEL = 0.95
 """The confidence of every interval."""
@@ -31,9 +31,6 @@ FEWEST_PAIRS = 6
 """Inputs a comparison needs: with fewer, chance puts all differences on one side more than one time in twenty."""
 TIE = 1e-12
 """Rewards closer than this differ only by rounding."""
-
-UNSCORED = INFRASTRUCTURE | {Status.REWARD_ERROR}
-"""Failures that say nothing about the model: no mean and no comparison has them."""
 
 Interval = tuple[float, float]
 
@@ -76,7 +73,7 @@ class Outcome:
     @property
     def failed(self) -> bool:
         """Whether the agent failed it."""
-        return self.status is not Status.COMPLETED and self.status not in UNSCORED
+        return self.status is not Status.COMPLETED and self.status not in UNMEASURED
 
     def score(self, failed_reward: float) -> float | None:
         """What it counts for in a mean; None if it doesn't count."""
@@ -136,7 +133,7 @@ class Summary:
     @property
     def counted_failures(self) -> int:
         """Rollouts that the agent failed."""
-        return sum(count for status, count in self.failed.items() if status not in UNSCORED)
+        return sum(count for status, count in self.failed.items() if status not in UNMEASURED)
 
     @property
     def error(self) -> float | None:
