@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -213,3 +215,92 @@ class HoldingEngine:
 
     async def close(self) -> None:
         """Nothing to release, unless an engine says otherwise."""
+
+
+class StepGate:
+    """Stops a thread that samples in steps between two of them, from any other thread.
+
+    Several may hold it at the same time; it goes on after the last release.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        """Guards this state, and whatever else the thread waits for."""
+        self.holds = 0
+        self.stepping = False
+        """Set and cleared by the thread, which begins no step while there are holds."""
+
+    def hold(self) -> None:
+        """Let no further step begin; `wait_until_idle` waits for the one in progress."""
+        with self.changed:
+            self.holds += 1
+            self.changed.notify_all()
+
+    def wait_until_idle(self) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: not self.stepping)
+
+    def release(self) -> None:
+        with self.changed:
+            self.holds -= 1
+            self.changed.notify_all()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the step in progress and begin none: weights may change in the block."""
+        self.hold()
+        try:
+            self.wait_until_idle()
+            yield
+        finally:
+            self.release()
+
+
+class SteppedEngine:
+    """Base of engines whose own thread samples in steps: a pause is one hold, however often it is repeated."""
+
+    def __init__(self) -> None:
+        self.gate = StepGate()
+        self._paused = False
+        self._pausing = asyncio.Lock()
+
+    async def pause(self) -> None:
+        """Wait for the step in progress, then sample nothing; running sequences continue after `resume`."""
+        async with self._pausing:
+            if self._paused:
+                return
+            self.gate.hold()
+            try:
+                await asyncio.to_thread(self.gate.wait_until_idle)
+            except BaseException:  # the caller was cancelled
+                self.gate.release()
+                raise
+            self._paused = True
+
+    async def resume(self) -> None:
+        async with self._pausing:
+            if self._paused:
+                self._paused = False
+                self.gate.release()
+
+
+def check_request(request: SampleRequest, model: str, context: int | None) -> None:
+    """Refuse a request for another model, without a prompt, or too long for the context."""
+    prompt, wanted = len(request.prompt), request.sampling.max_tokens
+    if request.model not in (None, model):
+        raise EngineError(f"this engine serves {model!r}, not {request.model!r}", status=404)
+    if not prompt:
+        raise EngineError("the prompt is empty", status=400)
+    if wanted is not None and wanted < 1:
+        raise EngineError(f"max_tokens is {wanted}, but must be at least 1", status=400)
+    over = 0 if context is None else prompt + (wanted or 1) - context
+    if over > 0:
+        sizes = f"{prompt} tokens and {wanted or 'at least 1'} to sample"
+        raise EngineError(f"the prompt has {sizes}, {over} more than the context of {context}", status=400)
+
+
+def count_version(versions: list[tuple[str, int]], version: str, tokens: int) -> None:
+    """Count tokens that were sampled with a version of the weights, after those counted before."""
+    if versions and versions[-1][0] == version:
+        tokens += versions.pop()[1]
+    versions.append((version, tokens))

@@ -1,8 +1,7 @@
 """vLLM in the trainer's process (TRL's `colocate`) as an engine. TRL keeps vLLM's weights equal to the trainer's.
 
-One thread steps vLLM while it has requests, so all of them share a batch. A hold stops the thread: TRL holds it to load
-weights, and `pause` holds it until `resume`. The engine counts holds, because the two may overlap; repeated pauses are
-one hold.
+One thread steps vLLM while it has requests, so all of them share a batch. TRL holds the thread to load weights, and
+`pause` holds it until `resume`.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
-from ...engine import EngineInfo, Sampled, SampleRequest
+from ...engine.base import EngineInfo, Sampled, SampleRequest, SteppedEngine, check_request, count_version
 from ...engine.reply_form import structural_tag
 from ...errors import EngineError
 
@@ -38,34 +36,26 @@ class _Stream:
         """Weight versions, and how many tokens each sampled."""
         self.sent = time.monotonic()
 
-    def count(self, tokens: int, version: str) -> None:
-        if self.versions and self.versions[-1][0] == version:
-            version, before = self.versions.pop()
-            tokens += before
-        self.versions.append((version, tokens))
-
     def put(self, item: Sampled | EngineError) -> None:
         with contextlib.suppress(RuntimeError):  # the reader's loop is closed
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
 
 
-class ColocatedEngine:
+class ColocatedEngine(SteppedEngine):
     """TRL's own vLLM, shared by all sessions of a step."""
 
     forms = True
 
     def __init__(self, generation: Any, *, name: str, interval: float = 0.02) -> None:
         """`generation` is the trainer's `VLLMGeneration`; a stream sends its tokens every `interval` seconds."""
+        super().__init__()
         self._generation, self._llm, self.name = generation, generation.llm, name
         self._interval, self._version = interval, "0"
         self._numbers = itertools.count()
         self._streams: dict[str, _Stream] = {}
         self._added: list[tuple[str, _Stream]] = []
         self._ended: list[str] = []
-        self._changed = threading.Condition()
-        self._holds = 0
-        self._stepping = self._paused = self._closed = False
-        self._pausing = asyncio.Lock()
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     # --- the engine protocol ------------------------------------------------------------------------------------------
@@ -76,40 +66,21 @@ class ColocatedEngine:
             self._thread.start()
 
     async def close(self) -> None:
-        with self._changed:
+        with self.gate.changed:
             self._closed = True
-            self._changed.notify_all()
+            self.gate.changed.notify_all()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     async def info(self) -> EngineInfo:
         return EngineInfo((self.name,), self._context, self._version)
 
-    async def pause(self) -> None:
-        """Wait for the current step, then stop; running requests continue after `resume`."""
-        async with self._pausing:
-            if self._paused:
-                return
-            self._hold()
-            try:
-                await asyncio.to_thread(self._wait_for_step)
-            except BaseException:  # the caller was cancelled
-                self._release()
-                raise
-            self._paused = True
-
-    async def resume(self) -> None:
-        async with self._pausing:
-            if self._paused:
-                self._paused = False
-                self._release()
-
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         self._check(request)
         number, stream = f"r{next(self._numbers)}", _Stream(request)
-        with self._changed:
+        with self.gate.changed:
             self._added.append((number, stream))
-            self._changed.notify_all()
+            self.gate.changed.notify_all()
         try:
             finish = None
             while finish is None:
@@ -119,21 +90,11 @@ class ColocatedEngine:
                 finish = item.finish
                 yield item
         finally:
-            with self._changed:
+            with self.gate.changed:
                 self._ended.append(number)
-                self._changed.notify_all()
+                self.gate.changed.notify_all()
 
     # --- for the trainer ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Wait for the current step and start none: weights may change in the block."""
-        self._hold()
-        try:
-            self._wait_for_step()
-            yield
-        finally:
-            self._release()
 
     def update(self, version: str) -> None:
         """Name the weights that TRL has loaded in this hold. Later requests reuse no keys and values from before it."""
@@ -141,27 +102,14 @@ class ColocatedEngine:
 
     # --- vLLM's thread -----------------------------------------------------------------------------------------------
 
-    def _hold(self) -> None:
-        with self._changed:
-            self._holds += 1
-
-    def _wait_for_step(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._stepping)
-
-    def _release(self) -> None:
-        with self._changed:
-            self._holds -= 1
-            self._changed.notify_all()
-
     def _work(self) -> None:
         engine = self._llm.llm_engine
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or (not self._holds and self._busy()))
+            with self.gate.changed:
+                self.gate.changed.wait_for(lambda: self._closed or (not self.gate.holds and self._busy()))
                 if self._closed:
                     break
-                self._stepping = True
+                self.gate.stepping = True
                 added, self._added = self._added, []
                 ended, self._ended = self._ended, []
             try:
@@ -169,9 +117,9 @@ class ColocatedEngine:
             except Exception as error:  # vLLM may raise anything, and every request has to fail with it
                 self._fail(engine, added, EngineError(f"vLLM failed: {error!r}", sampled_any=True))
             finally:
-                with self._changed:
-                    self._stepping = False
-                    self._changed.notify_all()
+                with self.gate.changed:
+                    self.gate.stepping = False
+                    self.gate.changed.notify_all()
         self._fail(engine, self._added, EngineError("the engine was closed", status=503, sampled_any=True))
 
     def _busy(self) -> bool:
@@ -214,7 +162,7 @@ class ColocatedEngine:
                 piece.top_logprobs = piece.top_logprobs or []
                 piece.top_logprobs.append({other: value.logprob for other, value in known.items()})
         piece.weight_version = self._version
-        stream.count(len(choice.token_ids), self._version)
+        count_version(stream.versions, self._version, len(choice.token_ids))
         now = time.monotonic()
         if choice.finish_reason is not None:
             piece.finish = choice.finish_reason if choice.finish_reason in ("stop", "length") else "abort"
@@ -242,17 +190,7 @@ class ColocatedEngine:
     def _check(self, request: SampleRequest) -> None:
         if self._thread is None or self._closed:
             raise EngineError("the engine is not running", status=503)
-        if request.model not in (None, self.name):
-            raise EngineError(f"model {request.model!r} does not exist; this engine serves {self.name!r}", status=404)
-        if not request.prompt:
-            raise EngineError("the prompt is empty", status=400)
-        wanted = request.sampling.max_tokens or 1
-        if (over := len(request.prompt) + wanted - self._context) > 0:
-            raise EngineError(
-                f"the prompt has {len(request.prompt)} tokens and {wanted} to sample, {over} more than the context of "
-                f"{self._context}",
-                status=400,
-            )
+        check_request(request, self.name, self._context)
 
     def _sampling_params(self, request: SampleRequest) -> Any:
         from vllm import SamplingParams

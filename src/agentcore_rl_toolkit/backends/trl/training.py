@@ -189,7 +189,7 @@ class TrlRun:
     @contextlib.contextmanager
     def _engine_held(self, engine: ColocatedEngine) -> Iterator[None]:
         """Hold vLLM while it gets weights. It samples nothing with them before they have their version."""
-        with engine.held():
+        with engine.gate.held():
             yield
             engine.update(str(self.version()))
 

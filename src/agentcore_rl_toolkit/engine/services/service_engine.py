@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from ...errors import EngineError
-from ..base import EngineInfo, HoldingEngine, Sampled, SampleRequest
+from ..base import EngineInfo, HoldingEngine, Sampled, SampleRequest, check_request
 
 NEUTRAL: dict[str, Any] = {
     "min_p": 0.0,
@@ -87,16 +87,9 @@ class ServiceEngine(HoldingEngine):
         return self._weights
 
     def _check(self, request: SampleRequest) -> None:
-        sampling, length, context = request.sampling, len(request.prompt), self._context_length
-        if request.model not in (None, self._name):
-            raise EngineError(f"this engine serves {self._name!r}, not {request.model!r}", status=404)
-        if not length:
-            raise EngineError("the prompt is empty", status=400)
-        if context is not None and length + (sampling.max_tokens or 1) > context:
-            wanted = f"{length} tokens and {sampling.max_tokens or 'at least 1'} to sample"
-            raise EngineError(f"the prompt has {wanted}, more than the context of {context}", status=400)
+        check_request(request, self._name, self._context_length)
         for name, neutral in self.lacking.items():
-            if getattr(sampling, name) not in (None, neutral):
+            if getattr(request.sampling, name) not in (None, neutral):
                 raise EngineError(f"{self.service} can't sample with {name}", status=400)
 
     def _limit(self, request: SampleRequest) -> int | None:

@@ -14,14 +14,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ...errors import EngineError
-from ..base import Sampled
+from ..base import Sampled, StepGate
 from .decode_batch import Counters, DecodeBatch, DecoderLimits
 from .kv_cache import ID_BYTES, PrefixCache
 from .model_runner import ModelRunner, out_of_memory
@@ -35,7 +33,9 @@ logger = logging.getLogger(__name__)
 class Decoder:
     """Decodes submitted sequences on its own thread."""
 
-    def __init__(self, runner: ModelRunner, limits: DecoderLimits, *, version: str, tokenizer: Any = None) -> None:
+    def __init__(
+        self, runner: ModelRunner, limits: DecoderLimits, gate: StepGate, *, version: str, tokenizer: Any = None
+    ) -> None:
         self.runner, self.limits, self.version = runner, limits, version
         self.counters = Counters()
         self.epoch = 0
@@ -45,9 +45,7 @@ class Decoder:
         self.queue = PrefillQueue(runner, self.batch, self.prefixes, limits, self.counters)
         self._tokenizer = tokenizer
         self._inbox: deque[Sequence] = deque()
-        self._gate = threading.Condition()
-        self._holds = 0
-        self._stepping = False
+        self._gate = gate
         self._closing = False
         self._outbox: list[tuple[TokenStream, Sampled | EngineError]] = []
         self._delivered_at = 0.0
@@ -62,43 +60,18 @@ class Decoder:
         return len(self.queue) + len(self._inbox)
 
     def submit(self, sequence: Sequence) -> None:
-        with self._gate:
+        with self._gate.changed:
             if self._closing:
                 raise EngineError("the engine was closed", status=503)
             self._inbox.append(sequence)
-            self._gate.notify_all()
+            self._gate.changed.notify_all()
 
     def abandon(self, sequence: Sequence) -> None:
         """The caller stopped reading."""
         if not sequence.finished:
-            with self._gate:
+            with self._gate.changed:
                 sequence.abandoned = True
-                self._gate.notify_all()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the thread between two steps within this block."""
-        self.hold()
-        try:
-            self.wait_until_idle()
-            yield
-        finally:
-            self.release()
-
-    def hold(self) -> None:
-        """Let no further step begin; `wait_until_idle` waits for the one in progress."""
-        with self._gate:
-            self._holds += 1
-            self._gate.notify_all()
-
-    def wait_until_idle(self) -> None:
-        with self._gate:
-            self._gate.wait_for(lambda: not self._stepping)
-
-    def release(self) -> None:
-        with self._gate:
-            self._holds -= 1
-            self._gate.notify_all()
+                self._gate.changed.notify_all()
 
     def change_weights(self, version: str | None) -> None:
         """The weights have changed; call it only while held. Sequences that have sampled nothing yet start again."""
@@ -111,9 +84,9 @@ class Decoder:
             self._preempt(sequence)
 
     def close(self) -> None:
-        with self._gate:
+        with self._gate.changed:
             self._closing = True
-            self._gate.notify_all()
+            self._gate.changed.notify_all()
         self._thread.join()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
@@ -136,9 +109,9 @@ class Decoder:
             logger.exception("the engine's thread has ended, and so has the engine")
             raise
         finally:
-            with self._gate:
-                self._closing, self._stepping = True, False
-                self._gate.notify_all()
+            with self._gate.changed:
+                self._closing, self._gate.stepping = True, False
+                self._gate.changed.notify_all()
                 left = [*self.batch.sequences, *self.queue, *self._inbox]
             self._fail(left, "the engine was closed", status=503)
             self._deliver()
@@ -147,16 +120,16 @@ class Decoder:
 
     def _wait_for_work(self) -> bool:
         """Wait for a sequence, and while held; False when the engine closes."""
-        with self._gate:
-            if self._holds or not self._busy():
+        with self._gate.changed:
+            if self._gate.holds or not self._busy():
                 self._deliver(everything=True)
                 self.runner.restore_training()
-                self._stepping = False
-                self._gate.notify_all()
-                self._gate.wait_for(lambda: self._closing or (not self._holds and self._busy()))
+                self._gate.stepping = False
+                self._gate.changed.notify_all()
+                self._gate.changed.wait_for(lambda: self._closing or (not self._gate.holds and self._busy()))
             if self._closing:
                 return False
-            self._stepping = True
+            self._gate.stepping = True
             self.queue.extend(self._inbox)
             self._inbox.clear()
             return True

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from ...errors import ConfigError, EngineError
-from ..base import IDS, EngineInfo, EngineLoad, Sampled, SampleRequest
+from ..base import IDS, EngineInfo, EngineLoad, Sampled, SampleRequest, SteppedEngine, check_request
 from ..reply_form import Form
 from .decode_batch import Counters, DecoderLimits
 from .decoder import Decoder
@@ -24,7 +24,7 @@ from .model_runner import ModelRunner, load
 from .sequence import Sequence, TokenStream
 
 
-class TransformersEngine:
+class TransformersEngine(SteppedEngine):
     """Samples from a Transformers model in this process; requests are batched as they come.
 
     `model` is a folder, a hub id, or a loaded module (of Transformers or PEFT), for instance the one that a trainer
@@ -80,6 +80,7 @@ class TransformersEngine:
             own_stream: On a GPU, sample on its own stream, beside other work. Whoever changes the weights in
                 `updating` then has to synchronize the device.
         """
+        super().__init__()
         if max_batch < 1 or max_queue < 0 or prefill_tokens < 1:
             raise ConfigError("max_batch and prefill_tokens must be at least 1, max_queue at least 0")
         self._model, self._tokenizer, self._name, self._device = model, tokenizer, name, device
@@ -90,9 +91,9 @@ class TransformersEngine:
             max_batch, max_batch_tokens, prefill_tokens, prefix_bytes, interval, at_temperature
         )
         self._decoder: Decoder | None = None
-        self._paused = self._closed = False
+        self._closed = False
         self._grammars: GrammarFactory | None = None
-        self._starting, self._pausing = asyncio.Lock(), asyncio.Lock()
+        self._starting = asyncio.Lock()
 
     # --- the Engine protocol -----------------------------------------------------------------------------------------
 
@@ -111,24 +112,8 @@ class TransformersEngine:
         return EngineInfo((self.name,), self._context(decoder), decoder.version)
 
     async def pause(self) -> None:
-        """Wait for the step in progress, then sample nothing; running sequences continue after `resume`."""
-        decoder = self._running_decoder()
-        async with self._pausing:
-            if self._paused:
-                return
-            decoder.hold()
-            try:
-                await asyncio.to_thread(decoder.wait_until_idle)
-            except BaseException:  # the caller was cancelled
-                decoder.release()
-                raise
-            self._paused = True
-
-    async def resume(self) -> None:
-        async with self._pausing:
-            if self._paused:
-                self._paused = False
-                self._running_decoder().release()
+        self._running_decoder()
+        await super().pause()
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         decoder = self._running_decoder()
@@ -183,7 +168,7 @@ class TransformersEngine:
             yield
             self._version = self._version if version is None else version
             return
-        with self._decoder.held():
+        with self.gate.held():
             done = False
             try:
                 yield
@@ -219,7 +204,7 @@ class TransformersEngine:
             runner = ModelRunner(load(self._model, self._device, self._dtype), own_stream=self._own_stream)
         if isinstance(self._tokenizer, str | Path):
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._tokenizer))
-        return Decoder(runner, self._limits, version=self._version, tokenizer=self._tokenizer)
+        return Decoder(runner, self._limits, self.gate, version=self._version, tokenizer=self._tokenizer)
 
     def _running_decoder(self) -> Decoder:
         if self._closed:
@@ -234,21 +219,11 @@ class TransformersEngine:
     def _check(self, request: SampleRequest, decoder: Decoder) -> None:
         """Refuse a request that can't be sampled. A wrong id would end the CUDA context for all requests."""
         s, vocabulary = request.sampling, decoder.runner.vocab_size
-        if request.model not in (None, self.name):
-            raise EngineError(f"this engine serves {self.name!r}, not {request.model!r}", status=404)
-        if not request.prompt:
-            raise EngineError("the prompt is empty", status=400)
-        if s.max_tokens is not None and s.max_tokens < 1:
-            raise EngineError(f"max_tokens is {s.max_tokens}, but must be at least 1", status=400)
+        check_request(request, self.name, self._context(decoder))
         for what, ids in (("prompt", request.prompt), ("logit_bias", [token for token, _ in s.logit_bias])):
             if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
                 wrong = max(ids) if max(ids) >= vocabulary else min(ids)
                 raise EngineError(f"{what} has token id {wrong}, but the model has {vocabulary} tokens", status=400)
-        prompt, context = len(request.prompt), self._context(decoder)
-        over = 0 if context is None else prompt + (s.max_tokens or 1) - context
-        if over > 0:
-            wanted = f"{prompt} tokens and {s.max_tokens or 'at least 1'} to sample"
-            raise EngineError(f"the prompt has {wanted}, {over} more than the context of {context}", status=400)
         if decoder.waiting >= self._max_queue:
             raise EngineError(f"{decoder.waiting} requests are waiting already", status=503, retry_after=1.0)
 

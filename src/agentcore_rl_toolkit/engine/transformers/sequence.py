@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EngineError
-from ..base import Sampled, Sampling
+from ..base import Sampled, Sampling, count_version
 
 if TYPE_CHECKING:
     from .grammar import Grammar
@@ -101,10 +101,7 @@ class Sequence:
         self.chunk.weight_version = version
         if top is not None and self.chunk.top_logprobs is not None:
             self.chunk.top_logprobs.append(top)
-        if self.versions and self.versions[-1][0] == version:
-            self.versions[-1] = (version, self.versions[-1][1] + 1)
-        else:
-            self.versions.append((version, 1))
+        count_version(self.versions, version, 1)
 
     def finish(self, reason: str) -> None:
         assert self.chunk is not None

@@ -82,7 +82,7 @@ class Choice:
     async def _sample_once(self) -> str:
         """Sample until the engine stops; `abort` if it gave up and should be asked to continue."""
         request = self._build_request()
-        versions = [list(known) for known in self.draft.versions]
+        versions = [*self.draft.versions]
         finish = None
         waiting: list[int] = []
         last = -math.inf
@@ -140,10 +140,10 @@ class Choice:
         rest = (form or Form(schema=schema)).remaining(self._reader.decode(self.draft.sampled.tolist()))
         return dataclasses.replace(sampling, form=rest if form else None, json_schema=schema if rest else None)
 
-    def _add(self, chunk: Sampled, versions: list[list[Any]]) -> str | None:
+    def _add(self, chunk: Sampled, versions: list[tuple[str, int]]) -> str | None:
         self.draft.add_chunk(chunk, self._gate.version)
         if chunk.versions:  # the engine gives the version of each token
-            self.draft.versions = versions + [list(known) for known in chunk.versions]
+            self.draft.versions = [*versions, *chunk.versions]
         return chunk.finish
 
 

@@ -11,9 +11,9 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ...engine.base import IDS, Routes, Sampled
+from ...engine.base import IDS, Routes, Sampled, count_version
 from ...errors import EngineError
 
 LOGPROBS = "f"
@@ -176,7 +176,7 @@ class Draft:
     started: float
     sampled: array[int] = field(default_factory=lambda: array(IDS))
     logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))
-    versions: list[list[Any]] = field(default_factory=list)
+    versions: list[tuple[str, int]] = field(default_factory=list)
     tops: list[dict[int, float]] = field(default_factory=list)
     routes: Routes | None = None
     sent: int = 0
@@ -208,16 +208,11 @@ class Draft:
             self.logprobs.extend([math.nan] * missing)
         elif missing < 0:
             del self.logprobs[missing:]
-        version = version or ""
-        if self.versions and self.versions[-1][0] == version:
-            self.versions[-1][1] += len(ids)
-        else:
-            self.versions.append([version, len(ids)])
+        count_version(self.versions, version or "", len(ids))
 
     def known_versions(self) -> tuple[tuple[str, int], ...]:
         """Weight versions by number of tokens; empty if none is known."""
-        spans = tuple((version, count) for version, count in self.versions)
-        return spans if any(version for version, _ in spans) else ()
+        return tuple(self.versions) if any(version for version, _ in self.versions) else ()
 
     def take_unsent(self) -> Tokens:
         """The tokens sampled since the last time."""

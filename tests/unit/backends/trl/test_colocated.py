@@ -91,7 +91,7 @@ def test_a_resume_without_a_pause_leaves_a_step_alone(parts: Parts) -> None:
 
 
 def enter(engine: ColocatedEngine) -> None:
-    with engine.held():
+    with engine.gate.held():
         pass
 
 
@@ -112,7 +112,7 @@ def test_a_pause_returns_when_the_step_is_over_and_no_other_begins(parts: Parts)
 
 
 def test_a_pause_and_the_trainers_hold_may_overlap(parts: Parts) -> None:
-    with parts.engine.held():
+    with parts.engine.gate.held():
         parts.run(parts.engine.pause())
         future = parts.sample()
         parts.run(parts.engine.resume())
@@ -120,7 +120,7 @@ def test_a_pause_and_the_trainers_hold_may_overlap(parts: Parts) -> None:
         assert parts.llm.steps == 0  # the trainer still holds it
     assert parts.count(future) == 4
     parts.run(parts.engine.pause())
-    with parts.engine.held():
+    with parts.engine.gate.held():
         later = parts.sample()
     parts.run(asyncio.sleep(0.1))
     assert parts.llm.steps == 4  # and here the pause does
@@ -133,7 +133,7 @@ def test_every_token_keeps_the_version_it_was_sampled_with(parts: Parts) -> None
     parts.llm.pace = 0.01
     future = parts.sample(40)
     eventually(lambda: parts.llm.steps >= 5, PATIENCE)
-    with parts.engine.held():
+    with parts.engine.gate.held():
         before = parts.llm.steps
         parts.engine.update("1")
     last = future.result(PATIENCE)[-1]
@@ -147,7 +147,7 @@ def test_a_new_request_reuses_no_keys_and_values_of_earlier_weights(parts: Parts
     parts.run(asyncio.sleep(0))  # no further step begins
     parts.llm.may_step.set()
     pausing.result(PATIENCE)
-    with parts.engine.held():
+    with parts.engine.gate.held():
         parts.llm.weights = "1"
         assert not parts.llm.reset_prefix_cache()
         parts.engine.update("1")
