@@ -6,10 +6,8 @@ and keeps no other slot waiting. They start in the order in which they were adde
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -111,56 +109,3 @@ class RolloutStream:
             for future in self._steps.values():
                 future.set_exception(ending)
             self._steps.clear()
-
-
-class SharedSlots:
-    """Slots for groups that begin at any time, each for its own caller, on the caller's event loop.
-
-    Use it in `async with`. What ends the run is raised by every call of `run_group`.
-    """
-
-    def __init__(self, runner: RolloutRunner) -> None:
-        self._runner = runner
-        self._waiting: deque[Step] = deque()
-        self._calls: set[asyncio.Future[Group]] = set()
-        self._ended: Exception | None = None
-        self._loop = runner.make_loop(
-            lambda: self._waiting.popleft().open_group() if self._waiting else None,
-            patience=Step(runner, (), None, None, runner.options).patience,
-            stays_open=True,
-        )
-
-    async def __aenter__(self) -> SharedSlots:
-        self._watcher = asyncio.ensure_future(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.close()
-        await self._watcher
-
-    async def run_group(self, row: dict[str, Any], *, on_rollout: OnRollout | None = None, **changes: Any) -> Group:
-        """The group of one row, dropped or not; `changes` to the options hold for this group."""
-        if self._ended is not None:
-            raise self._ended
-        call: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
-        options = replace(self._runner.options, **changes, keep_dropped=True, max_batch_tokens=None)
-        step = Step(self._runner, [row], None, on_rollout, options)
-        step.hand_out = lambda group: None if call.done() else call.set_result(group)
-        self._waiting.append(step)
-        self._calls.add(call)
-        self._loop.wake()
-        try:
-            return await call
-        finally:
-            self._calls.discard(call)
-
-    async def _watch(self) -> None:
-        """Wait for the loop's end, and pass it on to every caller."""
-        try:
-            await self._loop.next()
-            self._ended = RolloutCancelled("the slots were closed before the group had ended")
-        except Exception as error:
-            self._ended = error
-        for call in self._calls:
-            if not call.done():
-                call.set_exception(self._ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit import RolloutClient
+from agentcore_rl_toolkit.client.session_limit import FIRST
+from agentcore_rl_toolkit.engine.base import EngineLoad
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import RolloutCancelled, RolloutsStopped
 from agentcore_rl_toolkit.rollout import Rollout, RolloutOptions, RolloutRunner, RolloutStream
 from support.gateway import gateway
-from support.own_runtime import OwnRuntime
+from support.own_runtime import OwnRuntime, completed
 from support.runtime import eventually
 
 FAILED = b'{"status_code": 500, "stop_reason": "broken"}'
@@ -117,3 +120,34 @@ def test_closing_it_cancels_what_runs(bench: Bench) -> None:
     with pytest.raises(RolloutCancelled):
         future.result(20)
     assert len(bench.started) == 2
+
+
+class Idle(ScriptedEngine):
+    """An engine whose cache has room for many more sessions."""
+
+    async def load(self) -> EngineLoad:
+        return EngineLoad(0.1, 32, 0)
+
+
+def test_more_sessions_run_where_the_engines_have_room(tmp_path: Path) -> None:
+    """Of the first 32, half end and let others start; the rest end only once more than 32 run."""
+    started, running, more = 0, 0, asyncio.Event()
+
+    async def result(payload: dict[str, Any]) -> bytes:
+        nonlocal started, running
+        started, running = started + 1, running + 1
+        if running > FIRST:
+            more.set()
+        if started > FIRST // 2:
+            await more.wait()
+        running -= 1
+        return completed(payload)
+
+    with RolloutClient(OwnRuntime(result), tmp_path, "exp", tps_limit=1000) as client, gateway(Idle([])) as ours:
+        options = RolloutOptions(n=60, max_concurrent_sessions="auto", max_failures=100, keep_dropped=True)
+        with (
+            contextlib.closing(RolloutRunner(client, ours, options)) as runner,
+            contextlib.closing(RolloutStream(runner)) as stream,
+        ):
+            (group,) = stream.add(rows("a")).result(120)
+            assert len(group.rollouts) == 60

@@ -26,9 +26,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from ...client import RolloutClient
 from ...errors import RolloutsStopped
-from ...rollout import UNALTERED, Group, Rollout, RolloutRunner
+from ...rollout import UNALTERED, Group, Rollout, RolloutRunner, RolloutStream
 from ...rollout.run_folder import RunWriter
-from ...rollout.stream import SharedSlots
 from ...types import Status
 from .compose import RolloutConfig
 from .convert import (
@@ -142,7 +141,8 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """The trainer's, as far as the prompts say: servers may sample with older weights."""
         options = replace(settings.rollout_options(None, self._version), max_batch_tokens=None)
         self._runner = stack.enter_context(closing(RolloutRunner(client, gateway, options)))
-        self._slots = await stack.enter_async_context(SharedSlots(self._runner))
+        self._stream = RolloutStream(self._runner)
+        stack.push_async_callback(asyncio.to_thread, self._stream.close)
 
     async def close(self) -> None:
         """Cancel running groups, and close the gateway and the sessions."""
@@ -199,7 +199,8 @@ class AgentCoreWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         )
         if self._seeded:
             changes["seed"] = f"{self._settings.seed}/{phase}/{step}/{prompt['index']}"
-        group = await self._slots.run_group(dict(prompt["payload"]), on_rollout=part.write, **changes)
+        coming = self._stream.add([dict(prompt["payload"])], on_rollout=part.write, **changes)
+        (group,) = await asyncio.wrap_future(coming)
         part.add_group(group)
         return group
 
