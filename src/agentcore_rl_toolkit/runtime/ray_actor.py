@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 import traceback
@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..agent.logs import configure_logging
+from ..errors import BrokenAnswer
 from .base import PLACEHOLDER_AWS
 from .hosting.agent_code import load_app
 from .hosting.agent_files import unpack_agent_folder
 from .hosting.commands import SessionApp
-
-logger = logging.getLogger(__name__)
+from .local.template import app_frames as frames
+from .local.template.app_server import AppServer, Lifespan
 
 _TICK_SECONDS = 1.0
 _PING = "/ping"
@@ -45,13 +46,12 @@ class SessionActor:
     """The agent's app in the actor's process."""
 
     def __init__(self) -> None:
-        self._app: Any = None
+        self._server: AppServer | None = None
+        self._lifespan: Lifespan | None = None
         self._spec: ActorSpec | None = None
         self._folder = ""
         self._started_at = self._used_at = time.monotonic()
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._shutdown = asyncio.Event()
-        self._life: asyncio.Task[None] | None = None
+        self._in_flight = 0
 
     async def wait_for_place(self) -> int:
         """Returns as soon as the cluster has placed the actor."""
@@ -61,10 +61,9 @@ class SessionActor:
         """Import the agent in a separate folder and start its app; returns the traceback if that fails."""
         self._spec = spec
         try:
-            self._app = SessionApp(await asyncio.to_thread(self._import, spec, code))
-            started = asyncio.get_running_loop().create_future()
-            self._life = asyncio.create_task(self._live(started))
-            await started
+            self._server = AppServer(SessionApp(await asyncio.to_thread(self._import, spec, code)))
+            self._lifespan = Lifespan(self._server)
+            await self._lifespan.start()
         except BaseException:  # an agent may also exit
             shutil.rmtree(self._folder, ignore_errors=True)
             return traceback.format_exc()
@@ -81,72 +80,28 @@ class SessionActor:
             unpack_agent_folder(code, self._folder)
         return load_app(self._folder, spec.entry)
 
-    async def _live(self, started: asyncio.Future[None]) -> None:
-        """The app's lifespan, from its startup to its shutdown."""
-        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        messages.put_nowait({"type": "lifespan.startup"})
-
-        async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "lifespan.startup.failed":
-                raise RuntimeError(f"the app's startup failed: {message.get('message')}")
-            if message["type"] == "lifespan.startup.complete":
-                started.set_result(None)
-                await self._shutdown.wait()
-                messages.put_nowait({"type": "lifespan.shutdown"})
-
-        try:
-            await self._app({"type": "lifespan", "asgi": {"version": "3.0"}}, messages.get, send)
-        except Exception as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
     async def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> AsyncGenerator[Any, None]:
         """Call the app: yields status and content type, then the body's chunks, and None if its end is missing."""
-        messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        gone = asyncio.Event()
-        task = asyncio.create_task(self._call(_scope(method, path, headers), body, gone, messages))
-        if path != _PING:  # a ping is not work
-            self._in_flight.add(task)
-            task.add_done_callback(self._in_flight.discard)
-        whole = False
+        assert self._server is not None
+        here, there = socket.socketpair()
+        reader, writer = await asyncio.open_unix_connection(sock=here)
+        await self._server.connect(there)
+        answer = frames.AppAnswer(reader, writer)
+        self._in_flight += path != _PING  # a ping is not work
         try:
-            while (message := await messages.get()) is not None:
-                if message["type"] == "http.response.start":
-                    kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
-                    yield message["status"], kinds[0].decode("latin-1") if kinds else ""
-                    continue
-                if message.get("body"):
-                    yield bytes(message["body"])
-                whole = not message.get("more_body")
-            if not whole:
-                yield None
+            writer.write(frames.request(method, path, headers, body))
+            await answer.read_accepted()
+            await answer.read_head()
+            yield answer.status, answer.headers.get("content-type", "")
+            async for chunk in answer.chunks():
+                yield chunk
+        except BrokenAnswer:
+            yield None
         finally:
-            gone.set()  # the caller may have left first
+            answer.close()  # the caller may have left first
             if path != _PING:
+                self._in_flight -= 1
                 self._used_at = time.monotonic()
-
-    async def _call(
-        self,
-        scope: dict[str, Any],
-        body: bytes,
-        gone: asyncio.Event,
-        messages: asyncio.Queue[dict[str, Any] | None],
-    ) -> None:
-        request = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> dict[str, Any]:
-            if request:
-                return request.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        try:
-            await self._app(scope, receive, messages.put)
-        except Exception:
-            logger.exception("the app failed at %s", scope["path"])
-        finally:
-            messages.put_nowait(None)
 
     async def watch(self) -> str:
         """Returns once the session should end, with the reason: it is idle, or too old."""
@@ -181,31 +136,13 @@ class SessionActor:
 
     async def shut_down(self) -> None:
         """End commands, the app's lifespan, and the session's files."""
-        tasks = list(self._in_flight)
+        tasks = [] if self._server is None else list(self._server.running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._shutdown.set()
-        if self._life is not None:
-            await asyncio.gather(self._life, return_exceptions=True)
+        if self._lifespan is not None:
+            await self._lifespan.stop()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-
-
-def _scope(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
-        "client": ("127.0.0.1", 0),
-        "server": ("session", 80),
-    }
 
 
 def _has_credentials() -> bool:

@@ -56,7 +56,7 @@ class AppServer:
 
     async def serve(self, listen: socket.socket) -> None:
         """Serve until `stop`; raises `StartupFailed` if the app's lifespan does."""
-        lifespan = _Lifespan(self)
+        lifespan = Lifespan(self)
         await lifespan.start()
         server = await asyncio.get_running_loop().create_unix_server(lambda: _Exchange(self), sock=listen)
         await self._stop.wait()
@@ -162,7 +162,7 @@ class _Exchange(asyncio.Protocol):
             self._transport.write(data)
 
 
-class _Lifespan:
+class Lifespan:
     """The app's startup and shutdown. An app that knows no lifespan has neither."""
 
     def __init__(self, server: AppServer) -> None:
