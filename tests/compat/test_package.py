@@ -197,7 +197,6 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "boto3": {
             "store/s3.py",
             "runtime/aws.py",
-            "runtime/aws_control.py",
             "deploy/aws/calls.py",
             WARMUP,
             JOBS,
@@ -207,7 +206,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "botocore": {"store/s3.py", "store/s3_errors.py", "runtime/ray_actor.py", "deploy/aws/calls.py", WARMUP}
         | {JOBS, SESSION, "agent/sagemaker/job_rollout.py"}
         | JUDGES
-        | {f"runtime/{name}.py" for name in ("aws", "aws_control")},
+        | {"runtime/aws.py"},
         "ray": {"runtime/ray.py", "backends/slime/driver.py"} | VERL,
         "openai": {WARMUP},
         "anthropic": {WARMUP},

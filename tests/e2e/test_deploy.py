@@ -13,9 +13,10 @@ import boto3
 import pytest
 
 from agentcore_rl_toolkit.cli import main
+from agentcore_rl_toolkit.deploy.aws.calls import Aws
+from agentcore_rl_toolkit.deploy.aws.runtime_control import RuntimeControl, RuntimeSpec
 from agentcore_rl_toolkit.deploy.aws.state import State
 from agentcore_rl_toolkit.deploy.image import add_toolkit, content_tag
-from agentcore_rl_toolkit.runtime.aws_control import RuntimeControl, RuntimeSpec
 from agentcore_rl_toolkit.store import open_store
 from conftest import AwsServers
 from support.agent import AgentProcess, rollout
@@ -233,7 +234,7 @@ def test_deploy_again_and_destroy(world: World, toolkit: Path, capsys: pytest.Ca
 def test_runtimes_on_motos_control_plane(aws_env: AwsServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another reading of the same service than ours; its updates never end."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL", aws_env.sqs_url)
-    control = RuntimeControl(region="us-west-2", pause=0.01, timeout=10)
+    control = RuntimeControl(Aws("us-west-2"), pause=0.01, timeout=10)
     known = {
         "name": "motos",
         "container_uri": f"{REGISTRY}/motos:1",
@@ -243,7 +244,6 @@ def test_runtimes_on_motos_control_plane(aws_env: AwsServers, monkeypatch: pytes
     assert [one.change for one in applied] == ["created", "unchanged"]
     assert control.delete(applied[0].id)
     assert control.find("motos") is None
-    control.close()
 
 
 def test_the_role_may_do_no_more_than_the_agent_needs(world: World) -> None:
@@ -446,7 +446,8 @@ def test_every_failure_says_what_was_missing(
     assert deploy("--no-trial") == 1
     said = capsys.readouterr().err
     role = f"arn:aws:iam::123456789012:role/agentcore-rl-{world.agent.name}"
-    assert f"hint: allow your credentials bedrock-agentcore:CreateAgentRuntime, and iam:PassRole on {role}" in said
+    allowed = f"bedrock-agentcore:CreateAgentRuntime on {world.agent.name}, and iam:PassRole on {role}"
+    assert f"hint: allow your credentials {allowed}" in said
     assert [item["kind"] for item in json.loads((world.agent / ".agentcore-rl.json").read_text())["made"]][-1] == "role"
     with data_plane(container, status=403) as (url, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", url)

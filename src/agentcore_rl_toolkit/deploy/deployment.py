@@ -15,11 +15,11 @@ from string import Template
 from typing import Any
 
 from ..errors import AwsRefused, ConfigError, RuntimeFault
-from ..runtime.aws_control import RuntimeControl, RuntimeSpec
 from .aws.calls import Aws
 from .aws.codebuild import build_on_aws
 from .aws.policies import Place, runtime_policy, runtime_trust
 from .aws.resources import TAG, Resources, delete_resource
+from .aws.runtime_control import CONTROL, RuntimeControl, RuntimeSpec
 from .aws.state import State
 from .deploy_settings import DeploySettings
 from .image import ARM, ContainerEngine, add_toolkit, choose_engine, content_tag
@@ -27,7 +27,6 @@ from .trial import run_trial
 
 Say = Callable[[str], object]
 _DELETE_ORDER = ("runtime", "project", "role", "image", "repository", "object", "queue", "bucket")
-_CONTROL = "bedrock-agentcore-control"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +65,10 @@ class Deployment:
     def __init__(self, settings: DeploySettings, state: State, options: DeployOptions, say: Say) -> None:
         self._settings, self._state, self._options, self._say = settings, state, options, say
         self._aws = Aws(settings.region, dry_run=options.dry_run, say=say)
-        self._control = RuntimeControl(region=settings.region, pause=options.pause, timeout=options.timeout)
+        self._control = RuntimeControl(self._aws, pause=options.pause, timeout=options.timeout)
 
     def close(self) -> None:
         self._aws.close()
-        self._control.close()
 
     def deploy(self) -> Deployed | None:
         """Take every step; None after a dry run."""
@@ -192,7 +190,7 @@ class Deployment:
             if call is None:
                 self._report("the runtime needs no change")
             else:
-                self._aws.print_call(_CONTROL, *call)
+                self._aws.print_call(CONTROL, *call)
             return None
         applied = self._control.apply(spec, role_seconds=0 if self._settings.role else 60, say=self._say)
         if owned:
@@ -215,9 +213,8 @@ class Deployment:
 def destroy(state: State, *, dry_run: bool, say: Say, pause: float = 3.0, timeout: float = 900.0) -> bool:
     """Delete what deployments of this folder created, the runtime first; False if something had to be left."""
     complete = True
-    aws = Aws(state.region, dry_run=dry_run, say=say)
-    control = RuntimeControl(region=state.region, pause=pause, timeout=timeout)
-    with closing(aws), closing(control):
+    with closing(Aws(state.region, dry_run=dry_run, say=say)) as aws:
+        control = RuntimeControl(aws, pause=pause, timeout=timeout)
         if state.made and not dry_run:
             _check_account(aws.account(), state.account, "set AWS_PROFILE")
         for item in sorted(state.made, key=lambda item: _DELETE_ORDER.index(item["kind"])):
@@ -243,12 +240,12 @@ def _delete_one(aws: Aws, control: RuntimeControl, kind: str, name: str) -> str 
         except AwsRefused as refused:
             return str(refused)
     if aws.dry_run:
-        aws.print_call(_CONTROL, "delete_agent_runtime", {"agentRuntimeId": name})
+        aws.print_call(CONTROL, "delete_agent_runtime", {"agentRuntimeId": name})
         return None
     try:
         control.delete(name)
-    except RuntimeFault as fault:
-        raise ConfigError(f"the runtime {name} could not be deleted: {fault}") from fault
+    except (AwsRefused, RuntimeFault) as error:
+        raise ConfigError(f"the runtime {name} could not be deleted: {error}") from error
     return None
 
 

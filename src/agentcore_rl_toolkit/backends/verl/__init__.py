@@ -4,7 +4,7 @@ In: `VerlSettings`, and in verl's own processes its configuration and its prompt
 and agent loop outputs for its trainer. It never patches verl: verl loads the manager, the dataset and a plugin for its
 command line by their names.
 
-Imports `backends.loop`, `client`, `engine`, `gateway`, `rollout`, `runtime`, `studio`.
+Imports `backends.loop`, `client`, `deploy`, `engine`, `gateway`, `rollout`, `studio`.
 """
 
 from __future__ import annotations

@@ -11,16 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...common.checked_settings import option
+from ...deploy.aws.calls import Aws
+from ...deploy.aws.runtime_control import RuntimeControl, RuntimeSpec
 from ...engine.checkpoints import ADAPTER_FOLDER, resolve_model, verl_step
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
-from ...runtime.aws_control import RuntimeControl, RuntimeSpec
 from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require, runs_on_aws
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings
@@ -59,13 +61,11 @@ class RuntimeImage:
             security_groups=tuple(network.get("securityGroups") or ()),
         )
 
-    def deploy(self, control: RuntimeControl | None = None) -> str:
-        """Create or update the runtime, and return its ARN when it is ready."""
-        control = control or RuntimeControl()
-        try:
+    def deploy(self, **waiting: float) -> str:
+        """Create or update the runtime, and return its ARN when it is ready; `waiting` is for `RuntimeControl`."""
+        with closing(Aws()) as aws:
+            control = RuntimeControl(aws, **waiting)
             return control.apply(self.spec(control.find(self.name) or {})).arn
-        finally:
-            control.close()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

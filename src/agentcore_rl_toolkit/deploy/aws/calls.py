@@ -20,7 +20,9 @@ _BAD_CREDENTIALS = {
     *("ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId"),
     *("SignatureDoesNotMatch", "UnrecognizedClientException"),
 }
-_QUOTA = {"LimitExceeded", "LimitExceededException", "TooManyBuckets"}
+_QUOTA = {"LimitExceeded", "LimitExceededException", "ServiceQuotaExceededException", "TooManyBuckets"}
+_PREFIXES = {"bedrock-agentcore-control": "bedrock-agentcore"}
+"""Services whose permissions begin with another name."""
 _PERMISSIONS = {
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",
@@ -87,7 +89,7 @@ class Aws:
         from botocore.parsers import ResponseParserError
 
         try:
-            answer: dict[str, Any] = getattr(self._client(service), operation)(**params)
+            answer: dict[str, Any] = getattr(self.client(service), operation)(**params)
         except ClientError as error:
             raise _refused(error, service, operation, params) from error
         except NoCredentialsError as error:
@@ -99,7 +101,8 @@ class Aws:
             raise AwsRefused(f"the call to {service} failed: {_one_line(error)}", hint=hint) from error
         return answer
 
-    def _client(self, service: str) -> Any:
+    def client(self, service: str) -> Any:
+        """boto3's client of a service."""
         from botocore.config import Config
 
         if service not in self._clients:
@@ -113,8 +116,10 @@ def _refused(error: Any, service: str, operation: str, params: Mapping[str, Any]
     message = _one_line(error.response["Error"].get("Message") or error)
     hint = None
     if code in _DENIED:
-        action = f"{service}:{_action(operation)}"
+        action = f"{_PREFIXES.get(service, service)}:{_action(operation)}"
         hint = f"allow your credentials {_PERMISSIONS.get(action, action)}{_resource(params)}"
+        if role := params.get("roleArn"):
+            hint += f", and iam:PassRole on {role}"
     elif code in _BAD_CREDENTIALS:
         hint = f"your AWS credentials are invalid or have expired: {CREDENTIALS_HINT}"
     elif error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:

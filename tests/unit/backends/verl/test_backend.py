@@ -13,7 +13,6 @@ from agentcore_rl_toolkit.backends.base import find
 from agentcore_rl_toolkit.backends.verl.backend import BACKEND, RuntimeImage, VerlSettings
 from agentcore_rl_toolkit.backends.verl.overrides import run_overrides
 from agentcore_rl_toolkit.errors import ConfigError
-from agentcore_rl_toolkit.runtime.aws_control import RuntimeControl
 from support.fake_agentcore_control import FakeAgentCoreControl
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/agents/math:abc"
@@ -176,23 +175,21 @@ def test_a_plan_with_an_image_asks_nobody(settings: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeAgentCoreControl, RuntimeControl]]:
+def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgentCoreControl]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     with FakeAgentCoreControl().serving() as fake:
-        for name, value in fake.env.items():
+        for name, value in {**fake.env, "AWS_REGION": "us-west-2"}.items():
             monkeypatch.setenv(name, value)
-        yield fake, RuntimeControl(region="us-west-2", pause=0.001, timeout=5)
+        yield fake
 
 
-def test_a_runtime_is_made_and_then_updated_with_nothing_else_changed(
-    control: tuple[FakeAgentCoreControl, RuntimeControl],
-) -> None:
-    fake, plane = control
+def test_a_runtime_is_made_and_then_updated_with_nothing_else_changed(control: FakeAgentCoreControl) -> None:
+    fake, plane = control, {"pause": 0.001, "timeout": 5.0}
     with pytest.raises(ConfigError, match="the runtime math doesn't exist yet, and needs a role"):
-        RuntimeImage(name="math", uri=IMAGE).deploy(plane)
-    arn = RuntimeImage(name="math", uri=IMAGE, role_arn=ROLE).deploy(plane)
+        RuntimeImage(name="math", uri=IMAGE).deploy(**plane)
+    arn = RuntimeImage(name="math", uri=IMAGE, role_arn=ROLE).deploy(**plane)
     assert fake.changes == ["CreateAgentRuntime"]
     (known,) = fake.runtimes.values()
     assert known["agentRuntimeArn"] == arn
@@ -201,9 +198,9 @@ def test_a_runtime_is_made_and_then_updated_with_nothing_else_changed(
         "networkModeConfig": {"subnets": ["subnet-0a1b2c3d"], "securityGroups": ["sg-0a1b2c3d"]},
     }
     known |= {"environmentVariables": {"TABLE": "x"}, "networkConfiguration": vpc}
-    assert RuntimeImage(name="math", uri=IMAGE).deploy(plane) == arn  # nothing differs
+    assert RuntimeImage(name="math", uri=IMAGE).deploy(**plane) == arn  # nothing differs
     assert fake.changes == ["CreateAgentRuntime"]
-    assert RuntimeImage(name="math", uri=f"{IMAGE}2").deploy(plane) == arn
+    assert RuntimeImage(name="math", uri=f"{IMAGE}2").deploy(**plane) == arn
     assert fake.changes == ["CreateAgentRuntime", "UpdateAgentRuntime"]
     (known,) = fake.runtimes.values()
     assert known["agentRuntimeArtifact"]["containerConfiguration"]["containerUri"] == f"{IMAGE}2"

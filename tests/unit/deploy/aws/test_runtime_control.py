@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.errors import ConfigError, RuntimeFault
-from agentcore_rl_toolkit.runtime.aws_control import RuntimeControl, RuntimeSpec, ensure_runtime
+from agentcore_rl_toolkit.deploy.aws.calls import Aws
+from agentcore_rl_toolkit.deploy.aws.runtime_control import RuntimeControl, RuntimeSpec
+from agentcore_rl_toolkit.errors import AwsRefused, ConfigError, RuntimeFault
 from support.fake_agentcore_control import FakeAgentCoreControl
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/agents/math:abc"
@@ -28,9 +30,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgentCoreControl]:
 
 @pytest.fixture
 def control(service: FakeAgentCoreControl) -> Iterator[RuntimeControl]:
-    control = RuntimeControl(region="us-west-2", pause=0.001, timeout=5)
-    yield control
-    control.close()
+    with closing(Aws("us-west-2")) as aws:
+        yield RuntimeControl(aws, pause=0.001, timeout=5)
 
 
 def spec(**members: Any) -> RuntimeSpec:
@@ -53,7 +54,7 @@ def test_a_runtime_is_created_once_and_updated_where_it_differs(
     assert (changed.arn, changed.change, changed.version) == (made.arn, "updated", "2")
     assert service.runtimes[made.id]["environmentVariables"] == {"A": "1"}
     assert control.apply(spec(environment={"A": "1"}, lifetime_seconds=60)).change == "updated"
-    assert ensure_runtime(spec(), region="us-west-2", pause=0.001) == made.arn
+    assert control.apply(spec()).arn == made.arn
     assert not service.runtimes[made.id].get("environmentVariables")
     assert service.changes == ["CreateAgentRuntime"] + ["UpdateAgentRuntime"] * 3
 
@@ -72,7 +73,7 @@ def test_a_new_role_is_waited_for(service: FakeAgentCoreControl, control: Runtim
     service.refuse["CreateAgentRuntime"] = [("ValidationException", "Role validation failed")] * 2
     assert control.apply(spec(), role_seconds=60).change == "created"
     service.refuse["UpdateAgentRuntime"] = [("ValidationException", "Bad image")]
-    with pytest.raises(RuntimeFault, match="UpdateAgentRuntime: Bad image"):
+    with pytest.raises(AwsRefused, match="UpdateAgentRuntime: Bad image"):
         control.apply(spec(environment={"A": "1"}))
 
 
@@ -97,19 +98,19 @@ def test_a_runtime_that_fails_says_why_and_is_replaced_next_time(
 
 def test_refusals_name_the_permission(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
     service.refuse["CreateAgentRuntime"] = [("AccessDeniedException", "not authorized")]
-    expected = rf"not authorized\nhint: allow your credentials bedrock-agentcore:CreateAgentRuntime.*PassRole on {ROLE}"
-    with pytest.raises(RuntimeFault, match=expected) as caught:
+    expected = (
+        rf"not authorized .*\nhint: allow your credentials bedrock-agentcore:CreateAgentRuntime.*PassRole on {ROLE}"
+    )
+    with pytest.raises(AwsRefused, match=expected):
         control.apply(spec())
-    assert caught.value.status == 403
     service.refuse["ListAgentRuntimes"] = [("AccessDeniedException", "no")]
-    with pytest.raises(RuntimeFault, match=r"allow your credentials bedrock-agentcore:ListAgentRuntimes$"):
+    with pytest.raises(AwsRefused, match=r"allow your credentials bedrock-agentcore:ListAgentRuntimes$"):
         control.apply(spec())
 
 
-def test_what_boto3_refuses_is_a_fault_of_the_request(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
-    with pytest.raises(RuntimeFault, match="create_agent_runtime: Parameter validation failed") as caught:
-        control.apply(spec(lifetime_seconds=1))
-    assert caught.value.status == 400
+def test_what_boto3_refuses_is_not_tried_again(service: FakeAgentCoreControl, control: RuntimeControl) -> None:
+    with pytest.raises(AwsRefused, match="Parameter validation failed"):
+        control.apply(spec(lifetime_seconds=1), role_seconds=60)
     made = control.apply(spec())
     service.runtimes[made.id]["hooksConfiguration"] = {}  # an empty one would be refused
     assert control.apply(spec(environment={"A": "1"})).change == "updated"
@@ -128,10 +129,8 @@ def test_deleting_waits_and_is_repeatable(service: FakeAgentCoreControl, control
 
 def test_waiting_ends(service: FakeAgentCoreControl) -> None:
     service.moving = 1_000_000
-    control = RuntimeControl(region="us-west-2", pause=0.001, timeout=0.05)
-    with pytest.raises(RuntimeFault, match=r"still CREATING after 0\.05 s"):
-        control.apply(spec())
-    control.close()
+    with closing(Aws("us-west-2")) as aws, pytest.raises(RuntimeFault, match=r"still CREATING after 0\.05 s"):
+        RuntimeControl(aws, pause=0.001, timeout=0.05).apply(spec())
 
 
 @pytest.mark.parametrize(
@@ -153,6 +152,5 @@ def test_the_region_that_the_hint_asks_for_is_used(
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.setenv("AWS_REGION", "us-west-2")  # boto3 doesn't read it
-    control = RuntimeControl(pause=0.001, timeout=5)
-    assert control.find("math") is None
-    control.close()
+    with closing(Aws()) as aws:
+        assert RuntimeControl(aws).find("math") is None

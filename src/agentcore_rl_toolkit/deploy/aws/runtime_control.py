@@ -1,8 +1,7 @@
 """Creates runtimes on AWS from a container image, updates those that differ, and waits until they are ready.
 
-Uses `bedrock-agentcore-control` through boto3, imported by the first call. Images, roles and buckets must exist. An
-update keeps the members that others set on a runtime (an authorizer, mounted files): the service would reset members
-that a request leaves out.
+Images, roles and buckets must exist. An update keeps the members that others set on a runtime (an authorizer, mounted
+files): the service would reset members that a request leaves out.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.env_file import aws_region
-from ..errors import ConfigError, RuntimeFault
+from ...errors import AwsRefused, ConfigError, RuntimeFault
+from .calls import Aws
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}")
 _IMAGE = re.compile(r"([0-9]{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?|public\.ecr\.aws)/\S+")
 _ROLE = re.compile(r"arn:aws(-[^:]+)?:iam::([0-9]{12})?:role/.+")
 _MOVING = ("CREATING", "UPDATING", "DELETING")
-_SERVICE = "bedrock-agentcore-control"
+_MISSING = "ResourceNotFoundException"
+CONTROL = "bedrock-agentcore-control"
+"""boto3's name of the service."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +95,16 @@ class AppliedRuntime:
 
 
 class RuntimeControl:
-    """The control plane of one region, or of the endpoint in `AWS_ENDPOINT_URL_BEDROCK_AGENTCORE_CONTROL`."""
+    """The runtimes of one account and region."""
 
-    def __init__(self, *, region: str | None = None, pause: float = 3.0, timeout: float = 900.0) -> None:
-        self._region = region
-        self._pause = pause
-        self._timeout = timeout
-        self._client: Any = None
+    def __init__(self, aws: Aws, *, pause: float = 3.0, timeout: float = 900.0) -> None:
+        self._aws, self._pause, self._timeout = aws, pause, timeout
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The runtime of that name, as GetAgentRuntime describes it."""
-        token: dict[str, str] = {}
+        token: dict[str, Any] = {}
         while True:
-            page = self._call("list_agent_runtimes", maxResults=100, **token)
+            page = self._aws.read(CONTROL, "list_agent_runtimes", maxResults=100, **token)
             for item in page["agentRuntimes"]:
                 if item["agentRuntimeName"] == name:
                     return self.get(item["agentRuntimeId"])
@@ -116,16 +114,13 @@ class RuntimeControl:
 
     def get(self, runtime_id: str) -> dict[str, Any] | None:
         """One runtime; None if it doesn't exist."""
-        try:
-            return self._call("get_agent_runtime", agentRuntimeId=runtime_id)
-        except RuntimeFault as fault:
-            if fault.code == "ResourceNotFoundException":
-                return None
-            raise
+        found: dict[str, Any] | None = self._aws.read(
+            CONTROL, "get_agent_runtime", missing=(_MISSING,), agentRuntimeId=runtime_id
+        )
+        return found
 
     def tags(self, arn: str) -> dict[str, str]:
-        found: dict[str, str] = self._call("list_tags_for_resource", resourceArn=arn).get("tags", {})
-        return found
+        return dict(self._aws.read(CONTROL, "list_tags_for_resource", resourceArn=arn).get("tags", {}))
 
     def plan(self, spec: RuntimeSpec, known: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]] | None:
         """The call, with its parameters, that makes `known` match `spec`; None if it does."""
@@ -136,7 +131,7 @@ class RuntimeControl:
         same_environment = wanted["environmentVariables"] == known.get("environmentVariables", {})
         if known["status"] != "UPDATE_FAILED" and same_environment and _same(_without_empty(wanted), known):
             return None
-        members = self._connect().meta.service_model.operation_model("UpdateAgentRuntime").input_shape.members
+        members = self._aws.client(CONTROL).meta.service_model.operation_model("UpdateAgentRuntime").input_shape.members
         kept = {name: known[name] for name in members if known.get(name)}  # empty members were never set
         return "update_agent_runtime", kept | wanted | {"agentRuntimeId": known["agentRuntimeId"]}
 
@@ -175,9 +170,9 @@ class RuntimeControl:
     def delete(self, runtime_id: str) -> bool:
         """Delete a runtime and wait until it is; False if it did not exist."""
         try:
-            self._call("delete_agent_runtime", agentRuntimeId=runtime_id)
-        except RuntimeFault as fault:
-            if fault.code == "ResourceNotFoundException":
+            self._aws.change(CONTROL, "delete_agent_runtime", agentRuntimeId=runtime_id)
+        except AwsRefused as refused:
+            if refused.code == _MISSING:
                 return False
             raise
         left = self._wait_while_changing(self.get(runtime_id))
@@ -201,60 +196,14 @@ class RuntimeControl:
 
     def _change(self, operation: str, params: dict[str, Any], role_seconds: float) -> dict[str, Any]:
         """Create or update the runtime. The service refuses a role made seconds ago: retry for `role_seconds`."""
-        from botocore.exceptions import ParamValidationError
-
         deadline = time.monotonic() + min(role_seconds, self._timeout)
         while True:
             try:
-                return self._call(operation, **params)
-            except RuntimeFault as fault:
-                is_local = isinstance(fault.__cause__, ParamValidationError)
-                if fault.code != "ValidationException" or is_local or time.monotonic() >= deadline:
+                return self._aws.change(CONTROL, operation, **params)
+            except AwsRefused as refused:
+                if refused.code != "ValidationException" or time.monotonic() >= deadline:
                     raise
             time.sleep(self._pause)
-
-    def _call(self, operation: str, **params: Any) -> dict[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
-        from botocore.parsers import ResponseParserError
-
-        try:
-            answer: dict[str, Any] = getattr(self._connect(), operation)(**params)
-        except ClientError as error:
-            raise _fault(error, operation, params) from error
-        except ParamValidationError as error:
-            raise RuntimeFault(f"{operation}: {error}", code="ValidationException") from error
-        except (BotoCoreError, ResponseParserError) as error:
-            raise RuntimeFault(f"{_SERVICE} can't be used: {error}", hint="check credentials and region") from error
-        answer.pop("ResponseMetadata", None)
-        return answer
-
-    def _connect(self) -> Any:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-
-        if self._client is None:
-            config = Config(retries={"mode": "standard", "total_max_attempts": 5})
-            try:
-                session = boto3.session.Session()  # boto3's default session keeps the credentials it once found
-                region = self._region or aws_region()
-                self._client = session.client(_SERVICE, region_name=region, config=config)
-            except (BotoCoreError, ValueError) as error:
-                raise ConfigError(f"{_SERVICE} can't be used: {error}", hint="set AWS_REGION or --region") from error
-        return self._client
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-
-def ensure_runtime(spec: RuntimeSpec, *, region: str | None = None, timeout: float = 900.0, pause: float = 3.0) -> str:
-    """The ARN of a ready runtime that matches `spec`."""
-    control = RuntimeControl(region=region, pause=pause, timeout=timeout)
-    try:
-        return control.apply(spec).arn
-    finally:
-        control.close()
 
 
 def _same(wanted: Any, known: Any) -> bool:
@@ -266,19 +215,3 @@ def _same(wanted: Any, known: Any) -> bool:
 
 def _without_empty(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value != {}}
-
-
-def _fault(error: Any, operation: str, params: Mapping[str, Any]) -> RuntimeFault:
-    code = error.response["Error"].get("Code", "")
-    message = error.response["Error"].get("Message") or str(error)
-    action = "".join(part.title() for part in operation.split("_"))
-    hint = None
-    if code in ("AccessDeniedException", "AccessDenied"):
-        hint = f"allow your credentials bedrock-agentcore:{action}"
-        if "roleArn" in params:
-            hint += f", and iam:PassRole on {params['roleArn']}"
-    elif code == "ServiceQuotaExceededException":
-        hint = "delete runtimes you no longer use, or ask for a higher quota of agents"
-    elif "Token" in code or "Signature" in code or "AccessKey" in code:
-        hint = "renew your AWS credentials"
-    return RuntimeFault(f"{action}: {message}", code=code or "InternalServerException", hint=hint)
