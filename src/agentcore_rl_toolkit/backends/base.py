@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..agent.safe_values.redaction import HIDDEN
+from ..common.http_guard import names_this_machine
 from ..common.trackers import OPENERS
 from ..engine.checkpoints import context_warning, resolve_model
 from ..errors import ConfigError, suggest_path
@@ -33,7 +34,6 @@ from .settings import LoopSettings, RolloutSettings, TrainSettings
 GROUP = "agentcore_rl.backends"
 _NOT_AWS = ("arn:aws:bedrock-agentcore:local:", "arn:aws:bedrock-agentcore:ray:")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 _DESCRIBED = (
@@ -207,7 +207,7 @@ def _check_agent(settings: TrainSettings, agent: str) -> str:
         raise ConfigError(f"sessions on AWS can't store results in {settings.store or 'a folder'}", hint=hint)
     if isinstance(settings, RolloutSettings):
         host = settings.session_host
-        if host is None or host in _LOOPBACK:
+        if host is None or names_this_machine(host):
             hint = "give gateway_public_url, and gateway_host=0.0.0.0 with a gateway_port that they can reach"
             raise ConfigError("sessions on AWS can't reach a gateway on this machine's own address", hint=hint)
     return f"agent: {agent}, on AWS"

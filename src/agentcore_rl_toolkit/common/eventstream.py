@@ -24,13 +24,13 @@ MAX_PAYLOAD = 16 * 1024 * 1024
 _STRING = 7
 
 
-def encode_event(event_type: str, payload: bytes, content_type: str = "application/json") -> bytes:
+def encode_event(event_type: str, payload: bytes) -> bytes:
     """One frame with an event; `event_type` is the name of the member in the service model's stream.
 
     >>> len(encode_event("chunk", b'{"contentStart":{}}'))
     110
     """
-    return _frame({":message-type": "event", ":event-type": event_type, ":content-type": content_type}, payload)
+    return _frame({":message-type": "event", ":event-type": event_type, ":content-type": "application/json"}, payload)
 
 
 def encode_exception(exception_type: str, message: str) -> bytes:

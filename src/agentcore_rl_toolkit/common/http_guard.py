@@ -15,13 +15,15 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(?::(\d{0,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
+_EVERYWHERE = ("", "0.0.0.0", "::")
+"""Hosts that stand for all addresses of a machine."""
 
 
 class GuardRefusal(NamedTuple):
@@ -47,6 +49,11 @@ class RequestGuard:
         """`hosts` are the port's names besides those of loopback; None serves requests under any name."""
         self._hosts = None if hosts is None else frozenset(map(_configured, hosts))
         self._is_ours = functools.lru_cache(256)(self._names_us)
+
+    @classmethod
+    def listening(cls, host: str, allow_hosts: Iterable[str]) -> RequestGuard:
+        """The rules of a port that listens on `host`, and may have other names."""
+        return cls([*allow_hosts] if host in _EVERYWHERE else [host, *allow_hosts])
 
     def refusal(self, headers: Mapping[str, str], arrived_at: str | None = None) -> GuardRefusal | None:
         """Why a request with these headers is refused, None if it is not; `arrived_at` is the port's own address."""
@@ -93,13 +100,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def names_this_machine(host: str) -> bool:
+    """Whether the host of a URL leads every machine to itself.
+
+    >>> names_this_machine("127.0.0.1"), names_this_machine("0.0.0.0"), names_this_machine("10.0.0.5")
+    (True, True, False)
+    """
+    return host in _EVERYWHERE or is_loopback(host)
+
+
+def local_address(transport: Any) -> str | None:
+    """The address of this machine at which a connection arrived."""
+    name = transport.get_extra_info("sockname") if transport is not None else None
+    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else None
+
+
 def reachable_host(host: str) -> str:
     """The URL's host with which programs on this machine reach a server that listens on `host`.
 
     >>> reachable_host("0.0.0.0"), reachable_host("::1"), reachable_host("gateway.internal")
     ('127.0.0.1', '[::1]', 'gateway.internal')
     """
-    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    host = "127.0.0.1" if host in _EVERYWHERE else host
     return f"[{host}]" if ":" in host else host
 
 

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from .. import __version__
 from ..errors import ConfigError, RuntimeFault
-from .base import REASON_HEADER, TOKEN_VARIABLE, CommandEvent, Invocation
+from .base import REASON_HEADER, TOKEN_VARIABLE, CommandEvent, Invocation, one_piece
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class AgentCoreRuntime:
         raw = answer["response"]._raw_stream
         body: AsyncIterator[bytes]
         if (whole := answer.pop("whole", None)) is not None:
-            body = _once(whole)
+            body = one_piece(whole)
         else:
             body = _Stream(self._threads, raw, lambda: _read(raw))
             self._streams.add(body)
@@ -236,10 +236,6 @@ class _Stream(AsyncIterator[T]):
             with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
                 self._raw.shutdown()
             self._reading.add_done_callback(lambda _: _release(self._raw))
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
 
 
 def _read(raw: Any) -> bytes | None:

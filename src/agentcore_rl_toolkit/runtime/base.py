@@ -41,6 +41,11 @@ class Invocation:
         return b"".join([chunk async for chunk in self.body])
 
 
+async def one_piece(body: bytes) -> AsyncIterator[bytes]:
+    """A body that is known already."""
+    yield body
+
+
 @dataclass(frozen=True)
 class CommandEvent:
     """One event of a command: a piece of output or, at the end, the exit code."""

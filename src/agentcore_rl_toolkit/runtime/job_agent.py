@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..agent.result import Result, ResultBuilder, copy_request
@@ -21,7 +21,7 @@ from ..errors import AgentCoreRLError, RuntimeFault
 from ..store import Store
 from ..store.retry import retry
 from ..types import RolloutId, Status
-from .base import Invocation, Runtime
+from .base import Invocation, Runtime, one_piece
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,7 +70,7 @@ class JobAgentRuntime:
             rollout.cancel()
             raise
         answer = {"status": "processing", "s3_bucket": self._store_name, "result_key": rollout.id.result_key}
-        return Invocation(session_id, 200, "application/json", _one(json.dumps(answer).encode()))
+        return Invocation(session_id, 200, "application/json", one_piece(json.dumps(answer).encode()))
 
     async def stop(self, session_id: str) -> None:
         rollout = self._rollouts.pop(session_id, None)
@@ -264,7 +264,3 @@ def _endpoint(base_url: Any) -> str:
 def _short(answer: Any) -> str:
     text = answer if isinstance(answer, str) else json.dumps(answer)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body

@@ -45,7 +45,6 @@ METAVARS = {
     "--role-arn": "ARN",
     "--runtime": "ARN",
     "--runtime-url": "URL",
-    "--service-url": "URL",
     "--sqs-url": "QUEUE",
     "--store": "STORE",
     "--timeout": "SECONDS",

@@ -9,11 +9,10 @@ import urllib.request
 import uuid
 from urllib.parse import urlsplit
 
+from ...common.http_guard import names_this_machine
 from ...errors import AgentCoreRLError, RuntimeFault
 from ...runtime.aws import AgentCoreRuntime
 from .finding import Check, failed, ok, skipped
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 def check_gateway(url: str | None, arn: str | None, vpc: bool) -> Check:
@@ -25,7 +24,7 @@ def check_gateway(url: str | None, arn: str | None, vpc: bool) -> Check:
         return failed("gateway", f"{url!r} is not a URL", "write it like https://gateway.example.com")
     if arn is not None:
         return _check_from_session(arn, health)
-    if parts.hostname in _LOOPBACK and not vpc:
+    if names_this_machine(parts.hostname) and not vpc:
         return failed("gateway", f"sessions on AWS can't reach {url}", "serve it at an address that they can reach")
     try:
         urllib.request.urlopen(health, timeout=10).close()

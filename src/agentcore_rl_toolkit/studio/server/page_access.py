@@ -12,10 +12,9 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from ...common.http_guard import GuardRefusal, RequestGuard, is_loopback
+from ...common.http_guard import GuardRefusal, RequestGuard, is_loopback, local_address
 from ...common.socket_owner import is_own_process
 
-_EVERYWHERE = ("", "0.0.0.0", "::")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types"
@@ -37,7 +36,7 @@ class PageAccess:
         self.key = secrets.token_urlsafe(24)
         self.cookie = f"agentcore_rl_ui_{port}"
         self._trusts_own = is_loopback(host)
-        self._guard = RequestGuard([*allow_hosts] if host in _EVERYWHERE else [host, *allow_hosts])
+        self._guard = RequestGuard.listening(host, allow_hosts)
 
     def foreign(self, request: web.Request) -> GuardRefusal | None:
         """Why a request may not be served whoever sends it; a link from another site may lead to the page itself."""
@@ -46,7 +45,7 @@ class PageAccess:
         }
         if request.method == "GET" and request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate":
             headers.pop("Sec-Fetch-Site", None)
-        return self._guard.refusal(headers, _local_address(request))
+        return self._guard.refusal(headers, local_address(request.transport))
 
     def is_allowed(self, request: web.Request) -> bool:
         """Whether the sender may read runs."""
@@ -58,8 +57,3 @@ class PageAccess:
 
     def is_key(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.key.encode())
-
-
-def _local_address(request: web.Request) -> str | None:
-    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else None

@@ -19,14 +19,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from ....common.http_guard import GuardRefusal, RequestGuard, is_loopback
+from ....common.http_guard import GuardRefusal, RequestGuard, is_loopback, local_address
 from ....common.socket_owner import is_own_process
 from ....errors import RuntimeFault
 from ....store.base import directory_of
 from ...base import TOKEN_VARIABLE
 
 _CREDENTIAL = re.compile(r"AWS4-[A-Z0-9-]+ .*?\bCredential=([^/,\s]+)/")
-_EVERYWHERE = ("", "0.0.0.0", "::")
 
 UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 """What aiohttp raises for a request, or a body, that it can't read."""
@@ -46,12 +45,12 @@ class Access:
     def __init__(self, token: str, *, host: str, allow_hosts: Iterable[str]) -> None:
         self._token = token.encode()
         self._trusts_own = is_loopback(host)
-        self._guard = RequestGuard([*allow_hosts] if host in _EVERYWHERE else [host, *allow_hosts])
+        self._guard = RequestGuard.listening(host, allow_hosts)
         self._own: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def refusal(self, headers: Mapping[str, str], query: Mapping[str, str], transport: Any) -> GuardRefusal | None:
         """Why a request is refused; None if it is allowed. `transport` is its connection."""
-        refusal = self._guard.refusal(headers, _local_address(transport))
+        refusal = self._guard.refusal(headers, local_address(transport))
         if refusal is not None:
             return refusal
         sent, is_bearer = _token_in(headers, query)
@@ -102,9 +101,3 @@ def _token_in(headers: Mapping[str, str], query: Mapping[str, str]) -> tuple[str
     if match := _CREDENTIAL.match(authorization):
         return match[1], False
     return query.get("X-Amz-Credential", "").partition("/")[0] or query.get("AWSAccessKeyId", ""), False
-
-
-def _local_address(transport: Any) -> str | None:
-    """The local address of a connection."""
-    name = transport.get_extra_info("sockname") if transport is not None else None
-    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else None

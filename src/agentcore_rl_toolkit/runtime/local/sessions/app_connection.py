@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from ....errors import BrokenAnswer, RuntimeFault
+from ...base import one_piece
 from ..template import app_frames as frames
 from ..template.app_frames import AppAnswer
 
@@ -103,7 +104,7 @@ class AppConnection:
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         length = answer.headers.get("content-length", "")
         if is_json and length.isdecimal() and len(length) < 10 and int(length) < _LARGEST_CHECKED:
-            return _one(await self._checked_json(answer))
+            return one_piece(await self._checked_json(answer))
         return self._stream(answer)
 
     async def read(self, answer: AppAnswer, most: int) -> bytes:
@@ -143,7 +144,3 @@ async def _first(answer: AppAnswer, most: int) -> bytes:
             if len(data) >= most:
                 break
     return data[:most]
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body

@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....errors import RuntimeFault
+from ...base import one_piece
 from ..template.app_server import AppServer
 from ..template.channel import Channel
 from .link import APP, DATA, FAULT_STATUS, encode_fault
@@ -73,13 +74,13 @@ class LinkServer:
         """An answer's headers and its body."""
         supervisor = self._supervisor
         if path == "/sessions":
-            return {}, _one(json.dumps(await supervisor.describe()).encode())
+            return {}, one_piece(json.dumps(await supervisor.describe()).encode())
         session = headers["session"]
         if path == "/printed":
             data = await supervisor.read_output(session)
-            return {"known": "no" if data is None else "yes"}, _one(data or b"")
+            return {"known": "no" if data is None else "yes"}, one_piece(data or b"")
         if path == "/log":
-            return {}, _one(str(await supervisor.log_of(session) or "").encode())
+            return {}, one_piece(str(await supervisor.log_of(session) or "").encode())
         agent = supervisor.agent(headers["agent"])
         if path == "/invoke":
             passed = {name.removeprefix(APP): value for name, value in headers.items() if name.startswith(APP)}
@@ -88,14 +89,14 @@ class LinkServer:
             return {"status": str(found.status), "kind": found.content_type} | sent, found.body
         if path == "/stop":
             await agent.stop(session)
-            return {}, _one(b"")
+            return {}, one_piece(b"")
         events = await agent.new_command(session, body.decode(), int(headers["timeout"]))
         return {}, _encoded(events)
 
 
 async def _run(operation: Any, send: Any) -> None:
     """Send what an operation answers, or its fault."""
-    status, headers, body = 200, {}, _one(b"")
+    status, headers, body = 200, {}, one_piece(b"")
     first = b""
     try:
         headers, body = await operation
@@ -129,7 +130,3 @@ async def _encoded(events: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, N
     async with contextlib.aclosing(events):
         async for event in events:
             yield json.dumps(dataclasses.asdict(event)).encode()
-
-
-async def _one(data: bytes) -> AsyncIterator[bytes]:
-    yield data
