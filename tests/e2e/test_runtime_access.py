@@ -32,6 +32,7 @@ AGENT = """
 def invoke_agent(payload):
     if payload.get("do") == "exit":
         os._exit(7)
+    print(payload.get("print", ""), flush=True)
     return {"said": payload.get("prompt")}
 """
 
@@ -387,3 +388,18 @@ def test_serve_prints_the_token_and_ps_and_logs_send_it(user: RuntimeUser, tmp_p
     finally:
         process.terminate()
         process.communicate(timeout=20)
+
+
+def test_a_terminal_gets_what_a_session_printed_escaped(user: RuntimeUser) -> None:
+    session, hostile = new_id(), "\x1b]0;title\x07\x1b[2J"
+    user.ask(session, print=hostile)
+    live = next(known for known in user.runtime.sessions if known.id == session)
+    eventually(lambda: hostile.encode() in live.log.read_bytes())
+    command = [CLI, "runtime", "logs", session, "--url", f"http://127.0.0.1:{user.runtime.port}"]
+    piped = subprocess.run(command, capture_output=True, env=clean_env(), timeout=60)
+    assert hostile.encode() in piped.stdout  # as it is
+    shown, terminal = os.openpty()
+    with open(shown, "rb", buffering=0) as screen:
+        subprocess.run(command, stdout=terminal, env=clean_env(), timeout=60, check=True)
+        assert "\\x1b]0;title\\x07\\x1b[2J" in screen.read(10_000).decode()
+    os.close(terminal)

@@ -58,8 +58,11 @@ def _run_and_flush(argv: Sequence[str] | None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    from ..common.text_table import escape
     from ..errors import AgentCoreRLError
+    from .terminal.log_lines import escape_logs
 
+    escape_logs()
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if hasattr(args, "rest"):  # `train` parses its options itself, once it knows the backend
@@ -69,6 +72,6 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         code: int = args.run(args)
     except AgentCoreRLError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escape(f"error: {error}"), file=sys.stderr)
         return 1
     return code

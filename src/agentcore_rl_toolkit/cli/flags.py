@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..client.runtimes.targets import resolve_targets
+from ..common.text_table import escape
 from ..errors import ConfigError
 from .terminal.parser import above_zero, count
 
@@ -21,8 +22,8 @@ PLACE = ("name", "region", "bucket", "prefix", "repository")
 
 
 def say(line: str) -> None:
-    """Print a line to stderr: stdout is for data."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line to stderr: stdout is for data. Escapes what an agent may have put into it."""
+    print(escape(line), file=sys.stderr, flush=True)
 
 
 def add_agent_folder(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Plain text tables, readable without colour and without a dependency."""
+"""Plain text for people: tables, and what agents and models say made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under a header, columns padded to their widest cell; columns of numbers are aligned right.
+    """Rows under a header, columns padded to their widest cell; columns of numbers are aligned right. Escapes the rows.
 
     >>> print(format_table(["name", "n"], [["a", "10"], ["bcd", "9"]]))
     name   n
@@ -14,6 +14,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     a     10
     bcd    9
     """
+    rows = [[escape(cell) for cell in row] for row in rows]
     columns = list(zip(header, *rows, strict=True))
     widths = [max(len(cell) for cell in column) for column in columns]
     right = [bool(rows) and all(_is_number(cell) for cell in column[1:]) for column in columns]
@@ -31,3 +32,16 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return text == "-"
     return True
+
+
+def escape(text: object) -> str:
+    """Text without characters that move the cursor, hide, or turn text around; line ends and tabs stay.
+
+    >>> escape("a\\x1b[2Jb\\u202ec")
+    'a\\\\x1b[2Jb\\\\u202ec'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in str(text))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...client.evaluation import Summary
+from ...common.text_table import escape
 from ...gateway.record.reasons import MEANINGS, UNAVOIDABLE
 from ...rollout import Action, Rollout
 from ...rollout.run_folder.run_text import read_metrics, read_object
@@ -73,6 +74,7 @@ class Report:
         """Write one line to stderr."""
         if self._quiet:
             return
+        text = escape(text)
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:

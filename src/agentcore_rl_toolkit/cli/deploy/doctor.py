@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 
+from ...common.text_table import escape
 from ..flags import add_agent_folder, add_place_flags, add_sandbox_flags, place_settings, read_variables
 from ..terminal.parser import above_zero, count
 
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     options = DoctorOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(DoctorOptions)})
     states = []
     for check in run_checks(options, place_settings(args) | {"queue": args.sqs_url, "role": args.role_arn}):
-        print(json.dumps(dataclasses.asdict(check), ensure_ascii=False) if args.json else check.line, flush=True)
+        print(
+            json.dumps(dataclasses.asdict(check), ensure_ascii=False) if args.json else escape(check.line), flush=True
+        )
         states.append(check.state)
     return 1 if "failed" in states else 0

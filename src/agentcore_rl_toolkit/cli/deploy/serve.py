@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import re
 import secrets
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +24,7 @@ from ...errors import ConfigError
 from ..flags import add_listen_flags, say
 from ..gateway.serve import check_port, wait_unless
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.log_lines import log_to_stderr
 from ..terminal.parser import count
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         hint = "pip install 'agentcore-rl-toolkit[transformers]'"
         raise ConfigError(f"serving a model needs {error.name}, which is not installed", hint=hint) from error
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     loop = new_loop()
     try:
         return loop.run_until_complete(_serve(args, keys))

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import gc
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -27,6 +26,7 @@ from ...gateway.workers.members import check_peers
 from ...gateway.workers.worker_process import WorkerProcess, announce_listening, bind_ports
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.log_lines import log_to_stderr
 from ..terminal.parser import above_zero, count
 
 _ORPHAN_SECONDS = 15.0
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from ...common.private_loop import new_loop
     from ...gateway.gateway import ADMIN_KEY
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     admin_key = os.environ.get(ADMIN_KEY) or secrets.token_urlsafe(24)
     if not os.environ.get(ADMIN_KEY):
         print(f"export {ADMIN_KEY}={admin_key}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from ...common.text_table import escape
 from ...errors import ConfigError
 from ...runtime.base import TOKEN_VARIABLE
 
@@ -33,11 +35,14 @@ def add_url_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    offset = 0
+    offset, decode = 0, codecs.getincrementaldecoder("utf-8")("replace").decode
     while True:
         body, headers = fetch(args.url, f"/logs/{quote(args.session, safe='')}?offset={offset}")
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
+        if sys.stdout.isatty():
+            sys.stdout.write(escape(decode(body)))
+        else:
+            sys.stdout.buffer.write(body)
+        sys.stdout.flush()
         offset = int(headers["X-Next-Offset"])
         if not body:
             if not args.follow:

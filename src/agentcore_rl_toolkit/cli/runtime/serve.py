@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ from ...runtime.local.agent_source import session_env
 from ..flags import add_listen_flags, add_sandbox_flags, read_variables, say
 from ..settings_file import read_settings_file
 from ..terminal.interrupt import stop_on_signals
+from ..terminal.log_lines import log_to_stderr
 from ..terminal.parser import above_zero, count
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ...runtime.local import LocalRuntime
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     sources, settings = agent_sources(args)
     runtime = LocalRuntime(
         sources,

@@ -3,7 +3,7 @@
 In: the groups of each step and its metrics. Out: findings, in words. They refuse to change what is trained on. May
 import `rollout` and what that imports.
 
-Imports `client`, `rollout`, `studio.terminal`.
+Imports `client`, `rollout`.
 """
 
 from .facts import RolloutFacts, RunFacts, StepFacts, observe

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...common.text_table import escape
 from ...errors import ConfigError, RolloutsStopped
 from ...rollout import Group, Rollout
 from ...rollout.run_folder.run_text import metrics_by_step, read_metrics
 from ...rollout.run_folder.run_writer import write_anew
-from ..terminal.safe_text import escape
 from .facts import RolloutFacts, RunFacts, StepFacts, observe
 from .recorded_facts import RecordedFacts
 from .rules import RULES, Finding, Rule, answer_in_prompt, fidelity

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...common.text_table import escape
 from ...gateway.record.conversation import ReadableTurn, Transcript
 from ...rollout import Rollout
 from ...rollout.run_folder import Entry
 from ..rollout_diff import diff_rollouts
-from .safe_text import BOLD, DIM, GREEN, RED, Paint, escape, shorten
+from .safe_text import BOLD, DIM, GREEN, RED, Paint, shorten
 
 
 def show_rollout(rollout: Rollout, entry: Entry | None, paint: Paint) -> Iterator[str]:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...common.text_table import format_table
+from ...common.text_table import escape, format_table
 from ...errors import ConfigError
 from ...gateway.record.replay import build_session
 from ...gateway.record.segments import SegmentIndex
 from ...gateway.record.session import Session
 from ...gateway.record.trajectory import Fidelity, Trajectories, fold, mask_reasons
 from .conversation_view import show_transcript
-from .safe_text import BOLD, Paint, escape
+from .safe_text import BOLD, Paint
 from .token_view import show_tokens
 
 _HEADER = ("session", "state", "turns", "rows", "sampled", "trained", "unbridged")

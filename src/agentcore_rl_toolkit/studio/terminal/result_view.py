@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ...agent.result import Result, read_result
-from ...common.text_table import format_table
+from ...common.text_table import escape, format_table
 from ...errors import AgentCoreRLError, ConfigError, KeyInvalid, ResultUnreadable
 from ...store import Store, open_store
 from ...types import RolloutId
 from ..run_queries import row_of
 from .run_view import show_failures
-from .safe_text import BOLD, Paint, escape, shorten
+from .safe_text import BOLD, Paint, shorten
 
 _HEADER = ("key", "input", "status", "reward", "seconds", "why")
 _MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...common.text_table import format_table
+from ...common.text_table import escape, format_table
 from ...rollout.run_folder import Entry, Run
 from ..guards.guards import FILE, read_findings
 from ..run_queries import HELD_OUT, read_rows, read_steps, row_of
 from ..run_state import run_state, stopping_guard
-from .safe_text import BOLD, DIM, RED, Paint, escape, shorten
+from .safe_text import BOLD, DIM, RED, Paint, shorten
 
 _SHOWN_STEPS = 20
 _OPEN = {"running": "still running", "unfinished": "cut off, or a copy of a run that runs elsewhere"}

@@ -1,10 +1,12 @@
-"""Text of agents and models, made safe for a terminal, and colour where the terminal wants it."""
+"""The beginning of a text in one line, and colour where the terminal wants it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from typing import IO
+
+from ...common.text_table import escape
 
 GREENS = ("\x1b[38;5;22m", "\x1b[38;5;28m", "\x1b[38;5;34m", "\x1b[38;5;46m")
 RED, GREEN, DIM, BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -25,15 +27,6 @@ class Paint:
         return f"{code}{text}{_END}" if self.colour and text else text
 
 
-def escape(text: object) -> str:
-    """Text without characters that move the cursor, hide, or turn text around; line ends and tabs stay.
-
-    >>> escape("a\\x1b[2Jb\\u202ec")
-    'a\\\\x1b[2Jb\\\\u202ec'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in str(text))
-
-
 def shorten(text: object, width: int) -> str:
     """The beginning of a text, escaped, in one line.
 
@@ -42,7 +35,3 @@ def shorten(text: object, width: int) -> str:
     """
     line = escape(" ".join(str(text)[: 8 * width].split()))
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()

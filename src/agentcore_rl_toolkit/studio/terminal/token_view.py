@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
+from ...common.text_table import escape
 from ...gateway.record.trajectory import Row
 from ..server.rollout_answers import split_text
-from .safe_text import DIM, GREENS, RED, Paint, escape
+from .safe_text import DIM, GREENS, RED, Paint
 
 _MARKS = {"trained": ("⟦", "⟧"), "masked": ("⟨", "⟩"), "prompt": ("", "")}
 

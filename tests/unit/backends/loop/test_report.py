@@ -126,3 +126,8 @@ def test_a_resumed_run_says_which_settings_choose_other_rows(tmp_path: Path) -> 
     assert mix.startswith("warning: mix is {'more.jsonl': 0.5} but was {}: ")
     (tmp_path / "run.json").write_text("{")
     assert changed_settings(tmp_path, now) == []
+
+
+def test_what_an_agent_says_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Report(LoopSettings(agent="rl_app.py", output=str(tmp_path))).say("3 failed: \x1b]0;title\x07boom")
+    assert capsys.readouterr().err == "3 failed: \\x1b]0;title\\x07boom\n"
