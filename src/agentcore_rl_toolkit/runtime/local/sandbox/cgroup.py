@@ -20,6 +20,11 @@ from ..agent_source import SessionPolicy
 CONTROLLERS = ("memory", "cpu", "pids")
 _PREFIX = "agentcore-rl-"
 _PERIOD = 100_000
+_TCP_BYTES = 64 << 20
+"""What a session's TCP connections may buffer, where the kernel counts that apart from its memory. All processes of
+the machine share a few gigabytes, and without them every connection is slow."""
+_OPTIONAL = ("memory.swap.max", "memory.kmem.tcp.limit_in_bytes")
+"""Files that a kernel lacks if it doesn't count what they limit."""
 _numbers = itertools.count()
 
 
@@ -132,7 +137,9 @@ class CgroupTree:
             return {"pids.max": str(policy.processes)}
         if controller in self._version1:
             cpu = {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
-            return cpu if controller == "cpu" else {"memory.limit_in_bytes": memory}
+            tcp = str(min(_TCP_BYTES, policy.memory_mb << 20))
+            memory_files = {"memory.limit_in_bytes": memory, "memory.kmem.tcp.limit_in_bytes": tcp}
+            return cpu if controller == "cpu" else memory_files
         cpu = {"cpu.max": f"{quota} {_PERIOD}"}
         return cpu if controller == "cpu" else {"memory.max": memory, "memory.swap.max": "0"}
 
@@ -218,14 +225,15 @@ def _delegated(group: Path, controller: str) -> Path:
 
 
 def _write(path: Path, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
-        os.write(descriptor, value.encode())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        if path.name != "memory.swap.max":  # missing where the kernel doesn't count swap
+        if path.name not in _OPTIONAL:
             raise OSError(error.errno, f"{path}: {os.strerror(error.errno or 0)}") from None
-    finally:
-        os.close(descriptor)
 
 
 def _remove_tree(folder: Path) -> None:

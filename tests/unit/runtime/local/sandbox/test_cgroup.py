@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,6 +29,37 @@ def test_version_2_limits(tmp_path: Path) -> None:
     assert set(group.folders.values()) == {folder}
     read = {path.name: path.read_text() for path in folder.iterdir()}
     assert read == {"memory.max": str(64 << 20), "memory.swap.max": "0", "cpu.max": "50000 100000", "pids.max": "9"}
+
+
+def test_version_1_limits_what_tcp_buffers_as_well(tmp_path: Path) -> None:
+    home = make_group(tmp_path / "home", "")
+    tree = cgroup.CgroupTree(wanted=["memory"], hierarchies=({"memory": home}, None))
+    found = []
+    for number, megabytes in enumerate((32, 2048)):
+        folder = tree.create(f"s{number}", SessionPolicy(memory_mb=megabytes)).folders["memory"]
+        names = ("memory.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes")
+        found.append([int((folder / name).read_text()) >> 20 for name in names])
+    assert found == [[32, 32], [2048, 64]]
+
+
+@pytest.mark.parametrize(("version", "file"), [(1, "memory.kmem.tcp.limit_in_bytes"), (2, "memory.swap.max")])
+def test_a_limit_on_what_the_kernel_does_not_count_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, file: str
+) -> None:
+    """The file is missing then, and a control group's folder takes no new one."""
+    home = make_group(tmp_path / "home", "memory", "memory")
+    wanted = {"wanted": ["memory"], "hierarchies": ({"memory": home}, None) if version == 1 else ({}, home)}
+    tree = cgroup.CgroupTree(**wanted)
+    opened = os.open
+
+    def open_known(path: Path, *more: int) -> int:
+        if os.path.basename(path) == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *more)
+
+    monkeypatch.setattr(os, "open", open_known)
+    folder = tree.create("s1", SessionPolicy()).folders["memory"]
+    assert [path.name for path in folder.iterdir()] == ["memory.limit_in_bytes" if version == 1 else "memory.max"]
 
 
 @pytest.mark.parametrize(("version", "file", "weight"), [(1, "cpu.shares", 1024), (2, "cpu.weight", 100)])
