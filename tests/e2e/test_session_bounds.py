@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -22,7 +23,7 @@ from support.runtime import RuntimeUser, eventually, local_runtime, needs_sandbo
 pytestmark = needs_sandbox
 
 AGENT = """
-import http.client, json, os, socket, urllib.request
+import http.client, json, os, select, socket, urllib.request
 from urllib.parse import quote, urlsplit
 from starlette.responses import StreamingResponse
 
@@ -197,6 +198,35 @@ def test_a_result_in_a_million_pieces_is_refused(user: RuntimeUser) -> None:
     user.stop(session)
 
 
+@pytest.mark.parametrize("place", ["directory", "my-bucket"])
+def test_a_result_that_nobody_reads_is_held_once(user: RuntimeUser, tmp_path: Path, place: str) -> None:
+    """However many connections ask for it; one that is cut off is no error, and the next one gets it."""
+    session, megabytes = new_id(), 40
+    key = f"e/i/{session}.json"
+    user.ask(session, seconds=60, _rollout=rollout(tmp_path if place == "directory" else place))
+    put = f"store('PUT', {str(tmp_path)!r}" if place == "directory" else "s3('PUT', 'my-bucket'"
+    assert run(user, f"result = {put}, {key!r}, b'x' * {megabytes << 20})[0]", session) in (200, 201)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    url = "AGENTCORE_RL_STORE_PROXY" if place == "directory" else "AWS_ENDPOINT_URL_S3"
+    path = f"/store/{key}?store={tmp_path}" if place == "directory" else f"/my-bucket/{key}"
+    code = f"""
+parts = urlsplit(os.environ[{url!r}])
+asking = [socket.create_connection((parts.hostname, parts.port), 20) for _ in range(12)]
+for s in asking:
+    s.sendall(f"GET {{parts.path}}{path} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n".encode())
+began = []
+while len(began) < 12:  # each answer begins once the one before it was given up
+    (s,), _, _ = select.select(asking, [], [])
+    began.append(s.recv(12))
+    s.close()
+    asking.remove(s)
+result = [said.decode() for said in began]
+"""
+    assert run(user, code, session) == ["HTTP/1.1 200"] * 12
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * megabytes << 10
+    user.stop(session)
+
+
 def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> None:
     session = new_id()
     user.ask(session, seconds=20, _rollout=rollout(tmp_path))
@@ -328,6 +358,37 @@ result = refused
 """
     assert 200 <= run(user, code, session) <= 300
     user.stop(session)
+
+
+def test_descriptors_on_their_way_of_one_session_leave_room_for_those_of_others(
+    user: RuntimeUser, tmp_path: Path
+) -> None:
+    """The kernel counts them for all processes of a user, and sessions share one."""
+    before, hoarder = new_id(), new_id()
+    user.ask(before, seconds=0)
+    code = """
+import array, resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+here, kept, refused = os.open("/dev/null", os.O_RDONLY), [], None
+try:
+    while len(kept) * 2000 < 1 << 20:
+        kept.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+        for _ in range(8):
+            rights = array.array("i", [here] * 250)
+            kept[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+except OSError as error:
+    refused = error.errno
+os.kept = kept
+result = refused
+"""
+    assert run(user, code, hoarder) == errno.ETOOMANYREFS
+    for _ in range(3):  # as many as wait prepared, and one that is not
+        user.ask(seconds=0)
+    nowhere = f"http://127.0.0.1:{free_port()}"  # an address that this session hasn't got yet
+    answer = user.ask(before, seconds=0, _rollout=rollout(tmp_path, base_url=nowhere))
+    eventually(lambda: (tmp_path / answer["result_key"]).exists())
+    user.stop(hoarder)
 
 
 # --- addresses -----------------------------------------------------------------------------------------------------

@@ -4,13 +4,15 @@ results.
 A session sees none of the host's files. Through this port it stores the result of each of its rollouts, once, in the
 store that the rollout's request named, a directory (`store/session_store.py`) or a bucket of the runtime's S3; and it
 reads and announces them. An unguessable key in the URL identifies the session. Everything is bounded: the size of a
-result, the bytes held for all sessions together, and a session's requests per second.
+result, the bytes held for all sessions together, and a session's requests per second. A session sends or receives one
+result at a time: each may take 100 MB of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,9 +35,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _CHUNK = 1 << 16
 _MOST_HELD = 1 << 30
+_ALWAYS_HELD = 1 << 20
+"""A result of this size is stored however many others are: those of slow sessions keep nobody else waiting."""
 _BODY_SECONDS = 120
 _REQUESTS_PER_SECOND, _BURST = 20, 200
 _GUARD = RequestGuard([])
+_FULL = "too many results are sent and received at once"
 _NOT_OWN = "a session may use only the results of its own rollouts"
 
 
@@ -43,7 +48,8 @@ _NOT_OWN = "a session may use only the results of its own rollouts"
 class _Admitted:
     rollouts: PendingRollouts
     announced: set[str] = field(default_factory=set)
-    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while one of its results is sent or received."""
     bucket: TokenBucket = field(default_factory=lambda: TokenBucket(_REQUESTS_PER_SECOND, _BURST))
 
     def directory_of(self, location: str) -> str | None:
@@ -92,7 +98,7 @@ class StoreProxy:
         """End a session's access."""
         self._sessions.pop(url.rsplit("/", 1)[-1], None)
 
-    async def _handle(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         """A request of `store/session_store.py` for a directory of the host."""
         name, key = request.query.get("store", ""), request.match_info["key"]
         session = self._sessions.get(request.match_info["session"])
@@ -118,7 +124,7 @@ class StoreProxy:
 
     async def _answer(
         self, request: web.Request, session: _Admitted, store: LocalStore, key: str, location: str
-    ) -> web.Response:
+    ) -> web.StreamResponse:
         if request.method == "PUT":
             async with self._body(request, session) as data:
                 stored = await asyncio.to_thread(store.put_if_absent, key, data)
@@ -130,7 +136,8 @@ class StoreProxy:
                 await asyncio.to_thread(store.announce, key)
             return web.Response(status=204)
         if request.method in ("GET", "HEAD"):
-            return web.Response(body=await asyncio.to_thread(store.get, key))
+            async with session.moving:
+                return await self._send(request, web.Response(body=await asyncio.to_thread(store.get, key)))
         return web.Response(status=405)
 
     def _own_keys(self, session: _Admitted, name: str, prefix: str) -> list[str]:
@@ -146,12 +153,13 @@ class StoreProxy:
             return s3_error(403, "AccessDenied", _NOT_OWN)
         if session.bucket.seconds_to_wait(time.monotonic()) > 0:
             return s3_error(503, "SlowDown", "too many requests")
-        if request.method in ("GET", "HEAD"):
-            inner = request.rel_url.raw_path_qs.split("/s3/", 1)[1]
-            return await self._s3.handle(request.clone(rel_url="/" + inner))
-        if request.method != "PUT":
+        if request.method not in ("GET", "HEAD", "PUT"):
             return s3_error(405, "MethodNotAllowed", f"a session may not {request.method} its results")
         try:
+            if request.method != "PUT":
+                inner = request.rel_url.raw_path_qs.split("/s3/", 1)[1]
+                async with session.moving:
+                    return await self._send(request, await self._s3.handle(request.clone(rel_url="/" + inner)))
             async with self._body(request, session) as data:
                 etag = await self._s3.put(bucket, key, decode_body(data, request.headers), only_if_absent=True)
         except S3Error as error:
@@ -163,12 +171,30 @@ class StoreProxy:
         session.rollouts.mark_stored(location)
         return web.Response(headers={"ETag": etag})
 
+    async def _send(self, request: web.Request, response: web.Response) -> web.StreamResponse:
+        """Send an answer whole, so that a session that reads nothing holds no more than this one."""
+        body = response.body if request.method == "GET" and isinstance(response.body, bytes) else b""
+        if len(body) < _CHUNK:
+            return response
+        if self._held + len(body) > _MOST_HELD and len(body) > _ALWAYS_HELD:
+            raise StoreUnavailable(_FULL)
+        self._held += len(body)
+        slow = asyncio.get_running_loop().call_later(_BODY_SECONDS, _cut_off, request)
+        try:
+            stream = web.StreamResponse(status=response.status, headers=response.headers)
+            stream.content_length = len(body)
+            await _write_pieces(stream, request, io.BytesIO(body))
+            return stream
+        finally:
+            slow.cancel()
+            self._held -= len(body)
+
     @contextlib.asynccontextmanager
     async def _body(self, request: web.Request, session: _Admitted) -> AsyncIterator[bytes]:
         """A request's body, counted towards the bytes held for all sessions while it is in use."""
         if (request.content_length or 0) > LARGEST_RESULT:
             raise web.HTTPRequestEntityTooLarge(LARGEST_RESULT, request.content_length or 0)
-        async with session.storing:
+        async with session.moving:
             try:
                 data = await asyncio.wait_for(self._read(request), _BODY_SECONDS)
             except asyncio.TimeoutError:
@@ -188,10 +214,11 @@ class StoreProxy:
                 self._held += len(chunk)
                 if size > LARGEST_RESULT:
                     raise web.HTTPRequestEntityTooLarge(LARGEST_RESULT, size)
-                if self._held > _MOST_HELD:
-                    raise StoreUnavailable("too many results are being stored at once")
+                if self._held > _MOST_HELD and size > _ALWAYS_HELD:
+                    raise StoreUnavailable(_FULL)
         except BaseException:
             self._held -= size
+            chunks.clear()  # the error may keep this frame alive
             raise
         return b"".join(chunks)
 
@@ -200,3 +227,21 @@ class StoreProxy:
         if path not in self._stores:
             self._stores[path] = LocalStore(path)
         return self._stores[path]
+
+
+def _cut_off(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+async def _write_pieces(stream: web.StreamResponse, request: web.Request, source: io.BytesIO) -> None:
+    """Write an answer. The error of a closed connection keeps its frames alive: with one piece, and an empty source."""
+    try:
+        await stream.prepare(request)
+        while piece := source.read(_CHUNK):
+            await stream.write(piece)
+        await stream.write_eof()
+    except ConnectionError:
+        pass
+    finally:
+        source.close()

@@ -116,6 +116,7 @@ def _run_app(body: Body, keep: set[int]) -> None:
     code = 1
     try:
         close_all_but({0, 1, 2, *keep})
+        _limit_open_files()
         if linux.is_linux():
             linux.set_dumpable(True)  # debuggers and other tools rely on it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -129,6 +130,17 @@ def _run_app(body: Body, keep: set[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _limit_open_files() -> None:
+    """Halve the app's limit on open files, for good.
+
+    The kernel counts the descriptors that wait in sockets for all processes of a user together, and lets a process
+    pass on more while they are below its own limit on open files. So with a lower limit, no session can use up what
+    the inits of all sessions, and the runtime of an ordinary user, need to pass on theirs.
+    """
+    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def read_assignment(descriptor: int) -> dict[str, str] | None:
