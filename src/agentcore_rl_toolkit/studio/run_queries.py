@@ -31,6 +31,7 @@ CHANGES = ("learned", "forgotten", "always", "sometimes", "never")
 """What became of a row: solved at its last visit and not at its first, the reverse, at both, only between, never."""
 
 Positions = npt.NDArray[np.intp]
+Table = npt.NDArray[Any]
 
 
 def row_of(input_id: str) -> str:
@@ -45,7 +46,7 @@ def row_of(input_id: str) -> str:
 
 def read_steps(run: Run) -> list[dict[str, Any]]:
     """Figures of each step and each evaluation, in the order of the run."""
-    steps = [_step_figures(run, phase, step, places) for phase, step, places in _split_steps(run)]
+    steps = [_step_figures(run, places, part) for places, part in _split_steps(run)]
     rewards = run.table["reward"]
     known = rewards[np.isfinite(rewards)]
     if len(known) and known.min() >= 0 and known.max() <= 1:  # no mean is beyond these
@@ -120,21 +121,21 @@ def _by_row(run: Run, name: str) -> dict[str, int]:
     return found
 
 
-def _split_steps(run: Run) -> Iterator[tuple[str, int, Positions]]:
+def _split_steps(run: Run) -> Iterator[tuple[Positions, Table]]:
+    """The rollouts of each step and evaluation: their places in the run's table, and that part of it."""
     table = run.table
-    if not len(table):
-        return
     keys = table["phase"].astype(np.int64) << 32 | table["step"].astype(np.int64)
     order = np.argsort(keys, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-        first = table[places[0]]
-        yield PHASES[first["phase"]], int(first["step"]), places
+    ordered, ends = table[order], [*(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(table)]
+    for start, end in zip([0, *ends], ends, strict=False):
+        if start < end:
+            yield order[start:end], ordered[start:end]
 
 
-def _step_figures(run: Run, phase: str, step: int, places: Positions) -> dict[str, Any]:
-    part = run.table[places]
+def _step_figures(run: Run, places: Positions, part: Table) -> dict[str, Any]:
+    phase, step = PHASES[part["phase"][0]], int(part["step"][0])
     statuses = np.bincount(part["status"], minlength=len(STATUSES))
-    reward, interval = _mean_reward(run, phase, places)
+    reward, interval = _mean_reward(run, phase, places, part)
     sampled, kept = int(part["sampled"].sum()), int(part["trained"].sum())
     return {
         "phase": phase,
@@ -156,19 +157,20 @@ def _step_figures(run: Run, phase: str, step: int, places: Positions) -> dict[st
     }
 
 
-def _mean_reward(run: Run, phase: str, places: Positions) -> tuple[float | None, tuple[float, float] | None]:
+def _mean_reward(
+    run: Run, phase: str, places: Positions, part: Table
+) -> tuple[float | None, tuple[float, float] | None]:
     """The mean over rows and its interval. On held-out rows, the agent's own failures count as 0."""
-    part = run.table[places]
-    known = np.isfinite(part["reward"]) & (part["status"] == _COMPLETED)
+    completed = part["status"] == _COMPLETED
+    known = np.isfinite(part["reward"]) & completed
     if phase in HELD_OUT:
         left_out = [_COMPLETED, *(STATUSES.index(status.value) for status in UNMEASURED)]
         known |= ~np.isin(part["status"], left_out)
-    chosen = places[known]
-    rewards = np.nan_to_num(run.table["reward"][chosen], nan=0.0, posinf=0.0, neginf=0.0)
+    rewards = np.nan_to_num(part["reward"], nan=0.0, posinf=0.0, neginf=0.0)
     if phase in HELD_OUT:
-        rewards = np.where(run.table["status"][chosen] == _COMPLETED, rewards, 0.0)
-    rows, numbers = _rows_of(run, chosen)
-    means = np.bincount(numbers, rewards, len(rows)) / np.bincount(numbers, minlength=len(rows))
+        rewards = np.where(completed, rewards, 0.0)
+    rows, numbers = _rows_of(run, places[known])
+    means = np.bincount(numbers, rewards[known], len(rows)) / np.bincount(numbers, minlength=len(rows))
     return (float(means.mean()), mean_interval(means.tolist())) if len(rows) else (None, None)
 
 
@@ -177,7 +179,7 @@ def _rows_of(run: Run, places: Positions) -> tuple[list[str], Positions]:
     keys = run.table["writer"][places].astype(np.int64) << 32 | run.table["input_id"][places]
     _, firsts, of_each = np.unique(keys, return_index=True, return_inverse=True)
     rows: dict[str, int] = {}
-    numbers = [rows.setdefault(row_of(run.text("input_id", at) or ""), len(rows)) for at in places[firsts].tolist()]
+    numbers = [rows.setdefault(row_of(text or ""), len(rows)) for text in run.texts("input_id", places[firsts])]
     return [*rows], np.array(numbers, np.intp)[of_each]
 
 

@@ -120,9 +120,11 @@ def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
     if args.max_sampled is not None:
         places = places[sampled[places] <= args.max_sampled]
     if args.row is not None:
-        names = [opened.text("input_id", at) or "" for at in places.tolist()]
+        names = [name or "" for name in opened.texts("input_id", places)]
         places = places[[any(one.startswith(args.row) for one in (name, row_of(name))) for name in names]]
-    entries = [opened.entry(at) for at in places.tolist()[:limit]]
+    shown = places.tolist()[:limit]
+    entries = [opened.entry(at) for at in shown]
+    found = [opened.excerpt(at, args.grep) for at in shown] if args.grep else []
     if not entries:
         say("no rollout matches")
         return 1
@@ -130,9 +132,10 @@ def _show_list(args: argparse.Namespace, opened: Run, paint: Paint) -> int:
     def text() -> Iterable[str]:
         if args.failed:
             yield from show_failures(opened.causes(places), paint)
-        yield show_list(entries)
+        yield show_list(entries, found)
 
-    _print(args, [entry.to_dict() for entry in entries], text)
+    fields = [{"found": one} for one in found] or [{}] * len(entries)
+    _print(args, [entry.to_dict() | more for entry, more in zip(entries, fields, strict=True)], text)
     if len(places) > limit:
         say(f"{limit} of {len(places)}; --limit shows more")
     return 0

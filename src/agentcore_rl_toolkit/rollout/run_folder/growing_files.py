@@ -68,12 +68,23 @@ class IndexFile:
         if not (data or lines or begun_anew):
             return False
         self._texts_read += len(lines)
-        self.texts += parse_texts(lines.splitlines())
+        self.texts += parse_texts(lines)
         new = np.frombuffer(data, RECORD)
         self._records_read += len(data)
-        self._whole = np.concatenate([self._whole, new[are_whole(new)]])
-        self.records = self._whole[np.all([self._whole[name] < len(self.texts) for name in TEXTS], axis=0)]
+        self._whole = _joined([self._whole, _kept(new, are_whole(new))])
+        self.records = _kept(self._whole, np.all([self._whole[name] < len(self.texts) for name in TEXTS], axis=0))
         return True
+
+
+def _kept(records: Table, wanted: npt.NDArray[np.bool_]) -> Table:
+    """The wanted ones of some records, without a copy if that is all of them: a large index has megabytes."""
+    return records if wanted.all() else records[wanted]
+
+
+def _joined(parts: list[Table]) -> Table:
+    """Some records after each other, without a copy if only one part has any."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    return np.concatenate(filled) if len(filled) > 1 else filled[0]
 
 
 def are_whole(records: Table) -> npt.NDArray[np.bool_]:

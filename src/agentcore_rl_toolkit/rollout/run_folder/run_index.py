@@ -176,7 +176,7 @@ class IndexWriter:
             raise ConfigError(f"another process writes to {folder}", hint="choose another folder") from None
         self._texts = texts.open("ab", buffering=0)
         self._texts_end = end_with_a_line(texts)
-        known = parse_texts(texts.read_bytes().splitlines())
+        known = parse_texts(texts.read_bytes())
         self._count = len(known)
         self._known: dict[str, int] = {text: number for number, text in enumerate(known, 1) if text is not None}
         size = records.stat().st_size

@@ -34,7 +34,7 @@ from .run_index import (
     Entry,
     fit_values,
 )
-from .run_text import contains, may_contain, read_metrics, read_object
+from .run_text import excerpt, may_contain, read_metrics, read_object
 from .run_writer import UNFINISHED
 
 _TABLE = np.dtype([*((name, kind) for name, _, kind in FIELDS), ("writer", "<u2")])
@@ -102,8 +102,12 @@ class Run:
 
     def text(self, field: str, position: int) -> str | None:
         """A text of one rollout: `input_id`, `session_id`, `why`, `cause`, `tools`, `dropped` or `file`."""
-        element = self.table[position]
-        return self._texts(int(element["writer"]))[int(element[field])]
+        return self.texts(field, [position])[0]
+
+    def texts(self, field: str, positions: Positions | list[int]) -> list[str | None]:
+        """A text of each of some rollouts."""
+        writers, numbers = (self.table[name][positions].tolist() for name in ("writer", field))
+        return [self._texts(writer)[number] for writer, number in zip(writers, numbers, strict=True)]
 
     def key(self, position: int) -> str:
         """The key of one rollout."""
@@ -199,9 +203,8 @@ class Run:
 
     def causes(self, positions: Positions | None = None) -> list[dict[str, Any]]:
         """Why rollouts failed, the commonest cause first, with the key of an example of each."""
-        table = self.table if positions is None else self.table[positions]
-        places = np.arange(len(self.table)) if positions is None else positions
-        counts: dict[str, list[int]] = {}
+        places = np.flatnonzero(self.failed) if positions is None else positions[self.failed[positions]]
+        table, counts = self.table[places], dict[str, list[int]]()
         keys, first, count = np.unique(table[["writer", "cause"]], return_index=True, return_counts=True)
         for key, at, number in zip(keys, first, count, strict=True):
             text = self._texts(int(key["writer"]))[int(key["cause"])]
@@ -234,10 +237,14 @@ class Run:
 
         A rollout whose file is gone, or broken, contains nothing.
         """
+        return self.excerpt(position, text) is not None
+
+    def excerpt(self, position: int, text: str) -> str | None:
+        """The words around a text that a rollout contains."""
         try:
-            return may_contain(self.line(position), text) and contains(self.rollout(position), text)
+            return excerpt(self.rollout(position), text) if may_contain(self.line(position), text) else None
         except (ConfigError, OSError):
-            return False
+            return None
 
     # --- the run's other files ---------------------------------------------------------------------------------------
 
@@ -282,7 +289,7 @@ class Run:
         """The latest record of each rollout whose line is there."""
         records = index.records
         ends = np.zeros(len(index.texts), np.uint64)
-        for number in np.unique(records["file"]).tolist():
+        for number in np.flatnonzero(np.bincount(records["file"])).tolist():
             if number < len(ends):
                 ends[number] = self._files.get(index.texts[number] or "", (None, 0))[1]
         begun = np.full(len(ends), -1)
@@ -290,9 +297,9 @@ class Run:
         begun[records["file"][starts]] = starts
         is_there = (records["kind"] == ROLLOUT) & (np.arange(len(records)) > begun[records["file"]])
         is_there &= records["offset"] + records["length"] <= ends[records["file"]]
-        kept = records[is_there]
-        _, latest = np.unique(kept["n"][::-1], return_index=True)
-        return _with_writer(kept[::-1][latest], int(index.path.stem))
+        newest_first = np.flatnonzero(is_there)[::-1]
+        _, latest = np.unique(records["n"][newest_first], return_index=True)
+        return _with_writer(records[newest_first[latest]], int(index.path.stem))
 
     def _scan(self, parts: list[Table]) -> Table:
         """The rollouts that the index lacks, read from their files."""
@@ -358,9 +365,10 @@ class Run:
 
 
 def _with_writer(records: Table, writer: int) -> Table:
-    table = np.zeros(len(records), _TABLE)
-    for name in RECORD.names or ():
-        table[name] = records[name]
+    """Records as a part of the table, whose elements begin as they do."""
+    data = np.empty((len(records), _TABLE.itemsize), np.uint8)
+    data[:, : RECORD.itemsize] = records.view(np.uint8).reshape(len(records), RECORD.itemsize)
+    table = data.view(_TABLE)[:, 0]
     table["writer"] = writer
     return table
 

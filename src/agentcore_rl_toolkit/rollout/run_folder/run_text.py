@@ -14,6 +14,10 @@ _ESCAPED = re.compile(rb"\\u(?!00[01])")
 """The escape of a character that JSON doesn't require to be escaped."""
 
 
+_AROUND = 60
+"""Characters of an excerpt before the text that was sought, and after it."""
+
+
 def may_contain(line: bytes, text: str) -> bool:
     """Whether a rollout's line may contain a text, in any case; cheaper than parsing the line."""
     low = json.dumps(text.lower(), ensure_ascii=False)[1:-1]
@@ -24,11 +28,16 @@ def may_contain(line: bytes, text: str) -> bool:
     return low in line.decode(errors="replace").lower()
 
 
-def contains(rollout: Rollout, text: str) -> bool:
-    """Whether a rollout's text, data row, result, error or output contains a text, in any case."""
+def excerpt(rollout: Rollout, text: str) -> str | None:
+    """The words around a text in what a rollout said, its data row, result, error or output; None if it isn't there."""
     said = (rollout.transcript.messages, [turn.reply for turn in rollout.transcript.turns])
-    parts = (*said, rollout.payload, rollout.result, rollout.error, rollout.printed)
-    return any(text.lower() in one.lower() for part in parts for one in _strings(part))
+    wanted = text.lower()
+    for part in (*said, rollout.payload, rollout.result, rollout.error, rollout.printed):
+        for one in _strings(part):
+            at = one.lower().find(wanted)
+            if at >= 0:
+                return one[max(0, at - _AROUND) : at + len(text) + _AROUND]
+    return None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -55,15 +64,15 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def parse_texts(lines: list[bytes]) -> list[str | None]:
+def parse_texts(lines: bytes) -> list[str | None]:
     """The JSON string of each line; None for a broken one.
 
     They are parsed at once, which takes a tenth of the time, unless one of them is broken.
     """
-    found = _parse(b"[" + b",".join(lines) + b"]") or []
-    if len(found) == len(lines) and all(isinstance(one, str) for one in found):
+    found = _parse(b"[" + lines[:-1].replace(b"\n", b",") + b"]") or []
+    if len(found) == lines.count(b"\n") and {*map(type, found)} <= {str}:
         return list(found)
-    return [one if isinstance(one := _parse(line), str) else None for line in lines]
+    return [one if isinstance(one := _parse(line), str) else None for line in lines.split(b"\n")[:-1]]
 
 
 def _parse(data: bytes) -> Any:

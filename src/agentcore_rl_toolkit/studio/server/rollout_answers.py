@@ -16,7 +16,7 @@ from ...rollout.run_folder import Run
 from ...rollout.run_folder.rollout_files import described_fields
 from ..rollout_diff import diff_rollouts
 from .clipped_values import Clipper, find_text
-from .run_answers import Answer, Query
+from .run_answers import Answer, Query, row_fields
 from .run_catalog import OpenRun
 
 _MOST_TOKENS = 4_000
@@ -43,7 +43,8 @@ def show_rollout(opened: OpenRun, query: Query) -> Answer:
         siblings = _siblings(run, position)
         rows = [_row_fields(rollout, number) for number in range(len(rollout.rows))]
         texts: Answer = Clipper().clip(_texts(rollout))
-        return {"entry": run.entry(position).to_dict(), "rows": rows} | siblings | texts
+        about = {"entry": run.entry(position).to_dict(), "rows": rows, "row_fields": row_fields(rollout.payload)}
+        return about | siblings | texts
 
     return opened.use(read)
 
@@ -132,7 +133,7 @@ def show_comparison(opened: OpenRun, query: Query) -> Answer:
             "before": run.entry(places[0]).to_dict(),
             "after": run.entry(places[1]).to_dict(),
             "pairs": clipper.clip(diff_rollouts(left, right)[:2_000]),
-            "results": clipper.clip([left.result, right.result]),
+            "row_fields": row_fields(left.payload),
         }
 
     return opened.use(read)
@@ -195,4 +196,5 @@ def _siblings(run: Run, position: int) -> Answer:
     at = int((step == position).argmax())
     around = {"previous": step[at - 1] if at else None, "next": step[at + 1] if at + 1 < len(step) else None}
     keys = {name: None if one is None else run.entry(int(one)).key for name, one in around.items()}
-    return {"group": [run.entry(int(one)).to_dict() for one in group[:200]], **keys}
+    samples = sorted((run.entry(int(one)) for one in group[:200]), key=lambda entry: entry.sample)
+    return {"group": [entry.to_dict() for entry in samples], **keys}

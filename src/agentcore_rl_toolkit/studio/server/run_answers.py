@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ _MOST_POINTS = 1_500
 _MOST_NAMES = 150
 _LONGEST_PAGE = 200
 _SEARCH_SECONDS = 0.7
+_SHORT_FIELD, _MOST_FIELDS = 200, 12
+"""Characters of a data row's field that is shown beside its prompt, and how many of them."""
 
 Answer = dict[str, Any]
 
@@ -106,8 +110,10 @@ def show_group(opened: OpenRun, query: Query) -> Answer:
         return [entry | clipper.clip(_tell(run, entry["key"])) for entry in found["samples"][:_LONGEST_PAGE]]
 
     around = {"previous": order[at - 1] if at else None, "next": order[at + 1] if at + 1 < len(order) else None}
-    prompt = opened.use(lambda run: clipper.clip(_prompt(run, found["samples"][0]["key"])))
-    return found | {"samples": opened.use(told), "prompt": prompt, "total": len(found["samples"])} | around
+    key = found["samples"][0]["key"]
+    prompt, payload = opened.use(lambda run: (clipper.clip(_prompt(run, key)), _payload(run, key)))
+    about = {"prompt": prompt, "row_fields": row_fields(payload), "total": len(found["samples"])}
+    return found | {"samples": opened.use(told)} | about | around
 
 
 def show_rollouts(opened: OpenRun, query: Query) -> Answer:
@@ -126,8 +132,12 @@ def show_rollouts(opened: OpenRun, query: Query) -> Answer:
             compare = np.greater_equal if name in ("least", "shortest") else np.less_equal
             places = places[compare(run.table[column][places], bound)]
         page, following = _find_page(run, places, query.get("text"), query.page)
+        clipper = Clipper(longest=200, budget=100_000)
         return {
-            "rollouts": [run.entry(at).to_dict() for at in page],
+            "rollouts": [
+                run.entry(at).to_dict() | clipper.clip({"prompt": _prompt(run, run.key(at)), "found": found})
+                for at, found in page
+            ],
             "total": len(places),
             "next": following if following < len(places) else None,
         }
@@ -224,33 +234,53 @@ def _figures(run: Run) -> Answer:
 
 
 def _tools(run: Run) -> set[str]:
-    firsts = np.unique(run.table[["writer", "tools"]], return_index=True)[1].tolist()
-    return {name for at in firsts for name in (run.text("tools", at) or "").split()}
+    with_tools = np.flatnonzero(run.table["tools"])
+    firsts = np.unique(run.table[["writer", "tools"]][with_tools], return_index=True)[1]
+    return {name for text in run.texts("tools", with_tools[firsts]) for name in (text or "").split()}
 
 
-def _find_page(run: Run, places: Any, text: str | None, page: slice) -> tuple[list[int], int]:
-    """A page of the places, and where the next one begins."""
+def _find_page(run: Run, places: Any, text: str | None, page: slice) -> tuple[list[tuple[int, str | None]], int]:
+    """A page of the places, each with the words around the text, and where the next page begins."""
     if not text:
-        return places[page].tolist(), page.stop
-    found: list[int] = []
+        return [(at, None) for at in places[page].tolist()], page.stop
+    found: list[tuple[int, str | None]] = []
     began, at, most = time.monotonic(), page.start, page.stop - page.start
     while at < len(places) and len(found) < most and (time.monotonic() - began < _SEARCH_SECONDS or at == page.start):
-        if run.contains(int(places[at]), text):
-            found.append(int(places[at]))
+        words = run.excerpt(int(places[at]), text)
+        if words is not None:
+            found.append((int(places[at]), words))
         at += 1
     return found, at
 
 
 def _prompt(run: Run, key: str) -> Any:
-    """What the data row asks, as far as that can be told."""
+    """What a rollout's data row asks, as far as that can be told; else the whole row."""
+    payload = _payload(run, key)
+    return payload.get(_asking(payload), payload) or None
+
+
+def _payload(run: Run, key: str) -> Mapping[str, Any]:
     try:
-        payload = run.rollout(run.find(key)).payload
+        return run.rollout(run.find(key)).payload
     except (ConfigError, OSError):
-        return None
-    for name in ("prompt", "question", "problem", "task", "instruction", "query", "input", "messages"):
-        if name in payload:
-            return payload[name]
-    return payload
+        return {}
+
+
+def _asking(payload: Mapping[str, Any]) -> str:
+    """The field of a data row that asks."""
+    names = ("prompt", "question", "problem", "task", "instruction", "query", "input", "messages")
+    return next((name for name in names if name in payload), "")
+
+
+def row_fields(payload: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The short fields of a data row beside the one that asks, such as its answer."""
+    asking = _asking(payload)
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, default=repr)
+        for name, value in payload.items()
+        if name not in (asking, "_rollout") and asking
+    }
+    return [(name[:80], text) for name, text in texts.items() if len(text) <= _SHORT_FIELD][:_MOST_FIELDS]
 
 
 def _tell(run: Run, key: str) -> Answer:

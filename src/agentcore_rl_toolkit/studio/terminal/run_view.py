@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...common.text_table import escape, format_table
@@ -83,9 +83,13 @@ def show_failures(causes: Sequence[dict[str, Any]], paint: Paint) -> Iterator[st
         yield f"  and {len(causes) - 10} other causes"
 
 
-def show_list(entries: Iterable[Entry]) -> str:
-    """Rollouts, one a line."""
-    return format_table(LIST, [_list_cells(entry) for entry in entries])
+def show_list(entries: Sequence[Entry], found: Sequence[str | None] = ()) -> str:
+    """Rollouts, one a line; with the words around a text that was sought."""
+    names = (*LIST[:-1], "found") if found else LIST
+    cells = [_list_cells(entry) for entry in entries]
+    if found:
+        cells = [[*one[:-1], shorten(text or "", 80)] for one, text in zip(cells, found, strict=True)]
+    return format_table(names, cells)
 
 
 def _show_steps(known: dict[str, Any]) -> Iterator[str]:

@@ -112,7 +112,7 @@ def test_fine_tuning_at_a_glance(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines[4].split() == ["1", "0.500", "75.0%", "0.250"]
 
 
-COMMANDS = ("", "--failed", "--step 0", "--rollout b1", "--rollout b1 --tokens", "--diff 0.2 0.3")
+COMMANDS = ("", "--failed", "--step 0", "--grep wrong", "--rollout b1", "--rollout b1 --tokens", "--diff 0.2 0.3")
 
 
 @pytest.mark.parametrize("arguments", [*COMMANDS, "--json", "--rollout b1 --json", "--step 0 --json"])
@@ -130,6 +130,8 @@ def test_lists(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert keys("--phase", "train", "--sort", "reward", "--descending", "--limit", "1") == ["a1"]
     assert keys("--failed") == ["lost"]
     assert keys("--grep", "wrong") == ["a0", "b0", "b2"]
+    head, _, *lines = show(capsys, str(run), "--grep", "wrong").splitlines()
+    assert (head.split()[-1], ["wrong" in line for line in lines]) == ("found", [True] * 3)
     assert keys("--tool", "calculator") == ["a1"]
     assert keys("--row", "bcdef") == ["b0", "b1", "b2"]
     assert main(["show", str(run), "--grep", "nobody says this"]) == 1
