@@ -68,6 +68,7 @@ def invoke_agent(payload):
 """
 )
 ATTACK = "<script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
+IN_SIGHT = "a message whose role is the name of a style"
 HOSTILE = f"{ATTACK} \x1b[31mred\x1b[0m \u202eevil\u202c " + "a" * 1_000_000
 SIZE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 VIEWS = ("", "step", "rollouts", "rows")
@@ -136,10 +137,13 @@ def runs(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "agent").mkdir()
     (folder / "agent" / "rl_app.py").write_text(AGENT)
     for name, count in (("train", 3), ("held-out", 3)):
-        rows = [{"prompt": f"A box holds {n + 2} eggs and {n} more. How many eggs?"} for n in range(count)]
+        rows = [
+            {"prompt": f"A box holds {n + 2} eggs and {n} more. How many eggs?", "answer": f"{2 * n + 2} eggs"}
+            for n in range(count)
+        ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with (folder / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"prompt": "Break"}) + "\n")
+        file.write(json.dumps({"prompt": "Break", "answer": "none"}) + "\n")
     runs = folder / "runs"
     settings = TrlSettings(
         agent=str(folder / "agent" / "rl_app.py"),
@@ -185,12 +189,13 @@ def sampled_by_two(number: int) -> Rollout:
 
 def attacker(number: int) -> Rollout:
     """A rollout that attacks the page with every text it has."""
-    turn: dict[str, Any] = {"turn": 0, "before": None, "messages": [0, 1], "tools": ["search"], "started": 1.0}
+    turn: dict[str, Any] = {"turn": 0, "before": None, "messages": [0, 1, 2], "tools": ["search"], "started": 1.0}
     turn |= {"seconds": 1.0, "waited": 0.0, "prompt_tokens": 3, "sampled_tokens": 2, "finish": ATTACK, "origin": "x"}
     turn |= {"unbridged": ATTACK, "masked": None, "versions": [[ATTACK, 2]], "parse_failures": 0}
     calls = [{"id": "c", "name": ATTACK, "arguments": HOSTILE}]
     turn |= {"reply": {"content": f"{number} {HOSTILE}", "reasoning": HOSTILE, "tool_calls": calls}}
     messages = [{"role": "user", "content": HOSTILE}, {"role": ATTACK, "content": HOSTILE, "name": ATTACK}]
+    messages.append({"role": "brief", "content": IN_SIGHT})  # a class that hides its element
     transcript = Transcript.from_fields({"messages": messages, "turns": [turn], "left_out": 0})
     more = {"payload": {"prompt": HOSTILE, ATTACK: 1}, "result": {"output": HOSTILE, "traceback": HOSTILE}}
     made = make_rollout(0.5, sample=number, group=0, session_id=f"{ATTACK}{number}", **more)
@@ -327,6 +332,8 @@ def test_clicks_lead_through_a_step_to_a_rollout_and_back(studio: Studio, traine
     studio.page.wait_for_selector(".samples .sample")
     entries = [trained.entry(int(at)) for at in chosen if trained.entry(int(at)).group == 0]
     assert studio.page.locator(".sample").count() == len(entries)
+    answer = trained.rollout(trained.find(entries[0].key)).payload["answer"]
+    assert studio.page.inner_text(".row-field") == f"answer {answer}"
     studio.click(".sample a.open >> nth=0")
     studio.page.wait_for_selector(".conversation")
     key = studio.page.url.rpartition("/")[2]
@@ -346,6 +353,8 @@ def test_every_tab_of_a_rollout(studio: Studio, trained: Run) -> None:
     studio.open("run", "trained", "rollout", entry.key)
     assert studio.page.locator(".slot.model").count() == len(rollout.transcript.turns)
     assert entry.session_id in studio.page.inner_text("aside")
+    assert f"answer\n{rollout.payload['answer']}" in studio.page.inner_text("aside")
+    assert studio.page.get_attribute("aside .reward[aria-current]", "href").endswith(f"/rollout/{entry.key}")
     studio.click("[role=tab]:has-text('Tokens')")
     studio.page.wait_for_selector(".tokens")
     row = rollout.rows[0]
@@ -439,6 +448,8 @@ def test_filters_and_the_search(studio: Studio, trained: Run) -> None:
     found = len(trained.select(text="broken on purpose", phase="train"))
     assert found
     eventually(lambda: studio.page.locator("table.rollouts tbody tr").count() == found)
+    assert set(studio.page.locator("table.rollouts mark").all_inner_texts()) == {"broken on purpose"}
+    assert f"{found} found in " in studio.text
 
 
 def test_rows_and_before_and_after(studio: Studio, trained: Run) -> None:
@@ -482,6 +493,8 @@ def test_hostile_text_stays_text(studio: Studio, tab: str) -> None:
     studio.open("run", "hostile", "rollout", "0.0", query=tab)
     assert studio.page.locator("main script, main img").count() == 0
     studio.fits()
+    if tab == "":
+        assert studio.page.is_visible(f"text={IN_SIGHT}")
     if tab in ("", "tab=result", "tab=printed"):
         assert "<script>window.attacked = 1</script>" in studio.text
         assert {"ESC", "RLO"} <= set(studio.page.locator(".odd").all_inner_texts())

@@ -61,9 +61,9 @@ function drawTop(parts) {
     run === null ? null : h("nav.tabs", { "aria-label": "Views of the run" },
       TABS.map(([name, title]) => h("a", { href: name ? runLink(run, name) : runLink(run), "aria-current": current === name ? "page" : null }, title))),
     h("span.grow"),
-    isReport ? h("span.badge", null, "report") : h("a.tool", { href: link(["live"]), "aria-current": parts[0] === "live" ? "page" : null }, "Live"),
-    h("button.tool", { type: "button", onclick: switchTheme, title: "Dark or light (t)", "aria-label": "Dark or light" }, "◐"),
-    h("button.tool", { type: "button", onclick: showHelp, title: "Keyboard (?)", "aria-label": "Keyboard" }, "?"));
+    isReport ? h("span.badge", null, "report") : h("a.pill", { href: link(["live"]), "aria-current": parts[0] === "live" ? "page" : null }, "Live"),
+    h("button.pill", { type: "button", onclick: switchTheme, title: "Dark or light (t)", "aria-label": "Dark or light" }, "◐"),
+    h("button.pill", { type: "button", onclick: showHelp, title: "Keyboard (?)", "aria-label": "Keyboard" }, "?"));
 }
 
 export function switchTheme() {

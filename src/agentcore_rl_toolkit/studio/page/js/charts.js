@@ -46,6 +46,20 @@ function whiskers(plot, line, at) {
   ctx.restore();
 }
 
+/** A line at the x that is looked at. */
+function markAt(plot, x) {
+  const { ctx, bbox } = plot, px = Math.round(plot.valToPos(x, "x", true));
+  if (px < bbox.left - 1 || px > bbox.left + bbox.width + 1) return;
+  ctx.save();
+  ctx.strokeStyle = colour("ink");
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.beginPath();
+  ctx.moveTo(px, bbox.top); ctx.lineTo(px, bbox.top + bbox.height);
+  ctx.stroke();
+  ctx.restore();
+}
+
 function options(spec, lines, size, onCursor) {
   const series = [{}], bands = [], drawn = [];
   for (const line of lines) {
@@ -60,11 +74,12 @@ function options(spec, lines, size, onCursor) {
   }
   if (spec.stacked) lines.slice(1).forEach((line, at) => bands.push({ series: [at + 2, at + 1], fill: faded(colour(line.colour), 0.55) }));
   if (spec.stacked) series[1].fill = faded(colour(lines[0].colour), 0.55);
+  if (spec.mark !== undefined) drawn.push((plot) => markAt(plot, spec.mark));
   const axis = { stroke: colour("muted"), font: `11px ${colour("sans")}`, ticks: { show: false }, grid: { stroke: colour("grid"), width: 1 } };
   return {
     ...size, series, bands, legend: { show: false }, padding: [10, 12, 0, 0],
     cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false }, sync: spec.sync ? { key: spec.sync } : undefined },
-    scales: { x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range: (_, low, high) => limits(spec, low, high) } },
+    scales: { x: { time: false, range: ({ data: [xs] }, low, high) => (xs.length === 1 ? [xs[0] - 0.5, xs[0] + 0.5] : [low, high]) }, y: { range: (_, low, high) => limits(spec, low, high) } },
     axes: [{ ...axis, size: 26, gap: 4, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] }, { ...axis, size: 46, values: (_, ticks) => ticks.map((value) => (spec.unit === "%" ? `${number(value * 100, 1)}%` : number(value, digitsOf(ticks)))) }],
     hooks: { draw: drawn, setCursor: [(plot) => onCursor(plot.cursor.idx)] },
   };
@@ -87,7 +102,7 @@ function limits(spec, low, high) {
 }
 
 /**
- * A card with a chart. `spec`: title, unit, floor, ceiling, the least that the axis reaches, stacked, sync, about. `lines`: label, colour, x, y, and low
+ * A card with a chart. `spec`: title, unit, floor, ceiling, the least that the axis reaches, an x to mark, stacked, sync, about. `lines`: label, colour, x, y, and low
  * and high for an interval. `onPick(x)` is called with the x that was clicked.
  */
 export function chartCard(spec, lines, onPick = null) {

@@ -31,7 +31,7 @@ export const CHARTS = [
     return none ? named([{ x: none.x, y: none.y.map((one, at) => one / Math.max(1, (kept?.y[at] ?? 0) + (dropped?.y[at] ?? 0))) }], "without variance") : [];
   } },
   { title: "Entropy", floor: 0, about: "Of the policy at the sampled tokens, on average and in nats. Near 0, all rollouts of a row are alike, and none is better than the others.", lines: (data) => named(metric(data, "entropy"), "nats") },
-  { title: "Sampler and trainer", floor: 0, least: 0.001, about: "How much they disagree about the sampled tokens: the KL divergence of their probabilities. A guard speaks above 0.01.", lines: (data) => named(metric(data, "sampler/kl"), "KL") },
+  { title: "Sampler and trainer", floor: 0, least: 0.001, about: "How much they disagree about the sampled tokens: the KL divergence of their probabilities. A guard speaks above 0.01 where the sampler has the newest weights.", lines: (data) => named(metric(data, "sampler/kl"), "KL") },
   { title: "Broken replies", floor: 0, about: "Of a rollout, on average: turns that were cut at a token limit, tool calls that could not be parsed, and calls of tools that don't exist.",
     lines: (data) => named(["truncated", "parse_failures", "unknown_tools"].map((name) => ({ x: data.steps.map((one) => one.step), y: data.steps.map((one) => (one.rollouts ? one.sum[name] / one.rollouts : null)) })), "cut", "not parsed", "unknown tool") },
   { title: "Staleness", floor: 0, about: "Weight updates between sampling a token and training on it.", lines: (data) => [["mean", "on average"], ["max", "at most"]].flatMap(([name, label], at) => metric(data, `staleness/${name}`).map((line) => ({ ...line, label, colour: `line-${at + 1}` }))) },

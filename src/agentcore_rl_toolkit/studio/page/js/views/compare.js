@@ -4,14 +4,14 @@ import { get } from "../api.js";
 import { h, replace, textOf } from "../dom.js";
 import { counted, phaseName, seconds } from "../format.js";
 import { runLink } from "../router.js";
-import { badge, rewardChip } from "./parts.js";
+import { badge, rewardChip, roleClass } from "./parts.js";
 
 const MOST_WORDS = 1200;
 
 export async function showComparison(view, page) {
   const { run, parts } = page, data = await get("compare", { run, before: parts[3], after: parts[4] });
   page.keys.up = runLink(run, "rollout", parts[3]);
-  replace(view, h("div.head", null, h("h1", null, "Before and after"), h("span.quiet", null, data.before.input_id)),
+  replace(view, h("div.head", null, h("h1", null, "Before and after"), h("span.quiet", null, data.before.input_id), data.row_fields.map(([name, value]) => h("span", null, h("small.quiet", null, name), " ", value))),
     h("div.compare", null, [data.before, data.after].map((one) => sideHead(run, one)),
       data.pairs.length ? data.pairs.map((pair) => sides(pair)) : h("p.quiet", null, "No text was kept of these rollouts.")));
 }
@@ -38,7 +38,7 @@ const content = (value) => (Array.isArray(value) ? value.map((one) => textOf(one
 
 function bubble(message, text, kind, marked = null) {
   if (!message) return h("div.message.nothing", { "aria-label": "nothing" });
-  return h("div.message", { class: `${textOf(message.role)} ${kind}` }, h("span.who", null, textOf(message.role)),
+  return h("div.message", { class: `${roleClass(textOf(message.role))} ${kind}` }, h("span.who", null, textOf(message.role)),
     h("div.text", { dir: "auto" }, marked ? marked.map(([word, changed]) => (changed ? h("mark", null, word) : word)) : text.slice(0, 8000)));
 }
 

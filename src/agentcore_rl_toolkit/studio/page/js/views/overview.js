@@ -59,12 +59,18 @@ function tilesOf(data) {
   return [
     first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : last ? tile("held-out reward", number(last.reward, 2), interval(last)) : null,
     tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
-    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, counted(data.rollouts, "rollout")),
+    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, progress(data, step) ?? counted(data.rollouts, "rollout")),
     tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", counted(failed, "rollout"), failed ? "bad" : ""),
     tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trainable tokens`),
     typeof data.latest.tokens_per_second === "number" ? tile("tokens per second", whole(data.latest.tokens_per_second), "latest step") : null,
-    tile("took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${moment(began)}` : null),
+    tile(data.state === "running" ? "runs for" : "took", seconds(typeof data.summary.seconds === "number" ? data.summary.seconds : ended > began && began > 1e6 ? ended - began : NaN), began > 1e6 && isFinite(began) ? `since ${moment(began)}` : null),
   ];
+}
+
+/** How far the step has come that is sampled now. */
+function progress(data, step) {
+  const wanted = data.info.rows_per_step * data.info.n;
+  return data.state === "running" && step && step.step === data.steps_done && step.rollouts < wanted ? `step ${step.step}: ${whole(step.rollouts)} of ${counted(wanted, "rollout")}` : null;
 }
 
 function drawFailures(place, run, data) {

@@ -11,10 +11,13 @@ export const badge = (text, kind = null) => h("span.badge", { class: kind ?? GOO
 
 export const rewardChip = (reward, range = [0, 1], props = {}) => h("span.reward", { ...props, class: rewardClass(reward, ...range) }, number(reward, 2));
 
-/** The samples of a group as a row of links, one for each reward. */
-export const sampleChips = (run, samples, range) => h("span.chips", null, samples.slice(0, 64).map((one) =>
-  h("a.reward", { class: `${rewardClass(one.reward, ...range)} ${one.cause ? "failed" : ""} ${one.action === "train" ? "" : "masked"}`, href: runLink(run, "rollout", one.key),
+/** The samples of a group as a row of links, one for each reward; `now` is the key of the one that is shown. */
+export const sampleChips = (run, samples, range, now = null) => h("span.chips", null, samples.slice(0, 64).map((one) =>
+  h("a.reward", { class: `${rewardClass(one.reward, ...range)} ${one.cause ? "failed" : ""} ${one.action === "train" ? "" : "masked"}`, href: runLink(run, "rollout", one.key), "aria-current": one.key === now ? "true" : null,
     title: `sample ${one.sample}: reward ${number(one.reward)}, ${one.advantage === null ? "" : `advantage ${signed(one.advantage)}, `}${one.status}${one.why ? `, not trained on: ${one.why}` : ""}` }, one.cause ? "×" : number(one.reward, 2))));
+
+/** The class of a message by its role. Agents name roles as they like, so no other text becomes a class. */
+export const roleClass = (role) => (["user", "assistant", "tool"].includes(role) ? `by-${role}` : "");
 
 export const tile = (name, value, note = null, kind = "") => h("div.tile", { class: kind }, h("span.name", null, name), h("strong", null, value), note ? h("span.note", null, note) : null);
 

@@ -4,7 +4,7 @@ import { get, rest } from "../api.js";
 import { h, isClipped, longText, replace, textOf } from "../dom.js";
 import { counted, number, percent, phaseName, rewardRange, seconds, signed, when, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
-import { badge, jsonBlock, rewardChip, sampleChips, stepper } from "./parts.js";
+import { badge, jsonBlock, rewardChip, roleClass, sampleChips, stepper } from "./parts.js";
 import { rolloutTimeline } from "../timeline.js";
 import { showTokens } from "./tokens.js";
 
@@ -55,13 +55,13 @@ function message(given, more) {
   const tool = role === "tool", content = contentOf(given.content, more);
   const long = tool || role === "system" || role === "developer";
   const inside = [content, calls.map((call) => callBlock(call.function ?? call, more))];
-  return h("div.message", { class: role }, long ? h("details", { open: !tool && textOf(given.content).length < 400 }, h("summary", null, h("span.who", null, role, given.name ? ` ${textOf(given.name)}` : ""), h("span.peek", null, peek(given.content))), inside) : [h("span.who", null, role), inside]);
+  return h("div.message", { class: roleClass(role) }, long ? h("details", { open: !tool && textOf(given.content).length < 400 }, h("summary", null, h("span.who", null, role, given.name ? ` ${textOf(given.name)}` : ""), h("span.peek", null, peek(given.content))), inside) : [h("span.who", null, role), inside]);
 }
 
 function reply(turn, more) {
   const { content, reasoning, tool_calls: calls = [] } = turn.reply;
   const notes = [`turn ${turn.turn}`, seconds(turn.seconds), `${whole(turn.prompt_tokens)} + ${whole(turn.sampled_tokens)} tokens`, turn.finish !== "stop" ? turn.finish : null, turn.versions?.length ? `weights ${turn.versions.map((one) => textOf(one[0])).join(", ")}` : null].filter(Boolean).join(" · ");
-  return h("div.message.assistant", { class: turn.masked ? "masked" : "", id: `turn-${turn.turn}` }, h("span.who", null, "assistant"), h("small.quiet.notes", null, notes),
+  return h("div.message.by-assistant", { class: turn.masked ? "masked" : "", id: `turn-${turn.turn}` }, h("span.who", null, "assistant"), h("small.quiet.notes", null, notes),
     turn.masked ? badge(`masked: ${textOf(turn.masked)}`, "warn") : null, turn.parse_failures ? badge(`${turn.parse_failures} calls could not be parsed`, "bad") : null,
     turn.unbridged ? badge(`new row: ${textOf(turn.unbridged)}`, "warn") : null,
     textOf(reasoning) ? h("details.thinks", null, h("summary", null, h("span.who", null, "thinks"), h("span.peek", null, peek(reasoning))), longText(reasoning, more)) : null,
@@ -101,6 +101,7 @@ function drawRows(body, run, data) {
   const masked = Object.entries(data.fidelity.masked ?? {}), unbridged = Object.entries(data.fidelity.unbridged ?? {});
   replace(body, h("p", null, `${counted(data.fidelity.turns, "turn")} became ${counted(data.rows.length, "training row")}. ${whole(data.fidelity.trained)} of ${counted(data.fidelity.sampled, "sampled token")} ${isTrained(data.entry) ? "are trained on" : "could be trained on"}.`,
     masked.length ? ` Masked: ${masked.map(([why, count]) => `${count} ${why}`).join(", ")}.` : "", unbridged.length ? ` Rendered anew: ${unbridged.map(([why, count]) => `${count} ${why}`).join(", ")}.` : ""),
+    h("p.keys", null, [["prompt", "prompt"], ["trained", "trained on"], ["untrained", "masked"], ["between", "from the agent"]].map(([kind, title]) => [h("i.part", { class: kind }), title, " "])),
     data.rows.map((row) => h("section.card", null, h("header", null, h("h3", null, `Row ${row.row}`), h("span.quiet", null, `${counted(row.tokens, "token")} · ${whole(row.trained)} trained · weight ${number(row.weight)}`), h("a", { href: runLink(run, "rollout", data.entry.key, { tab: "tokens", row: row.row }) }, "tokens")),
       h("div.fold", { role: "img", "aria-label": `row ${row.row}` }, h("span.part.prompt", { style: { "flex-grow": row.prompt_length }, title: `prompt: ${row.prompt_length} tokens` }), row.spans.flatMap((span, at) => {
         const before = at ? row.spans[at - 1].end : row.prompt_length;
@@ -119,14 +120,19 @@ function trainedOn(one) {
 
 function facts(run, data) {
   const one = data.entry, range = rewardRange(data.group);
+  const components = Object.entries(data.result?.components ?? {}).filter(([, value]) => typeof value === "number").slice(0, 32);
+  const tools = [...new Set(data.transcript.turns.flatMap((turn) => turn.tools ?? []).map(textOf))];
   const lines = [
-    ["reward", rewardChip(one.reward, range)], ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", trainedOn(one)],
+    ["reward", rewardChip(one.reward, range)], ...components.map(([name, value]) => [`· ${name}`, number(value)]), ["advantage", signed(one.advantage)], ["status", badge(one.status)], ["trained on", trainedOn(one)],
     ["step", h("a", { href: runLink(run, "step", one.phase, one.step) }, `${phaseName(one.phase)} · ${one.step}`)], ["row", h("a", { href: runLink(run, "row", rowOf(one.input_id)) }, one.input_id)], ["sample", one.sample],
-    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["sampled tokens", whole(one.sampled)], [isTrained(one) ? "trained tokens" : "trainable tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
+    ["turns", whole(one.turns)], ["tool calls", [whole(one.tool_calls), one.unknown_tools ? badge(`${one.unknown_tools} of unknown tools`, "bad") : null]], ["offered tools", tools.slice(0, 20).join(", ") || "none"], ["sampled tokens", whole(one.sampled)], [isTrained(one) ? "trained tokens" : "trainable tokens", `${whole(one.trained)} · ${percent(one.sampled ? one.trained / one.sampled : null)}`],
     ["time", seconds(one.seconds)], ["model", seconds(one.model)], ["agent and tools", seconds(one.tool)], ["waiting", seconds(one.waiting)], ["ended", when(one.at)], ["session", h("code", null, one.session_id ?? "–")],
   ];
-  return [h("section.card", null, h("dl.facts", null, lines.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]))),
-    data.group.length > 1 ? h("section.card", null, h("h3", null, "Its group"), sampleChips(run, data.group, range)) : null];
+  const group = one.group === null ? null : runLink(run, "step", one.phase, one.step, "group", one.group);
+  return [data.row_fields.length ? h("section.card", null, h("h3", null, "Data row"), factList(data.row_fields)) : null, h("section.card", null, factList(lines)),
+    data.group.length > 1 ? h("section.card", null, h("h3", null, h("a", { href: group }, "Its group")), sampleChips(run, data.group, range, one.key)) : null];
 }
+
+const factList = (lines) => h("dl.facts", null, lines.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
 
 const rowOf = (id) => /^\d{6}-[0-9a-f]{8}$/.test(id) ? id.slice(7) : id;

@@ -1,10 +1,10 @@
 // A list of rollouts: filters, orders and a search in all that was said. Everything is in the URL.
 
 import { follow, get, isReport } from "../api.js";
-import { h, replace } from "../dom.js";
-import { counted, phaseName, rewardRange } from "../format.js";
+import { h, replace, textOf } from "../dom.js";
+import { counted, phaseName, rewardRange, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
-import { choice, pager, rolloutColumns, table } from "./parts.js";
+import { choice, pager, promptText, rolloutColumns, table } from "./parts.js";
 
 const LIMIT = 50;
 const NAMES = ["phase", "step", "group", "status", "failed", "trained", "tool", "least", "most", "shortest", "longest", "text", "sort", "offset"];
@@ -23,19 +23,28 @@ export async function showRollouts(view, page) {
       choice("Failed", "failed", [...any, ["true", "yes"], ["false", "no"]], query.failed),
       about.tools.length ? choice("Tool", "tool", [...any, ...about.tools.map((one) => [one, one])], query.tool) : null,
       small("step", "Step"), small("least", "Reward from"), small("most", "Reward to"), small("shortest", "Tokens from", "6em"), small("longest", "Tokens to", "6em"),
-      choice("Sort", "sort", [["", "as written"], ["-reward", "best first"], ["reward", "worst first"], ["-sampled", "longest first"], ["-seconds", "slowest first"], ["-unknown_tools", "unknown tools"], ["-parse_failures", "parse failures"], ["-truncated", "truncated"]], query.sort),
-      NAMES.some((name) => query[name]) ? h("a.tool", { href: runLink(run, "rollouts") }, "clear") : null), list);
+      choice("Sort", "sort", [["", "as written"], ["-at", "latest first"], ["-reward", "best first"], ["reward", "worst first"], ["-sampled", "longest first"], ["-seconds", "slowest first"], ["-unknown_tools", "unknown tools"], ["-parse_failures", "parse failures"], ["-truncated", "truncated"]], query.sort),
+      NAMES.some((name) => query[name]) ? h("a.pill", { href: runLink(run, "rollouts") }, "clear") : null), list);
   const ask = { run, limit: LIMIT, ...Object.fromEntries(NAMES.map((name) => [name, query[name]])) };
   const draw = (answer) => {
     const range = rewardRange(answer.rollouts);
-    replace(list, h("p.quiet", null, query.text ? `searching in ${counted(answer.total, "rollout")}` : counted(answer.total, "rollout")),
-      answer.rollouts.length ? table(rolloutColumns(run, range), answer.rollouts, { class: "rollouts", rowLink: (one) => runLink(run, "rollout", one.key) }) : h("p.quiet", null, query.text && answer.next !== null ? "Nothing found so far." : "No rollout matches."),
+    replace(list, h("p.quiet", null, query.text ? `${whole(answer.rollouts.length)} found${answer.next === null ? "" : " so far"}${query.offset ? " on this page," : ""} in ${counted(answer.total, "rollout")}` : counted(answer.total, "rollout")),
+      answer.rollouts.length ? table(columns(run, range, query.text), answer.rollouts, { class: "rollouts", rowLink: (one) => runLink(run, "rollout", one.key) }) : h("p.quiet", null, query.text && answer.next !== null ? "Nothing found so far." : "No rollout matches."),
       pager(query, answer.total, LIMIT, answer.next));
   };
   if (query.text) return search(ask, draw, page);
   const following = follow(() => get("rollouts", ask), draw, 3000);
   page.onEnd(following.end);
   return following.first;
+}
+
+/** The columns of any rollouts, and what each was asked, or where it says what was sought. */
+const columns = (run, range, sought) => [...rolloutColumns(run, range), sought ? ["found", (one) => h("span.words.whole", null, marked(textOf(one.found), sought))]
+  : ["prompt", (one) => h("span.words", { title: promptText(one.prompt) }, promptText(one.prompt).slice(0, 200))]];
+
+function marked(text, sought) {
+  const at = text.toLowerCase().indexOf(sought.toLowerCase()), end = at + sought.length;
+  return at < 0 ? text : [text.slice(0, at), h("mark", null, text.slice(at, end)), text.slice(end)];
 }
 
 /** Ask for more until a page is full: a search reads rollouts for as long as the server answers a question. */

@@ -29,11 +29,14 @@ function drawRows(view, page, data, phases) {
     data.rows.length ? h("div.rows", null, data.rows.map((row) => rowLine(run, row, range))) : h("p.quiet", null, "No row."), pager(query, data.total, LIMIT));
 }
 
+/** At most so many of the visits, evenly spaced, from the first to the last. */
+const thin = (visits, most) => (visits.length <= most ? visits : Array.from({ length: most }, (_, at) => visits[Math.round((at * (visits.length - 1)) / (most - 1))]));
+
 function rowLine(run, row, range) {
   const first = row.visits[0], last = row.visits.at(-1);
   return h("article.row", null, h("a.prompt", { href: runLink(run, "row", row.row) }, promptText(row.prompt).slice(0, 240) || row.row),
     h("div.line", null, h("span.badge", { class: `c-${row.change}` }, row.change),
-      h("span.strip", null, row.visits.slice(-60).map((visit) => h("a", { class: rewardClass(visit.reward, ...range), href: runLink(run, "rollout", visit.example), title: `step ${visit.step}: ${number(visit.reward)} over ${visit.rollouts} rollouts`, "aria-label": `step ${visit.step}: reward ${number(visit.reward)}` }))),
+      h("span.strip", null, thin(row.visits, 60).map((visit) => h("a", { class: rewardClass(visit.reward, ...range), href: runLink(run, "rollout", visit.example), title: `step ${visit.step}: ${number(visit.reward)} over ${visit.rollouts} rollouts`, "aria-label": `step ${visit.step}: reward ${number(visit.reward)}` }))),
       row.visits.length > 1 ? h("a.compare", { href: runLink(run, "compare", first.example, last.example) }, `before and after · step ${first.step} → ${last.step}`) : h("small.quiet", null, `step ${first.step}`)));
 }
 

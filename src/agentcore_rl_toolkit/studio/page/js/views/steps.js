@@ -24,7 +24,7 @@ export async function showStep(view, page) {
   const phase = page.parts[3] ?? latest.phase, step = Number(page.parts[4] ?? latest.step);
   const find = () => { const all = order(data), at = all.findIndex((one) => one.phase === phase && one.step === step); return [all[at - 1], all[at], all[at + 1]]; };
   const there = (target) => (target ? runLink(run, "step", target.phase, target.step) : null);
-  const reward = chartCard({ ...CHARTS[0], height: 120 }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
+  const reward = chartCard({ ...CHARTS[0], height: 120, mark: step }, CHARTS[0].lines(data), (x) => go(runLink(run, "step", "train", x)));
   const inTime = query.view === "time" && !isReport, head = h("div"), list = h("div.groups"), tiles = h("div.tiles.small");
   const drawHead = () => { const [before, , after] = find(); replace(head, stepper(there(before), `${phase === "train" ? "Step" : `${phaseName(phase)} · step`} ${step}`, there(after), page.keys)); };
   page.keys.up = runLink(run);
@@ -34,7 +34,7 @@ export async function showStep(view, page) {
       choice("Show", "phase", order(data).map((target) => [`${target.phase}/${target.step}`, `${phaseName(target.phase)} · step ${target.step}`]), `${phase}/${step}`, (value) => go(runLink(run, "step", ...value.split("/")))),
       inTime || isReport ? null : choice("Sort", "sort", [["", "as in the data"], ["reward", "worst first"], ["-reward", "best first"], ["spread", "most variance"], ["failed", "most failures"]], query.sort),
       isReport ? null : h("div.switch", { role: "group", "aria-label": "Shown as" }, [["", "groups"], ["time", "timeline"]].map(([value, title]) => h("button", { type: "button", "aria-pressed": String((query.view ?? "") === value), onclick: () => setQuery({ view: value }) }, title)),
-        h("a.tool", { href: runLink(run, "rollouts", { phase, step }) }, "list"))), list);
+        h("a.pill", { href: runLink(run, "rollouts", { phase, step }) }, "list"))), list);
   if (!find()[1]) return replace(list, h("p.quiet", null, "There is no such step."));
   if (inTime) {
     const drawn = follow(() => get("timeline", { run, phase, step }), (answer) => replace(list, stepTimeline(run, answer)), 3000);
@@ -95,7 +95,7 @@ function drawGroup(view, page, data, phase, step) {
   page.keys.up = runLink(run, "step", phase, step);
   replace(view, stepper(there(data.previous), `Group ${data.group ?? data.input_id}`, there(data.next), page.keys),
     h("p.quiet", null, h("a", { href: page.keys.up }, `${phaseName(phase)} · step ${step}`), " · row ", h("a", { href: runLink(run, "row", data.row) }, data.row), data.dropped ? [" · ", badge(data.dropped, "warn")] : null),
-    h("section.card.prompt-card", null, longText(promptText(data.prompt))),
+    h("section.card.prompt-card", null, longText(promptText(data.prompt)), data.row_fields.map(([name, value]) => h("p.row-field", null, h("small.quiet", null, name), " ", value))),
     h("div.controls", null, h("span", null, rewardMean(data, range), " ", sampleChips(run, data.samples, range)), h("span.grow"), choice("Sort", "sort", [["sample", "in order"], ["reward", "best first"], ["length", "longest first"]], sort)),
     h("div.samples", null, samples.map((one) => sampleCard(run, one, range))));
 }
