@@ -177,6 +177,8 @@ def _read_hub(source: str) -> Read:
         rows = datasets.load_dataset(name, configuration, split=split or "train")
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         hint = f"name its configuration or split, {name}:SPLIT or {name}:CONFIGURATION:SPLIT; or a file"
+        if isinstance(error, datasets.exceptions.DatasetNotFoundError):
+            hint = "check the name, and set HF_TOKEN if the data set is private or gated; or name a file"
         raise ConfigError(f"there is no file {source}, and the Hub gives none: {error}", hint=hint) from None
     return rows.data.to_pylist(), []
 

@@ -11,6 +11,7 @@ import pytest
 
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rows import read_rows, rows_of
+from support.fake_hub import FakeHub
 from support.process import clean_env
 
 ROWS = [{"prompt": "a, b", "answer": "1"}, {"prompt": "ü\nx", "answer": "2"}]
@@ -124,41 +125,54 @@ def test_without_rows_the_formats_are_named(tmp_path: Path) -> None:
 
 
 HUB = """
+import json
 import sys
 from agentcore_rl_toolkit.errors import ConfigError
 from agentcore_rl_toolkit.rows import absolute_source, read_rows
 
+found = []
 for source in sys.argv[1:]:
     assert absolute_source(source) == source
     try:
-        print(read_rows(source, 1))
+        found.append(read_rows(source, 1)[0][0]["prompt"])
     except ConfigError as error:
-        print(error)
+        found.append(str(error))
+print(json.dumps(found))
+"""
+CARD = """\
+---
+configs:
+- {config_name: main, data_files: [{split: train, path: main/train*}, {split: test, path: main/test*}]}
+- {config_name: hard, data_files: [{split: train, path: hard/train*}]}
+---
 """
 
 
 def test_a_data_set_of_the_hub_is_loaded_by_its_name_configuration_and_split(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    for name, split in (("qa", "train"), ("qa", "test"), ("qa-v1.5", "train")):  # a clone stands for the Hub's copy
-        folder = tmp_path / "owner" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{split}.jsonl").write_text(f'{{"prompt": "{name}, {split}"}}\n')
-    sources = ("owner/qa:test", "owner/qa:default:train", "owner/qa-v1.5:train", "owner/qa:other", "elsewhere/qa")
-    env = clean_env(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "cache"))
-    command = [sys.executable, "-c", HUB, *sources]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=100)
+    for name in ("qa/train", "qa/test", "qa-v1.5/train", "math/main/train", "math/main/test", "math/hard/train"):
+        path = tmp_path / "hub" / "owner" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{{"prompt": "{name}"}}\n')
+    (tmp_path / "hub" / "owner" / "math" / "README.md").write_text(CARD)
+    refused = ["owner/qa:other", "owner/math", "elsewhere/qa"]
+    sources = ["owner/qa:test", "owner/qa:default:train", "owner/qa-v1.5", "owner/math:hard:train"]
+    with FakeHub(tmp_path / "hub", token="hf_of_the_user").serving() as hub:
+        env = clean_env(HF_ENDPOINT=hub.url, HF_TOKEN="hf_of_the_user", HF_HOME=str(tmp_path / "cache"))
+        env.pop("HF_HUB_OFFLINE", None)
+        command = [sys.executable, "-c", HUB, *sources, "owner/math:main:test", *refused]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=100)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[:3] == [
-        "([{'prompt': 'qa, test'}], [])",
-        "([{'prompt': 'qa, train'}], [])",
-        "([{'prompt': 'qa-v1.5, train'}], [])",
-    ]
-    assert "there is no file owner/qa:other, and the Hub gives none: Unknown split" in lines[3]
-    assert "hint: name its configuration or split, owner/qa:SPLIT or owner/qa:CONFIGURATION:SPLIT; or a file" in lines
-    assert any(
-        line.startswith("there is no file elsewhere/qa, and the Hub gives none: Couldn't reach") for line in lines
-    )
+    *found, unknown, several, missing = json.loads(done.stdout)
+    assert found == ["qa/test", "qa/train", "qa-v1.5/train", "math/hard/train", "math/main/test"]
+    hint = "hint: name its configuration or split, owner/{0}:SPLIT or owner/{0}:CONFIGURATION:SPLIT; or a file"
+    assert unknown.startswith("there is no file owner/qa:other, and the Hub gives none: Unknown split")
+    assert unknown.endswith(hint.format("qa"))
+    assert "Config name is missing" in several
+    assert "['main', 'hard']" in several
+    assert several.endswith(hint.format("math"))
+    assert "Dataset 'elsewhere/qa' doesn't exist on the Hub" in missing
+    assert missing.endswith("check the name, and set HF_TOKEN if the data set is private or gated; or name a file")
 
 
 def test_a_path_in_a_folder_that_exists_is_not_looked_for_on_the_hub(
