@@ -88,6 +88,8 @@ test-appworld: $(VENV)/.dev $(VENV)/appworld/.appworld  ## run the AppWorld agen
 test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gateway: Claude Code, Codex, Gemini CLI … (needs npm)
 	$(BIN)/python tests/real_harnesses/install.py $(VENV)/harnesses
 	AGENTCORE_RL_TEST_HARNESSES=$(VENV)/harnesses $(BIN)/python -m pytest tests/real_harnesses/real_harnesses.py tests/real_harnesses/real_sessions.py tests/real_harnesses/real_training.py -v -s
+	PATH="$(abspath $(VENV))/harnesses/claude_code/node_modules/.bin:$(abspath $(VENV))/harnesses/codex/node_modules/.bin:$$PATH" \
+		$(BIN)/python -m pytest tests/e2e/test_production_requests.py -k 'claude or codex' -v
 
 # The images' recipes are tested without an engine, too; what an engine makes of them only shows where there is one.
 test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)
