@@ -23,7 +23,7 @@ from support.runtime import eventually
 AGENT = Path(__file__).parents[1] / "real_rllm" / "agent" / "rl_app.py"
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "prompt": "one", "rewards": [0.25, 0.5]},
-    {"id": 2, "prompt": "two", "rewards": 1},
+    {"id": 2, "prompt": "two", "rewards": 1, "variables": ["MODE"]},
     {"id": 3, "prompt": "three", "fail": "no such luck"},
 ]
 SLOW = [{"prompt": "four", "seconds": 600}]
@@ -53,6 +53,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def test_one_command(tmp_path: Path, model: Any) -> None:
     more = ["--eval-data", str(tmp_path / "rows.jsonl"), "--exp-id", "exp-1", "--store", "my-bucket"]
+    more += ["--env", "MODE=not-to-be-shown", "--memory-mb", "512", "--allow", "10.0.0.5:5432"]
     line = command(tmp_path, model, ROWS, *more)
     done = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
@@ -63,12 +64,16 @@ def test_one_command(tmp_path: Path, model: Any) -> None:
     results = seen["train"]
     assert (seen["trainer"], seen["held_out"], len(results)) == ("tinker", 3, 6)
     assert [r["rewards"] for r in results[:4]] == [[0.25, 0.5], [0.25, 0.5], 1.0, 1.0]
-    assert [r["got"] for r in results[:4]] == [ROWS[0], ROWS[0], ROWS[1], ROWS[1]]  # nothing added, nothing lost
+    second = ROWS[1] | {"MODE": "not-to-be-shown"}
+    assert [r["got"] for r in results[:4]] == [ROWS[0], ROWS[0], second, second]  # nothing added, nothing lost
     assert [r["status_code"] for r in results[4:]] == [500, 500]
     assert all("no such luck" in r["stop_reason"] for r in results[4:])
     assert len(list((tmp_path / "run" / "buckets" / "my-bucket" / "exp-1" / "1").glob("*.json"))) == 2
     assert "no table can hold these rows" in done.stderr
-    assert "agentcore_rl_toolkit.backends.rllm.main" in (tmp_path / "run" / "command.sh").read_text()
+    said = (tmp_path / "run" / "command.sh").read_text()
+    assert "agentcore_rl_toolkit.backends.rllm.main" in said
+    assert "not-to-be-shown" not in said + json.dumps(seen["config"])
+    assert not (tmp_path / "run" / "session_env.json").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

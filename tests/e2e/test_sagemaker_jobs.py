@@ -221,7 +221,7 @@ def test_a_log_and_figures_that_can_not_be_read_do_not_end_the_run(
     ("wrong", "said"),
     [
         ({"steps": 7}, "a SageMaker job has no setting steps"),
-        ({"env": {"A": "b"}}, "has no setting env"),
+        ({"env": {"A": "b"}}, "has no setting env\nhint: .*agentcore-rl deploy --env"),
         ({"options": {"a": [1]}}, "the option a must be a number or a text"),
         ({"checkpoint_group": "agentcore-rl"}, "must differ"),
         ({"poll_seconds": 0.0}, "poll_seconds must be more than 0"),

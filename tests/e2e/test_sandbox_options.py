@@ -204,5 +204,9 @@ def test_a_served_agent_gets_the_same(agent: Path) -> None:
 def test_what_sets_up_a_sandbox_is_refused_for_an_arn(given: dict[str, Any]) -> None:
     arn = "arn:aws:bedrock-agentcore:us-east-1:123456789012:runtime/demo-0123456789"
     assert resolve_agent(arn) == arn
-    with pytest.raises(ConfigError, match=f"--{next(iter(given)).replace('_', '-')} sets up sandboxes on this machine"):
+    flag = f"--{next(iter(given)).replace('_', '-')}"
+    instead = {"--env": "agentcore-rl deploy --env", "--allow": "deploy --subnet", "--memory-mb": "leave it out"}[flag]
+    with pytest.raises(ConfigError, match=f"{flag} sets up sandboxes on this machine, and .*\nhint: .*{instead}"):
         resolve_agent(arn, **given)
+    with pytest.raises(ConfigError, match=f"hint: give {flag} to agentcore-rl runtime serve"):
+        resolve_agent("arn:aws:bedrock-agentcore:local:000000000000:runtime/demo", **given)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentcore_rl_toolkit.backends.slime import generate_rollout, post_process
-from agentcore_rl_toolkit.backends.slime.backend import write_rows
+from agentcore_rl_toolkit.backends.slime.backend import SlimeSettings, write_rows
 from agentcore_rl_toolkit.backends.slime.convert import flatten
 from agentcore_rl_toolkit.backends.slime.generate import generate
 from agentcore_rl_toolkit.backends.slime.hook_resources import close_resources
@@ -25,6 +25,7 @@ from agentcore_rl_toolkit.rollout import UNALTERED, read_rollouts
 from agentcore_rl_toolkit.rollout.run_folder import open_run
 from agentcore_rl_toolkit.rollout.run_folder.process_totals import read_totals
 from agentcore_rl_toolkit.studio.guards.guards import read_findings
+from support.agent import PROLOGUE
 from support.runtime import local_runtime
 from support.slime import CHECKOUT, Source, arguments, source_group
 from support.slime.absent import stand_in
@@ -53,6 +54,8 @@ def invoke_agent(payload):
         if said == "sub":
             ask("start over")
             return {"rewards": 1.0}
+        if said == "env":
+            return {"rewards": float(os.environ["SCORE"])}
         if said == "on":
             return {"rewards": [0.5, float(ask(payload["prompt"], said, "more"))]}
     return {"rewards": float(said)}
@@ -181,6 +184,21 @@ def test_a_step(args: Arguments, router: FakeRouter) -> None:
     assert output.metrics["agentcore/samples"] == 5
     kept = list(read_rollouts(Path(asked.agentcore["output"]) / "rollouts" / "step-000007.jsonl"))
     assert sorted(rollout.session_id for rollout in kept) == sorted({sample.session_id for sample in samples})
+
+
+def test_an_agent_on_this_machine_gets_the_variables_that_no_configuration_shows(
+    args: Arguments, router: FakeRouter, tmp_path: Path
+) -> None:
+    agent = tmp_path / "rl_app.py"
+    agent.write_text(PROLOGUE + AGENT)
+    router.script = Told(a=["env", "env"])
+    ours = {"agent_runtime_arn": str(agent), "s3_bucket": str(tmp_path / "results"), "env": {"SCORE": "***"}}
+    asked = args(ours=ours, rollout_batch_size=1)
+    path = SlimeSettings.from_mapping(asked.agentcore).env_file
+    path.parent.mkdir()
+    path.write_text('{"SCORE": "0.75"}')
+    samples = flatten(generate_rollout(asked, 0, Source(rows("a"), 2)).samples)
+    assert [sample.reward for sample in samples] == [0.75, 0.75]
 
 
 def test_slime_decides_how_tokens_are_sampled(args: Arguments, router: FakeRouter) -> None:

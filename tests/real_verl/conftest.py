@@ -35,6 +35,8 @@ def invoke_agent(payload):
     said = ask(payload["prompt"])
     if said == "raise":
         raise ValueError("broken on purpose")
+    if said == "env":
+        return {"rewards": float(os.environ["SCORE"])}
     if said == "vanish":
         os._exit(9)
     if said == "over":  # a second conversation: a rollout of two rows

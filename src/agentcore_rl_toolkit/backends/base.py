@@ -60,6 +60,8 @@ class TrainingPlan:
     """Variables for the program, added to those of this process."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to write before the start: path and text."""
+    session_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for sessions, which no text of the plan shows."""
     document: Mapping[str, Any] | None = None
     """What a service is sent, if another program runs the training."""
     notes: tuple[str, ...] = ()
@@ -178,18 +180,11 @@ def runs_on_aws(agent: str) -> bool:
     return agent.startswith("arn:") and not agent.startswith(_NOT_AWS) and not endpoint
 
 
-def refuse_env(settings: TrainSettings) -> None:
-    """Refuse `env` for backends that start other processes: their command lines and files would show the values."""
-    if settings.env:
-        hint = "write it to .env in the agent's folder, which the workers read"
-        raise ConfigError(f"env {', '.join(settings.env)}: this backend can't pass secrets to its workers", hint=hint)
-
-
 def _check_agents(settings: TrainSettings) -> list[str]:
     """A note about every place where sessions run."""
     runtimes = list(settings.runtime) if isinstance(settings, RolloutSettings) else []
-    if runtimes:
-        settings.session_targets()  # refuses what can't be several
+    if runtimes or settings.agent.startswith("arn:"):
+        settings.session_targets()  # refuses what can't be several, and what only a sandbox on this machine can give
     places = runtimes if runtimes and not settings.agent.startswith("arn:") else [settings.agent, *runtimes]
     return [_check_agent(settings, place) for place in places]
 

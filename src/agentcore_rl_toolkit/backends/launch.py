@@ -23,6 +23,7 @@ from typing import Any
 
 from ..errors import AgentCoreRLError, ConfigError
 from .base import TrainingPlan
+from .settings import ENV_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def run_trainer(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # of a run that this one resumes
     (folder / "command.sh").write_text(plan.text() + "\n")
-    ending = launch(plan, has_to_end=lambda: problem() is not None)
+    with _env_file(folder / ENV_FILE, plan.session_env):
+        ending = launch(plan, has_to_end=lambda: problem() is not None)
     summary: dict[str, Any] = {"backend": plan.backend, "output": str(folder)}
     summary |= {"exit_code": ending.code, "interrupted": ending.interrupted, **figures()}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -82,6 +84,19 @@ def run_trainer(
         hint = f"its output above says why; {folder / 'command.sh'} starts it again"
         raise AgentCoreRLError(f"{name} {ending.description}", hint=hint)
     return summary
+
+
+@contextlib.contextmanager
+def _env_file(path: Path, variables: Mapping[str, str]) -> Iterator[None]:
+    """Keep the variables of sessions in a file that only this user may read, until the block ends."""
+    path.unlink(missing_ok=True)  # of a run that was killed
+    try:
+        if variables:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(dict(variables), file)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def launch(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import urlsplit
 
+from ..agent.safe_values.redaction import HIDDEN
 from ..client.runtimes.targets import resolve_targets
 from ..client.session_limit import check_concurrency
 from ..common.checked_settings import CheckedSettings, option
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from ..runtime.local import AgentSource
 
 _MOST_WORKERS = 64
+
+ENV_FILE = "session_env.json"
+"""The file in a run's folder that has the values of `env` while a trainer of its own runs."""
 
 MOST_RATIO = 2.0
 """With `async_steps`, where the ratio of the policy to the sampler is truncated."""
@@ -85,9 +89,23 @@ class TrainSettings(CheckedSettings):
     def folder(self) -> Path:
         return Path(self.output)
 
+    @property
+    def env_file(self) -> Path:
+        """Where other processes of this run read the values of `env`, which no command line or dashboard shows."""
+        return self.folder.resolve() / ENV_FILE
+
+    @property
+    def hidden_env(self) -> dict[str, str]:
+        """The variables of `env` without their values, for another process of this run."""
+        return dict.fromkeys(self.env, HIDDEN)
+
+    def session_env(self) -> dict[str, str]:
+        """`env`, with the values that another process of this run was not shown."""
+        return read_env_file(self.env_file) if HIDDEN in self.env.values() else dict(self.env)
+
     def local_agent(self) -> str | AgentSource:
         """The agent with the environment of its sessions on this machine, `.env` included; an ARN unchanged."""
-        return resolve_agent(self.agent, env=self.env, allow=self.allow, memory_mb=self.memory_mb)
+        return resolve_agent(self.agent, env=self.session_env(), allow=self.allow, memory_mb=self.memory_mb)
 
     def session_targets(self) -> str | AgentSource | list[str]:
         """Where sessions run."""
@@ -194,7 +212,7 @@ class RolloutSettings(TrainSettings):
         self.turn_credit  # noqa: B018 - refuses values out of range
 
     def session_targets(self) -> str | AgentSource | list[str]:
-        sandbox = {"env": self.env, "allow": self.allow, "memory_mb": self.memory_mb}
+        sandbox = {"env": self.session_env(), "allow": self.allow, "memory_mb": self.memory_mb}
         return resolve_targets(self.agent, self.runtime, **sandbox)
 
     @property
@@ -351,3 +369,12 @@ class LoopSettings(SavingSettings):
             if self.async_steps and getattr(self, name) != getattr(type(self), name):
                 hint = f"leave {name} out: with async_steps, training waits for no rollout but those of its own step"
                 raise ConfigError(f"{name} can't be used with async_steps: {what}", hint=hint)
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of `env`, in the file that is there while a run lasts."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        hint = "start the run with agentcore-rl train and --env, which keep them there until the run ends"
+        raise ConfigError(f"the variables of sessions can't be read from {path}: {error}", hint=hint) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 from typing import Any
@@ -19,6 +20,7 @@ def solve(payload: dict[str, Any]) -> dict[str, Any]:
     said = _ask(payload["_rollout"], payload["prompt"])
     time.sleep(payload.get("seconds", 0))
     got = {name: value for name, value in payload.items() if name != "_rollout"}
+    got |= {name: os.environ.get(name) for name in payload.get("variables", ())}
     return {"rewards": payload.get("rewards", [float(len(said) % 2)]), "metrics": {"letters": len(said)}, "got": got}
 
 

@@ -212,6 +212,19 @@ def test_a_resumed_run_has_no_summary_until_it_ends(tmp_path: Path) -> None:
     assert run_trainer(plan(code), tmp_path, "Program")["exit_code"] == 0
 
 
+def test_the_values_of_variables_are_in_a_file_of_this_user_while_a_run_lasts(tmp_path: Path) -> None:
+    path = tmp_path / "session_env.json"
+    path.write_text("{}")  # of a run that was killed
+    path.chmod(0o644)
+    code = f"import os; print(open({str(path)!r}).read(), oct(os.stat({str(path)!r}).st_mode)); raise SystemExit(3)"
+    shown = plan(f"import sys; sys.stdout = open({str(tmp_path / 'seen')!r}, 'w'); {code}")
+    with pytest.raises(AgentCoreRLError):
+        run_trainer(dataclasses.replace(shown, session_env={"API_KEY": "sk-12345678"}), tmp_path, "Program")
+    assert (tmp_path / "seen").read_text() == '{"API_KEY": "sk-12345678"} 0o100600\n'
+    assert not path.exists()
+    assert "sk-12345678" not in (tmp_path / "command.sh").read_text()
+
+
 def test_the_warnings_of_a_plan_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     known = dataclasses.replace(plan("pass"), notes=("data: 2 rows", "warning: 1 of 2 held-out rows"))
     run_trainer(known, tmp_path, "Program")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentcore_rl_toolkit.backends.base import TrainingPlan, find
-from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings
+from agentcore_rl_toolkit.backends.base import TrainingPlan, check_settings
+from agentcore_rl_toolkit.backends.settings import LoopSettings, RolloutSettings, TrainSettings
 from agentcore_rl_toolkit.backends.trl.backend import TrlSettings
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.errors import ConfigError
@@ -254,12 +254,30 @@ def test_what_the_sessions_of_a_run_get(tmp_path: Path) -> None:
         dataclasses.replace(settings, env={"PORT": 3}).local_agent()
 
 
-@pytest.mark.parametrize("name", ["rllm", "slime", "verl"])
-def test_a_variable_is_not_written_where_a_trainer_of_its_own_reads_it(name: str) -> None:
-    backend = find(name)
-    with pytest.raises(ConfigError, match=r"(?s)env API_KEY: .*write it to .env in the agent's folder") as caught:
-        backend.plan(backend.settings(agent="a.py", data="rows.jsonl", env={"API_KEY": "sk-12345678"}))
-    assert "sk-12345678" not in str(caught.value)
+def test_another_process_of_a_run_reads_the_values_that_it_was_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    run = {"agent": str(tmp_path / "a.py"), "output": str(tmp_path / "run")}
+    shown = RolloutSettings(**run, env=RolloutSettings(**run, env={"API_KEY": "sk-12345678"}).hidden_env)
+    assert "sk-12345678" not in str(shown.env)
+    with pytest.raises(ConfigError, match=r"the variables of sessions can't be read from .*/run/session_env.json"):
+        shown.session_targets()
+    shown.folder.mkdir()
+    shown.env_file.write_text('{"API_KEY": "sk-12345678"}')
+    for source in (shown.session_targets(), shown.local_agent()):
+        assert isinstance(source, AgentSource)
+        assert source.env == {"API_KEY": "sk-12345678"}
+
+
+@pytest.mark.parametrize("given", [{"env": {"A": "b"}}, {"allow": ("a:1",)}, {"memory_mb": 512}])
+@pytest.mark.parametrize("kind", [TrainSettings, RolloutSettings])
+def test_what_sets_up_a_sandbox_is_refused_before_a_run_on_aws(
+    kind: type[TrainSettings], given: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n' * 8)
+    arn = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/mine"
+    where = {"agent": arn, "store": "bucket", "data": str(tmp_path / "rows.jsonl")}
+    with pytest.raises(ConfigError, match=f"--{next(iter(given)).replace('_', '-')} sets up sandboxes on this machine"):
+        check_settings(kind(**where, **given))
 
 
 def test_a_plan_hides_the_values_of_variables() -> None:

@@ -19,7 +19,7 @@ from ...errors import AgentCoreRLError, ConfigError
 from ...rows import absolute_source, read_rows
 from ...store import open_store
 from ...types import RolloutId
-from ..base import TrainingPlan, check_settings, is_installed, refuse_env, runs_on_aws
+from ..base import TrainingPlan, check_settings, is_installed, runs_on_aws
 from ..launch import run_trainer
 from ..settings import TrainSettings
 from .check_overrides import INSTALL, check_overrides
@@ -57,7 +57,6 @@ class RllmBackend:
 
     def plan(self, settings: RllmSettings) -> TrainingPlan:
         """Checks everything except AWS, and rLLM's own configuration if rLLM is not installed."""
-        refuse_env(settings)
         _check_files(settings)
         notes = list(check_settings(settings))
         if runs_on_aws(settings.agent):
@@ -71,6 +70,7 @@ class RllmBackend:
             backend=self.name,
             settings=dataclasses.asdict(settings),
             command=(sys.executable, "-m", f"{__package__}.main", *_arguments(settings, store), "--", *overrides),
+            session_env=settings.env,
             notes=tuple(notes),
         )
 
@@ -171,6 +171,7 @@ def _arguments(settings: RllmSettings, store: str) -> list[str]:
         words += ["--eval-data", absolute_source(settings.eval_data)]
     if not settings.agent.startswith("arn:"):
         words += ["--agent", settings.agent, "--buckets", str(settings.folder.resolve() / "buckets"), "--store", store]
+        words += ["--env-file", str(settings.env_file)] if settings.env else []
         words += [word for address in settings.allow for word in ("--allow", address)]
         words += ["--memory-mb", str(settings.memory_mb)] if settings.memory_mb is not None else []
     return words

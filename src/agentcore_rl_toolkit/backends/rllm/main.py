@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...errors import AgentCoreRLError
 from ...runtime.base import TOKEN_VARIABLE
 from ...runtime.local.agent_source import resolve_agent
 from ...store.base import directory_of
+from ..settings import read_env_file
 from .data import register
 
 _DUMMY_CREDENTIALS = {"AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1"}
@@ -50,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True, help="the JSONL file of the split train")
     parser.add_argument("--eval-data", help="the JSONL file of the split test")
     parser.add_argument("--agent", help="start the local runtime for this agent")
+    parser.add_argument("--env-file", type=Path, help="variables for its sessions, as a JSON object")
     parser.add_argument("--allow", action="append", default=[], help="an address that its sessions may reach")
     parser.add_argument("--memory-mb", type=int, help="memory of a session")
     parser.add_argument("--buckets", help="the folder of the local runtime's buckets")
@@ -63,7 +66,8 @@ def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
     from ...runtime.local import LocalRuntime
 
     folder = directory_of(args.store)
-    agent = resolve_agent(args.agent, allow=args.allow, memory_mb=args.memory_mb)
+    env = read_env_file(args.env_file) if args.env_file else None
+    agent = resolve_agent(args.agent, env=env, allow=args.allow, memory_mb=args.memory_mb)
     with LocalRuntime(agent, buckets=args.buckets, stores=[folder] if folder else []) as runtime:
         variables = _DUMMY_CREDENTIALS | {"AWS_ACCESS_KEY_ID": runtime.token}
         os.environ.update({name: value for name, value in variables.items() if name not in os.environ})

@@ -3,7 +3,7 @@
 In: `SagemakerSettings`, the ARN of a deployed runtime, rows. Out: rows in S3, an AgentRFT job, its progress, a model
 package, a summary. A job makes its own rollouts and its own weights: none of them pass through this process.
 
-Imports `deploy`, `rollout`.
+Imports `deploy`, `rollout`, `runtime`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from ...common.checked_settings import option
 from ...deploy.aws.calls import Aws
 from ...errors import AwsRefused, ConfigError
 from ...rows import read_rows
+from ...runtime.local.agent_source import ON_AWS
 from ..base import TrainingPlan, check_overlap, require
 from ..settings import TrainSettings
 from .sagemaker_place import HUB, SagemakerPlace, check_model_name, check_role, find_model, output_uri
@@ -46,6 +47,7 @@ class SagemakerSettings(SagemakerPlace):
         for name in _IGNORED:
             if getattr(self, name) not in (defaults[name], {}):
                 hint = "a job's length is set with options: max_epochs" if name == "steps" else "leave it out"
+                hint = ON_AWS.get(f"--{name.replace('_', '-')}", hint)
                 raise ConfigError(f"a SageMaker job has no setting {name}", hint=hint)
         for name, value in self.options.items():
             if not isinstance(value, bool | int | float | str):

@@ -17,7 +17,7 @@ from ...rollout.run_folder.process_totals import read_totals, remove_totals
 from ...rollout.signal.rescore import load_reward
 from ...rollout.signal.scorer import Scorer
 from ...rows import read_rows, row_title
-from ..base import TrainingPlan, check_settings, refuse_env, require
+from ..base import TrainingPlan, check_settings, require
 from ..launch import run_trainer
 from ..settings import RolloutSettings
 from .checkout import Checkout, check_model
@@ -93,7 +93,6 @@ class SlimeBackend:
 
     def plan(self, settings: SlimeSettings) -> TrainingPlan:
         """Checks data, agent, model and flags; GPUs, Megatron and SGLang are checked only by the run itself."""
-        refuse_env(settings)
         notes = list(check_settings(settings))
         if settings.hook == "generate" and settings.reward and Scorer(load_reward(settings.reward)).ranks:
             hint = "leave hook out, or give a reward of one rollout"
@@ -126,6 +125,7 @@ class SlimeBackend:
             ),
             environment=_environment(settings, checkout),
             files={str(config): yaml.safe_dump(custom_config(settings), sort_keys=False)},
+            session_env=settings.env,
             notes=tuple(notes),
         )
 

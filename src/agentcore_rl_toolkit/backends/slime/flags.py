@@ -85,7 +85,7 @@ _SLIMES_LOOP = {
 _ONE_ADVANTAGE = ("custom-advantage-function-path", "normalize-advantages", "custom-reward-post-process-path")
 """Flags that make other advantages than those of turns."""
 
-_NOT_FOR_ROLLOUTS = {*SETTINGS.values(), "seed", "env", "options"} - {"output"}
+_NOT_FOR_ROLLOUTS = {*SETTINGS.values(), "seed", "options"} - {"output"}
 
 
 def flag_name(option: str) -> str:
@@ -207,7 +207,7 @@ def custom_config(settings: SlimeSettings) -> dict[str, Any]:
     """The file that slime adds to its arguments: our settings in the section `agentcore`, and the user's own keys."""
     if "agentcore" in settings.custom_config:
         raise ConfigError("custom_config can't have a section agentcore", hint="give its keys as settings")
-    values = dataclasses.asdict(settings) | {"output": str(settings.folder.resolve())}
+    values = dataclasses.asdict(settings) | {"output": str(settings.folder.resolve()), "env": settings.hidden_env}
     for name in ("agent", "store"):  # Ray's workers have another working directory
         if values[name] and (values[name].startswith(".") or Path(values[name]).exists()):
             values[name] = str(Path(values[name]).resolve())

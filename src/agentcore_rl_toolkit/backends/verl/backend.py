@@ -23,7 +23,7 @@ from ...engine.checkpoints import ADAPTER_FOLDER, resolve_model, verl_step
 from ...errors import AgentCoreRLError, ConfigError
 from ...rollout.run_folder.run_lock import locked_run
 from ...rollout.run_folder.run_writer import describe_run
-from ..base import TrainingPlan, check_settings, describe_settings, is_installed, refuse_env, require, runs_on_aws
+from ..base import TrainingPlan, check_settings, describe_settings, is_installed, require, runs_on_aws
 from ..launch import override_key, run_trainer
 from ..settings import SavingSettings
 from .figures import StepWatch, check_trained, remove_stale_files, run_figures
@@ -144,7 +144,6 @@ class VerlBackend:
 
     def plan(self, settings: VerlSettings) -> TrainingPlan:
         """If verl is installed, composes and checks its own configuration."""
-        refuse_env(settings)
         if verl_step(settings.checkpoints) is not None and not settings.resumes:
             hint = "resume it (--resume), or choose another output"
             raise ConfigError(f"{settings.folder} has a run already", hint=hint)
@@ -154,6 +153,7 @@ class VerlBackend:
             backend=self.name,
             settings=dataclasses.asdict(settings),
             command=(sys.executable, "-m", "verl.trainer.main_ppo", *overrides),
+            session_env=settings.env,
             notes=tuple(notes),
         )
 

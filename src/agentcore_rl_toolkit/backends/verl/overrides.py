@@ -191,6 +191,8 @@ def _worker_settings(settings: VerlSettings) -> dict[str, Any]:
         value = getattr(settings, spec.name)
         if spec.name not in {"options", "guard", "guards_from", *SETTINGS} and value != spec.default and value != {}:
             values[spec.name] = value
+    if settings.env:
+        values["env"] = settings.hidden_env
     if settings.reward is not None:
         values["reward"] = absolute(settings.reward)
     if settings.agent and settings.image is None and not settings.agent.startswith("arn:"):

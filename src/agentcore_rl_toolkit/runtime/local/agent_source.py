@@ -21,6 +21,12 @@ from ..hosting.agent_code import find_agent
 
 ACCOUNT = "000000000000"
 ARN_PREFIX = f"arn:aws:bedrock-agentcore:local:{ACCOUNT}:runtime/"
+ON_AWS = {
+    "--env": "set it on the runtime: agentcore-rl deploy --env NAME=VALUE",
+    "--allow": "its network says what it reaches: agentcore-rl deploy --subnet ID --security-group ID",
+    "--memory-mb": "leave it out: AWS decides the memory of its sessions",
+}
+"""What to do instead of flags that set up sandboxes, for a runtime on AWS."""
 _LONGEST_SECONDS, _SHORTEST_SECONDS = 1_209_600, 1
 _KEPT_ENVIRONMENT = (
     "PATH",
@@ -155,7 +161,7 @@ def resolve_agent(
         return source_at(agent, env=env, allow=allow, memory_mb=memory_mb)
     for flag, value in {"--env": env, "--allow": allow, "--memory-mb": memory_mb}.items():
         if value:
-            hint = "give it to `agentcore-rl deploy` or `agentcore-rl runtime serve`, or name the agent by its path"
+            hint = f"give {flag} to agentcore-rl runtime serve" if agent.startswith(ARN_PREFIX) else ON_AWS[flag]
             raise ConfigError(f"{flag} sets up sandboxes on this machine, and {agent} runs elsewhere", hint=hint)
     return agent
 

@@ -130,9 +130,12 @@ def test_paths_of_a_custom_configuration_are_absolute(
     monkeypatch.chdir(tmp_path)
     changes = {"agent_runtime_arn": "rl_app.py", "s3_bucket": "./results", "output": "run", "model_dir": "model"}
     guards: dict[str, Any] = {"guard": {"fidelity": "warn"}, "guards_from": ["mine.py"]}
-    plan = SlimeRunner(**told | changes | guards).plan()
+    sandbox = {"env": {"API_KEY": "sk-12345678"}, "allow": ["10.0.0.5:5432"], "memory_mb": 512}
+    plan = SlimeRunner(**told | changes | guards | sandbox).plan()
+    assert "sk-12345678" not in plan.text()
     section = yaml.safe_load(next(iter(plan.files.values())))["agentcore"]
     assert (section["guard"], section["guards_from"]) == ({"fidelity": "warn"}, [str(tmp_path / "mine.py")])
+    assert {name: section[name] for name in sandbox} == sandbox | {"env": {"API_KEY": "***"}}
     assert section["agent"] == str(tmp_path / "rl_app.py")
     assert section["store"] == str(tmp_path / "results")
     assert section["output"] == str(tmp_path / "run")

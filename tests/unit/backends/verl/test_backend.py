@@ -55,7 +55,9 @@ def test_the_rest_goes_to_the_workers(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = overrides(settings, agent="rl_app.py", concurrency=64, timeout=60.0, failures={"timeout": "train"})
+    changes = {"concurrency": 64, "timeout": 60.0, "failures": {"timeout": "train"}}
+    sandbox = {"env": {"API_KEY": "sk-12345678"}, "allow": ("10.0.0.5:5432",), "memory_mb": 512}
+    told = overrides(settings, agent="rl_app.py", **changes, **sandbox)
     ours = {name.rpartition(".")[2]: value for name, value in told.items() if ".custom.agentcore." in name}
     assert ours == {
         "agent": str(tmp_path / "rl_app.py"),
@@ -63,6 +65,9 @@ def test_the_rest_goes_to_the_workers(
         "concurrency": "64",
         "timeout": "60.0",
         "failures": "{timeout:train}",
+        "env": "{API_KEY:'***'}",
+        "allow": "['10.0.0.5:5432']",
+        "memory_mb": "512",
     }
 
 
