@@ -416,6 +416,14 @@ def test_a_queue_may_be_given_by_name(aws_env: Any, queue: str) -> None:
     assert set(asked) == {None, queue}  # moto would take the name for a url; AWS doesn't
 
 
+def test_a_reader_stops_waiting_before_the_store_is_closed(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.announcements, "exp", 3600)
+        store.stop_waiting()
+        assert waiting.result(60) == []
+
+
 @pytest.mark.parametrize(("asked", "sent"), [(0, 0), (-3, 0), (0.4, 0), (7, 7), (19.6, 20), (3600, 20)])
 def test_sqs_is_asked_to_wait_no_longer_than_it_can(aws_env: Any, queue: str, asked: float, sent: int) -> None:
     store, waits = open_store("some-bucket", sqs_url=queue), []

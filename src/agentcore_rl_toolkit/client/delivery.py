@@ -124,6 +124,7 @@ class Delivery:
         self._is_expecting.set()
         if self._looking is not None:
             self._looking.cancel()
+        self.store.stop_waiting()
         for listener in list(self._listeners):
             await asyncio.to_thread(listener.join)
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -69,8 +69,11 @@ class Store(Protocol):
         stay for other readers.
         """
 
+    def stop_waiting(self) -> None:
+        """Let calls of `announcements` on other threads return soon, because the store is about to be closed."""
+
     def close(self) -> None:
-        """Release connections and watches; afterwards the store is unusable."""
+        """Release connections; afterwards the store is unusable."""
 
 
 class FolderStore:
@@ -87,6 +90,9 @@ class FolderStore:
 
     def prepare(self) -> None:
         """Needs no preparation."""
+
+    def stop_waiting(self) -> None:
+        """Needs nothing where `announcements` doesn't wait."""
 
     def close(self) -> None:
         """Nothing to release."""

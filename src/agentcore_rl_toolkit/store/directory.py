@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ class LocalStore(FolderStore):
         self._new = self._root / ".new"
         self._passed: dict[Path, dict[str, float]] = {}
         """Announcements left for other readers, by folder, with the time of the first look at them."""
+        self._waits_no_more = threading.Event()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
@@ -102,9 +104,13 @@ class LocalStore(FolderStore):
                 spent, now = time.thread_time() - began, time.monotonic()
                 if keys or now >= deadline:
                     return keys
-                time.sleep(min(deadline - now, max(_POLL_SECONDS, spent / _POLL_SHARE)))
+                if self._waits_no_more.wait(min(deadline - now, max(_POLL_SECONDS, spent / _POLL_SHARE))):
+                    return []
         except OSError as error:
             self._fail(error, f"could not read announcements of {exp_id!r}")
+
+    def stop_waiting(self) -> None:
+        self._waits_no_more.set()
 
     def _read_announcements(self, folder: Path, wanted: Callable[[str], bool] | None) -> Iterator[str]:
         """The announcements that this reader removed, oldest first."""

@@ -196,6 +196,9 @@ class S3Store:
         except Exception as error:
             self._fail(error, f"could not read announcements from {self._queue}")
 
+    def stop_waiting(self) -> None:
+        """Nothing: SQS may have given a message to a reader already, so it has to take the answer."""
+
     def close(self) -> None:
         with self._lock:
             while self._clients:

@@ -78,6 +78,8 @@ class OddStore:
             self.said.remove(key)
         return mine
 
+    def stop_waiting(self) -> None: ...
+
     def close(self) -> None: ...
 
 
