@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constr
 # Where an environment turns it off, as many images do, every process would compile all that it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo wheel check check-source check-tests test test-all chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-sagemaker test-harnesses test-image lint format docs test-docs reference bench bench-gpu tiny-model clean
+.PHONY: help demo wheel check check-source check-tests test test-all chromium test-verl test-vllm test-rllm rllm-dir test-slime test-tinker test-appworld test-sagemaker test-harnesses test-image test-starter lint format docs test-docs reference bench bench-gpu tiny-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ test-harnesses: $(VENV)/.dev  ## run ten agents that people use against a gatewa
 test-image: $(VENV)/.dev  ## build an agent's image with Docker and Podman, and run it (skips those that are missing)
 	$(BIN)/python -m pytest tests/real_image/real_image.py -rs --timeout=900
 
+test-starter: $(VENV)/.dev .venv-starter/.starter  ## deploy an agent with AWS's starter toolkit, against emulated services
+	STARTER_TOOLKIT=.venv-starter $(BIN)/python -m pytest tests/real_starter_toolkit/real_starter_toolkit.py -v
+
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -111,7 +114,7 @@ reference: $(VENV)/.dev  ## write the pages of docs/reference that follow from t
 	$(BIN)/python scripts/docs/reference.py
 
 # Needs Chromium or Chrome.
-test-docs: docs  ## open the site's main pages in a browser
+test-docs: docs  ## open every page of the site in a browser, as wide as a phone and a screen
 	$(PIP) playwright
 	$(BIN)/python scripts/docs/look.py site
 
@@ -170,6 +173,12 @@ RLLM_PIP := .venv-rllm/bin/python -m pip --disable-pip-version-check -qq install
 	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps -r tests/real_verl/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$(.venv-verl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	@touch $@
+
+.venv-starter/.starter: tests/real_starter_toolkit/requirements.txt
+	@echo "installing AWS's starter toolkit into .venv-starter …"
+	@$(PYTHON) -m venv .venv-starter
+	@.venv-starter/bin/python -m pip --disable-pip-version-check -qq install -r tests/real_starter_toolkit/requirements.txt
 	@touch $@
 
 # AppWorld needs pydantic 1, so it lives on its own, where sandboxed sessions can see it. Its apps come with it, its data doesn't.

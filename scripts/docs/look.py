@@ -1,4 +1,4 @@
-"""Opens the main pages of the site in a browser: each has a title and text, fits a phone and fetches nothing elsewhere.
+"""Opens the pages of the site in a browser: each has a title and text, fits a phone and fetches nothing elsewhere.
 
 python scripts/docs/look.py site [folder for pictures]
 """
@@ -13,17 +13,6 @@ import threading
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
-
-PAGES = [
-    "index",
-    "quick-start",
-    "tutorial",
-    "guides/prepare-your-agent",
-    "guides/gateway",
-    "guides/backends",
-    "guides/train",
-]
-PAGES += ["guides/deploy", "troubleshooting", "reference/cli", "reference/train", "concepts/architecture"]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -51,6 +40,12 @@ def look(page: Page, url: str, name: str, pictures: Path | None) -> list[str]:
     return problems
 
 
+def pages(site: Path) -> list[str]:
+    """Their names; files of code and the page for errors are none."""
+    found = sorted(path.relative_to(site) for path in site.rglob("*.html") if not path.stem.endswith((".code", "404")))
+    return [str(path.with_suffix("")) for path in found]
+
+
 def main(site: str, pictures: str | None = None) -> int:
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
@@ -61,7 +56,7 @@ def main(site: str, pictures: str | None = None) -> int:
     url, failed = f"http://127.0.0.1:{server.server_port}", 0
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        for name in PAGES:
+        for name in pages(Path(site)):
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             problems = look(page, url, name, Path(pictures) if pictures else None)
             print("✗" if problems else "✓", name, *problems)

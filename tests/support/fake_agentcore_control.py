@@ -1,7 +1,7 @@
 """The control plane of AgentCore Runtime as far as the wire shows, checked by botocore's own service model.
 
-Runtimes pass through CREATING, UPDATING and DELETING, one read each of `moving` times; `refuse` scripts errors by
-operation, `fail` the reason of a runtime that can't be made.
+Runtimes pass through CREATING, UPDATING and DELETING, one read each of `moving` times, and their endpoint DEFAULT with
+them; `refuse` scripts errors by operation, `fail` the reason of a runtime that can't be made.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class FakeAgentCoreControl:
         if path.startswith("/tags/"):
             return self._tags(unquote(path.removeprefix("/tags/")))
         runtime_id = unquote(path.removeprefix("/runtimes/").strip("/"))
+        runtime_id, separator, endpoint = runtime_id.partition("/runtime-endpoints/")
+        if separator:
+            return self._endpoint(runtime_id, endpoint)
         operation = {
             ("PUT", False): "CreateAgentRuntime",
             ("POST", False): "ListAgentRuntimes",
@@ -148,6 +151,15 @@ class FakeAgentCoreControl:
         if since + self.page < len(self.runtimes):
             answer["nextToken"] = str(since + self.page)
         return answer
+
+    def _endpoint(self, runtime_id: str, name: str) -> dict[str, Any]:
+        self.calls.append(("GetAgentRuntimeEndpoint", {"agentRuntimeId": runtime_id, "endpointName": name}))
+        if runtime_id not in self.runtimes or name != "DEFAULT":
+            raise Refused("ResourceNotFoundException", f"endpoint {name} of {runtime_id} not found")
+        known = self._get_agent_runtime({"agentRuntimeId": runtime_id})
+        shown = ("agentRuntimeArn", "status", "createdAt", "lastUpdatedAt")
+        arn = f"{known['agentRuntimeArn']}/runtime-endpoint/{name}"
+        return {key: known[key] for key in shown} | {"agentRuntimeEndpointArn": arn, "name": name, "id": name}
 
     def _tags(self, arn: str) -> dict[str, Any]:
         self.calls.append(("ListTagsForResource", {"resourceArn": arn}))
