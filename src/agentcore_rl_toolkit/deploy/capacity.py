@@ -2,7 +2,8 @@
 
 A steady state is planned: a session that ends is followed by another. The unit costs are what the benchmarks measured
 (a test compares them with `benchmarks/results`), the prices AWS's list prices for us-east-1 on demand, and the quotas
-AWS's defaults. All of them can be replaced. Inference servers, gateways' machines and data transfer are not priced.
+AWS's defaults, both of September 2026. All of them can be replaced. Inference servers, gateways' machines and data
+transfer are not priced.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ T = TypeVar("T")
 
 BUSY = 0.7
 """The share of a core that a process is planned to use: the rest is for bursts."""
+_LEAST, _MOST = 1e-6, 1e9
+"""What any amount may be, so that no sum is infinite."""
+_MOST_CPUS, _MOST_GB = 2, 8
+"""AWS's limits of a session."""
+_BILLED_GB = 0.128
+"""AWS bills at least so much memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +51,13 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name != "with_queue" and not (value > 0 or (name == "start_seconds" and value == 0)):
-                raise ConfigError(f"{name} must be more than 0, not {value}")
+            if name != "with_queue":
+                _check_amount(name, value, 0 if name == "start_seconds" else _LEAST)
+        if self.session_gb > _MOST_GB:
+            raise ConfigError(f"session_gb is {self.session_gb:g}; a session on AWS has at most {_MOST_GB} GB")
+        if self.session_cpu_seconds > _MOST_CPUS * self.session_seconds:
+            text = f"session_cpu_seconds is {self.session_cpu_seconds:g}, in a session of {self.session_seconds:g} s"
+            raise ConfigError(text, hint=f"a session on AWS has at most {_MOST_CPUS} vCPUs; raise turn_seconds")
 
     @property
     def session_seconds(self) -> float:
@@ -76,12 +88,15 @@ class UnitCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """AWS's limits, of an account in one region."""
+    """AWS's limits of an account in one region, which it raises on request, and the client's own of a runtime."""
 
+    sessions: float = 5000
+    """Active sessions: 5,000 in us-east-1 and us-west-2, 2,500 elsewhere."""
+    new_sessions_per_second: float = 25.0
+    account_requests_per_second: float = 1000.0
+    """Invokes and stops, to all runtimes of an account."""
     requests_per_second: float = 25.0
-    """Invokes and stops, of each runtime."""
-    sessions: int = 1000
-    """Active sessions of an account: 1,000 in us-east-1 and us-west-2, 500 elsewhere, and more on request."""
+    """Invokes and stops that a client sends each runtime (`--tps-limit`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +120,9 @@ class Plan:
     sessions: int
     rollouts_per_second: float
     accounts: int
-    """Accounts, or times the default quota of sessions to ask AWS for."""
+    """Accounts, or times the default quotas to ask AWS for."""
     runtimes: int
-    """ARNs to name with `--runtime`, at the default quota of requests."""
+    """ARNs to name with `--runtime`, so that the client sends each no more than `--tps-limit`."""
     runtime_requests_per_second: float
     client_processes: int
     client_cores: float
@@ -139,12 +154,17 @@ def plan(
 
     >>> needed = plan(Workload(sessions=10_000, turns=20, turn_seconds=10, start_seconds=0))
     >>> needed.rollouts_per_second, needed.accounts, needed.runtimes, needed.gateway_calls_per_second
-    (50.0, 10, 10, 1000.0)
+    (50.0, 2, 4, 1000.0)
     """
     units, quotas, prices = units or UnitCosts(), quotas or Quotas(), prices or Prices()
     rate = workload.sessions / workload.session_seconds
     hourly, requests, calls = rate * 3600, rate * units.runtime_requests, rate * workload.turns
-    accounts = math.ceil(workload.sessions / quotas.sessions)
+    shares = (
+        workload.sessions / quotas.sessions,
+        rate / quotas.new_sessions_per_second,
+        requests / quotas.account_requests_per_second,
+    )
+    accounts = math.ceil(max(shares))
     client_cores, gateway_cores = rate * units.client_cpu_ms / 1000, calls * units.gateway_cpu_ms / 1000
     reads = hourly * (units.s3_reads if workload.with_queue else units.s3_reads_without_queue)
     sent = hourly * units.sqs_requests if workload.with_queue else 0.0
@@ -169,7 +189,7 @@ def plan(
         s3_gb=hourly * workload.result_kb / 1e6,
         sqs_requests=sent,
         vcpu_hours=hourly * workload.session_cpu_seconds / 3600,
-        gb_hours=workload.sessions * workload.session_gb,
+        gb_hours=workload.sessions * max(workload.session_gb, _BILLED_GB),
         dollars=dollars,
         dollars_per_1000_rollouts=sum(dollars.values()) / hourly * 1000,
     )
@@ -190,7 +210,7 @@ def cost(
     """
     return {
         "runtime_cpu": rollouts * workload.session_cpu_seconds / 3600 * prices.vcpu_hour,
-        "runtime_memory": session_hours * workload.session_gb * prices.gb_hour,
+        "runtime_memory": session_hours * max(workload.session_gb, _BILLED_GB) * prices.gb_hour,
         "s3_requests": rollouts / 1000 * prices.s3_put_1000 + s3_reads / 1000 * prices.s3_get_1000,
         "s3_storage": rollouts * workload.result_kb / 1e6 * prices.s3_gb_month,
         "sqs": sqs_requests / 1e6 * prices.sqs_million,
@@ -217,6 +237,11 @@ def changed(values: T, changes: Mapping[str, Any]) -> T:
     for name, value in changes.items():
         if name not in names:
             raise ConfigError(f"{type(values).__name__} has no {name!r}", hint=f"choose {', '.join(names)}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise ConfigError(f"{name} must be a number, 0 or more, not {value!r}")
+        _check_amount(name, value, _LEAST if isinstance(values, Quotas) else 0)
     return dataclasses.replace(values, **changes)  # type: ignore[type-var]
+
+
+def _check_amount(name: str, value: Any, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _MOST:
+        shown = f"{value:g}" if isinstance(value, float) else str(value)[:40]
+        raise ConfigError(f"{name} must be a number from {least:g} to {_MOST:g}, not {shown}")

@@ -32,9 +32,9 @@ def test_ten_thousand_sessions_by_hand() -> None:
     units = UnitCosts(
         client_cpu_ms=2, client_kb=20, gateway_cpu_ms=1, gateway_kb=2, runtime_requests=2, s3_reads=1, sqs_requests=2
     )
-    needed = plan(workload, units, Quotas(requests_per_second=25, sessions=1000), Prices())
+    needed = plan(workload, units, Quotas(requests_per_second=10, sessions=5000), Prices())
     assert needed.rollouts_per_second == 50  # 10,000 sessions of 200 s
-    assert (needed.runtime_requests_per_second, needed.accounts, needed.runtimes) == (100, 10, 10)
+    assert (needed.runtime_requests_per_second, needed.accounts, needed.runtimes) == (100, 2, 10)
     assert (needed.client_cores, needed.client_processes, needed.client_mb) == (0.1, 1, 200)
     assert needed.invoke_threads == 250
     assert (needed.gateway_calls_per_second, needed.gateway_cores, needed.gateway_processes) == (1000, 1, 2)
@@ -59,9 +59,25 @@ def test_without_a_queue_there_are_more_reads_and_no_messages() -> None:
     assert without.s3_reads > with_queue.s3_reads
 
 
-def test_requests_may_need_more_runtimes_than_sessions_do() -> None:
-    quick = plan(Workload(sessions=1000, turns=1, turn_seconds=4, start_seconds=1))
-    assert (quick.accounts, quick.runtimes) == (1, 16)
+@pytest.mark.parametrize(
+    ("quotas", "needs"),
+    [
+        ({}, (8, 16)),  # 200 new sessions a second, 25 in an account; 400 requests, 25 to a runtime
+        ({"new_sessions_per_second": 1000}, (1, 16)),
+        ({"new_sessions_per_second": 1000, "sessions": 100}, (10, 16)),
+        ({"new_sessions_per_second": 1000, "account_requests_per_second": 20}, (20, 20)),
+    ],
+)
+def test_the_tightest_quota_decides(quotas: dict[str, float], needs: tuple[int, int]) -> None:
+    quick = Workload(sessions=1000, turns=1, turn_seconds=4, start_seconds=1)
+    needed = plan(quick, quotas=changed(Quotas(), quotas))
+    assert (needed.accounts, needed.runtimes) == needs
+
+
+def test_a_small_session_is_billed_with_the_least_memory() -> None:
+    small, least = (plan(Workload(session_gb=gb)) for gb in (0.01, 0.128))
+    assert small.dollars == least.dollars
+    assert small.gb_hours == 128
 
 
 @given(sessions=some.integers(1, 10**6), turns=some.integers(1, 200), seconds=some.floats(0.1, 600))
@@ -87,7 +103,14 @@ def test_what_was_used_costs_what_was_planned() -> None:
     assert cost_of_usage(used, workload)["sqs"] == 0
 
 
-@pytest.mark.parametrize("changes", [{"sessions": 0}, {"turns": -1}, {"turn_seconds": 0}, {"session_gb": float("nan")}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"sessions": 0}, {"sessions": 10**400}, {"turns": -1}, {"turn_seconds": 0}, {"turn_seconds": float("inf")}),
+        *({"turn_seconds": 1e-320}, {"start_seconds": -1}, {"session_gb": float("nan")}, {"session_gb": 9}),
+        {"session_cpu_seconds": 500},
+    ],
+)
 def test_a_workload_that_can_not_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
         Workload(**changes)
@@ -95,12 +118,17 @@ def test_a_workload_that_can_not_be(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "says"),
-    [({"gb": 1}, "hint: choose vcpu_hour, gb_hour"), ({"gb_hour": "x"}, "must be a number"), ({"gb_hour": -1}, "0 or")],
+    [
+        *(({"gb": 1}, "hint: choose vcpu_hour, gb_hour"), ({"gb_hour": "x"}, "must be a number")),
+        *(({"gb_hour": -1}, "from 0 to"), ({"gb_hour": 1e308}, "to 1e[+]09, not 1e[+]308")),
+    ],
 )
 def test_prices_that_can_not_be(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         changed(Prices(), changes)
-    assert changed(Prices(), {"gb_hour": 1}) == dataclasses.replace(Prices(), gb_hour=1)
+    assert changed(Prices(), {"gb_hour": 0}) == dataclasses.replace(Prices(), gb_hour=0)
+    with pytest.raises(ConfigError, match="sessions must be a number from 1e-06"):
+        changed(Quotas(), {"sessions": 0})
 
 
 def test_the_unit_costs_are_the_measured_ones() -> None:

@@ -29,7 +29,7 @@ _ROWS: tuple[tuple[str, Callable[[Plan], Any]], ...] = (
     ("rollouts a second", lambda it: f"{it.rollouts_per_second:,.1f}"),
     ("requests a second to runtimes", lambda it: f"{it.runtime_requests_per_second:,.0f}"),
     ("runtimes (--runtime)", lambda it: it.runtimes),
-    ("accounts, or times the quota of sessions", lambda it: it.accounts),
+    ("accounts, or times the quotas of one", lambda it: it.accounts),
     ("client processes; cores; MB", lambda it: f"{it.client_processes}; {it.client_cores:.2f}; {it.client_mb:,.0f}"),
     ("threads that wait for starts", lambda it: it.invoke_threads),
     ("model calls a second", lambda it: f"{it.gateway_calls_per_second:,.0f}"),
