@@ -1,8 +1,9 @@
-"""Two gateways behind nginx, configured as docs/guides/gateway.md shows it: one address for any session."""
+"""Two gateways behind nginx or Ray Serve, as docs/guides/gateway.md and ray.md show it: one address for any session."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,14 +19,16 @@ from support.bedrock import ARN, bedrock
 from support.docs import ROOT, blocks
 from support.fake_vllm import MODEL, FakeVllm
 from support.process import clean_env, free_port, server, without_torch
+from support.runtime import eventually
 from support.tokenizers import make_tokenizer
 
-pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-KEY = "admin-behind-nginx"
+has_nginx = shutil.which("nginx") is not None
+has_ray_serve = all(importlib.util.find_spec(name) for name in ("ray", "grpc", "fastapi"))
+KEY = "admin-behind-a-balancer"
 
 
 @contextlib.contextmanager
-def balanced(home: Path, engine: str) -> Iterator[str]:
+def balanced(balancer: str, home: Path, engine: str) -> Iterator[str]:
     """The address of two gateways."""
     ports, port = [free_port(), free_port()], free_port()
     url, urls = f"http://127.0.0.1:{port}", [f"http://127.0.0.1:{one}" for one in ports]
@@ -37,29 +40,51 @@ def balanced(home: Path, engine: str) -> Iterator[str]:
         for own, one in zip(ports, urls, strict=True):
             more = ["--port", str(own), "--peer-url", one, "--public-url", url]
             stack.enter_context(server([*line, *more], port=own, log=home / f"{own}.log", env=env, ready="/health"))
-        nginx = [shutil.which("nginx") or "", "-e", str(home / "error.log"), "-c", str(configured(home, port, ports))]
-        stack.enter_context(server(nginx, port=port, log=home / "nginx.log", ready="/health"))
+        command = nginx(home, port, ports) if balancer == "nginx" else ray_serve(home, port, ports)
+        stack.enter_context(server(command, port=port, log=home / "balancer.log", env=clean_env(), ready="/health"))
+        eventually(lambda: httpx.get(f"{url}/health").status_code == 200)
         yield url
 
 
-def configured(home: Path, port: int, ports: list[int]) -> Path:
-    """The page's configuration, on these ports."""
-    (page,) = [block.code for block in blocks(ROOT / "docs" / "guides" / "gateway.md") if "proxy_pass" in block.code]
-    for shown, own in zip(("10.0.0.7:9000", "10.0.0.8:9000"), ports, strict=True):
-        assert shown in page
-        page = page.replace(shown, f"127.0.0.1:{own}")
-    assert "listen 80;" in page
-    page = page.replace("listen 80;", f"listen 127.0.0.1:{port};")
+def nginx(home: Path, port: int, ports: list[int]) -> list[str]:
+    """With the page's configuration, on these ports."""
+    page = shown_on("gateway.md", "proxy_pass", ports, "listen 80;", f"listen 127.0.0.1:{port};")
     file = home / "nginx.conf"
     places = "".join(f"{name}_temp_path {home};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     file.write_text(f"daemon off; pid {home}/pid; events {{}}\nhttp {{\naccess_log off;\n{places}{page}}}\n")
-    return file
+    return [shutil.which("nginx") or "", "-e", str(home / "error.log"), "-c", str(file)]
 
 
-def test_any_session_is_served_at_the_balancers_address(tmp_path: Path) -> None:
+def ray_serve(home: Path, port: int, ports: list[int]) -> list[str]:
+    """The page's program, on these ports, with a cluster of its own."""
+    shown = '"host": "0.0.0.0", "port": 9000'
+    page = shown_on("ray.md", "serve.ingress", ports, shown, f'"host": "127.0.0.1", "port": {port}')
+    file = home / "balancer.py"
+    file.write_text(f"import ray\nray.init(num_cpus=4, include_dashboard=False)\n{page}")
+    return [sys.executable, str(file)]
+
+
+def shown_on(name: str, has: str, ports: list[int], listens: str, here: str) -> str:
+    """A page's block, with these ports."""
+    (page,) = [block.code for block in blocks(ROOT / "docs" / "guides" / name) if has in block.code]
+    for shown, own in (("10.0.0.7:9000", ports[0]), ("10.0.0.8:9000", ports[1])):
+        assert shown in page
+        page = page.replace(shown, f"127.0.0.1:{own}")
+    assert listens in page
+    return page.replace(listens, here)
+
+
+@pytest.mark.parametrize(
+    "balancer",
+    [
+        pytest.param("nginx", marks=pytest.mark.skipif(not has_nginx, reason="needs nginx")),
+        pytest.param("ray", marks=pytest.mark.skipif(not has_ray_serve, reason="needs ray[serve]")),
+    ],
+)
+def test_any_session_is_served_at_the_balancers_address(balancer: str, tmp_path: Path) -> None:
     with (
         FakeVllm().serving() as fake,
-        balanced(tmp_path, f"vllm={fake.url}") as url,
+        balanced(balancer, tmp_path, f"vllm={fake.url}") as url,
         GatewayClient(url, admin_key=KEY) as gateway,
     ):
         sessions = [gateway.open_session(model=MODEL) for _ in range(6)]
