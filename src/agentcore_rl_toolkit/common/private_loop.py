@@ -148,6 +148,16 @@ async def _cancel_others() -> None:
     await loop.shutdown_default_executor()
 
 
+def run_alone(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a loop of its own, which ends with it: what `asyncio.run` does, on `new_loop`."""
+    loop = new_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.run_until_complete(_cancel_others())
+        loop.close()
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's event loop if it is installed, else asyncio's."""
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
+from collections import deque
 from pathlib import Path
 
 from ....errors import RuntimeFault
@@ -29,8 +29,10 @@ class LiveSessions:
         self._context, self._places, self._max_sessions, self._counts = context, places, max_sessions, counts
         self._all: set[LocalSession] = set()
         self._created = 0
-        self._log_folder = context.machine.state / "logs"
         self._logs: dict[str, Path] = {}
+        """The latest log of each session id."""
+        self._ended: deque[tuple[str, Path]] = deque()
+        """Session ids and logs of ended sessions, the oldest first."""
         self._pinging: dict[LocalSession, asyncio.Task[None]] = {}
 
     @property
@@ -82,7 +84,7 @@ class LiveSessions:
         return None
 
     async def watch(self) -> None:
-        """Once a second: end sessions that are due, and remove old logs."""
+        """Once a second: end sessions that are due."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for session in self.assigned:
@@ -90,7 +92,6 @@ class LiveSessions:
                     self._end_if_due(session, time.monotonic())
                 except Exception:
                     logger.exception("session %s could not be watched", session.id)
-            self._remove_old_logs()
 
     def _remove(self, session: LocalSession) -> None:
         self._all.discard(session)
@@ -100,6 +101,9 @@ class LiveSessions:
         self.release_place()
         self._counts["ended"] += 1
         self._counts["lost"] += session.lost
+        self._ended.append((session.id, session.log))
+        if len(self._ended) > _LOGS_KEPT:
+            self._remove_log(*self._ended.popleft())
 
     def _end_if_due(self, session: LocalSession, now: float) -> None:
         policy, app = session.source.policy, session.app
@@ -121,12 +125,8 @@ class LiveSessions:
         else:
             session.end(f"the session was idle for {session.source.policy.idle_timeout:g} s")
 
-    def _remove_old_logs(self) -> None:
+    def _remove_log(self, session_id: str, path: Path) -> None:
+        if self._logs.get(session_id) == path:
+            del self._logs[session_id]
         with contextlib.suppress(OSError):
-            logs = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(self._log_folder))
-            live = {str(session.log) for session in self._all}
-            ended = [path for _, path in logs if path not in live]
-            for path in ended[: max(0, len(ended) - _LOGS_KEPT)]:
-                os.unlink(path)
-            if len(self._logs) > 2 * _LOGS_KEPT + len(live):
-                self._logs = {id: path for id, path in self._logs.items() if path.exists()}
+            path.unlink()

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ....common.private_loop import run_alone
 from ....errors import ConfigError, RuntimeFault
 from ..sandbox.cgroup import remove_groups
 from ..sandbox.import_paths import WORKING_DIRECTORY, isolated_command
@@ -167,7 +168,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=spec["channel"]))
     logging.basicConfig(level=spec["level"], handlers=[_ChannelHandler(channel)])
     places = Places(*spec["places"]) if spec["places"] else None
-    asyncio.run(_supervise(RuntimeSettings.from_json(spec["settings"]), places, channel))
+    run_alone(_supervise(RuntimeSettings.from_json(spec["settings"]), places, channel))
 
 
 async def _supervise(settings: RuntimeSettings, places: Places | None, channel: Channel) -> None:
