@@ -1,4 +1,4 @@
-"""The result: the one document that the app stores for a rollout, also if its function failed.
+"""The result: the one document that the app stores for a rollout, even if its function failed.
 
 A document is the user's dict plus reserved keys (docs/reference/results.md). The app writes it and the client reads it,
 both with this module; storing it is the caller's task. Its size is bounded: `LARGEST_RESULT` bytes in all, a quarter of

@@ -41,7 +41,7 @@ class BatchItem:
     success: bool
     """True only for a rollout that succeeded."""
     result: dict[str, Any] | None
-    """The stored result, also of a failed rollout; None if there is none."""
+    """The stored result, which a failed rollout has too; None if there is none."""
     error: str | None
     """What went wrong, None on success."""
     index: int

@@ -38,7 +38,7 @@ _READS_PER_SECOND = 50
 _THREADS = 32
 _MOST_LISTENERS = 4
 _FULL = 10
-"""So many announcements at once mean that more wait: SQS hands out no more in one answer."""
+"""This many announcements at once mean that more are waiting: SQS hands out no more in one answer."""
 _WARN_SECONDS = 30.0
 _UNHEARD = 3
 """After this many results that no announcement preceded, the client expects none to come."""

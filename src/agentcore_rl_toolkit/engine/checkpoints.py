@@ -78,8 +78,8 @@ def is_adapter(folder: str | os.PathLike[str]) -> bool:
 
 
 def sampling_defaults(folder: str | os.PathLike[str]) -> dict[str, float]:
-    """The sampling settings in a model folder's `generation_config.json`, as servers apply them; those it has none of
-    are left out.
+    """The sampling settings in a model folder's `generation_config.json`, as servers apply them; those it lacks are
+    left out.
     """
     try:
         found = json.loads(Path(folder, "generation_config.json").read_text(encoding="utf-8"))

@@ -82,4 +82,4 @@ class KeepsOutput(Protocol):
     """A runtime that keeps what its sessions print. Not every runtime can."""
 
     async def printed(self, session_id: str) -> bytes | None:
-        """The end of what a session printed, also after it has ended; None if there was no such session."""
+        """The end of what a session printed, even after it has ended; None if there was no such session."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, so that a killed run resumes from the latest, and what is removed of the steps after it.
+"""The checkpoints of a run: a killed run resumes from the latest, and the files of later steps are removed.
 
 checkpoints/checkpoint-K   the weights after K updates
 

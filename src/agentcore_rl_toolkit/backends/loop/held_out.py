@@ -68,7 +68,7 @@ class HeldOut:
         self.add(step, rollouts)
 
     def add(self, step: int, rollouts: list[Rollout]) -> None:
-        """Add the rollouts of an evaluation, also of one that was made before the run was resumed."""
+        """Add the rollouts of an evaluation, which may be from before the run was resumed."""
         mine = [held_out_outcome(rollout, self._settings.failed_reward) for rollout in rollouts]
         summary = self.evaluations[step] = summarize(outcome for part in self._gather(mine) for outcome in part)
         self._facts.add_evaluation(step, summary)

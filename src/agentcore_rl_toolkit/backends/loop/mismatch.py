@@ -26,7 +26,7 @@ _VARIANCES = _RARE * (1 - _RARE) * np.log((1 - _RARE) / _RARE) ** 2
 class Truncation:
     """Where a loss stops following the ratio of the policy to the sampler, by the sign of a token's advantage.
 
-    Example, PPO's clipping: a token that went well counts no more above 1.2, and one that went badly below 0.8.
+    In PPO's clipping, for example, a token that went well stops counting above 1.2, one that went badly below 0.8.
         >>> Truncation(most=1.2, least_bad=0.8).applies(np.array([1.3, 1.3, 0.7]), np.array([1.0, -1.0, -1.0]))
         array([ True, False,  True])
     """
@@ -46,7 +46,7 @@ class Truncation:
         return cls(most, least, most, least)
 
     def applies(self, ratio: Any, advantage: Any) -> Any:
-        """Of which tokens the ratio is truncated; arrays or tensors."""
+        """Which tokens have a truncated ratio; arrays or tensors."""
         good = (advantage > 0) & ((ratio > self.most) | (ratio < self.least))
         return good | ((advantage < 0) & ((ratio > self.most_bad) | (ratio < self.least_bad)))
 

@@ -99,7 +99,7 @@ def measure_example_logprobs(
 ) -> dict[str, float]:
     """How far the trainer's logprobs of the examples' targets are from the sampler's; the examples keep it by token.
 
-    With `truncation`, that of the loss, also the mean ratio and the share of truncated tokens.
+    With the loss's `truncation`, they include the mean ratio and the share of truncated tokens.
     """
     mismatch, ratios, truncated = Mismatch(), [np.zeros(0)], 0
     for example, ours in zip(examples, trainer, strict=True):

@@ -346,7 +346,7 @@ class TrainingLoop:
         return rows
 
     def _supply(self, step: int) -> list[dict[str, Any]]:
-        """The step's rows; with dynamic sampling, also random rows to replace dropped groups."""
+        """The step's rows; with dynamic sampling, then random rows to replace dropped groups."""
         rows = self.training_rows.of_step(step)
         return [*rows, *self.training_rows.spares(step)] if self.settings.dynamic_sampling else rows
 

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def _local_runtime(args: argparse.Namespace) -> Iterator[None]:
-    """Serve the agent on AWS's wire, and set AWS's variables so that our client finds it, also in Ray's workers."""
+    """Serve the agent on AWS's wire, and set AWS's variables so that our client finds it, in Ray's workers too."""
     from ...runtime.local import LocalRuntime
 
     folder = directory_of(args.store)

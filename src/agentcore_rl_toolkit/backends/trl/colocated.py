@@ -174,7 +174,7 @@ class ColocatedEngine(SteppedEngine):
         stream.waiting, stream.sent = Sampled([], []), now
 
     def _fail(self, engine: Any, added: list[tuple[str, _Stream]], error: EngineError) -> None:
-        """Fail all requests, also those that have not reached vLLM yet."""
+        """Fail all requests, even those that have not reached vLLM yet."""
         failed, self._streams = self._streams, {}
         with contextlib.suppress(Exception):
             engine.abort_request(list(failed))

@@ -30,7 +30,7 @@ from ..terminal.log_lines import log_to_stderr
 from ..terminal.parser import above_zero, count
 
 _ORPHAN_SECONDS = 15.0
-"""How long a log may belong to a worker whose supervisor was killed: longer than its calls get."""
+"""How long a worker whose supervisor was killed may still hold its log: longer than it gives its calls to end."""
 
 HELP = "serve a model to agents"
 EXAMPLES = (

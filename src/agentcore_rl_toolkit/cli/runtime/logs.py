@@ -1,4 +1,4 @@
-"""Show what a session printed, also after it has ended."""
+"""Show what a session printed, even after it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serve a page that shows runs, also while they train, until Ctrl-C. It reads their files and changes nothing.
+"""Serve a page that shows runs, even while they train, until Ctrl-C. It reads their files and changes nothing.
 
 On this machine, programs of your user need no key; others need the address that is printed, with its key.
 """

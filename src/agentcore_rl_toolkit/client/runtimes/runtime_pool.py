@@ -24,7 +24,7 @@ FAILURES = 3
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
 """Seconds for which a failing runtime is left out; each failed trial doubles them."""
 _AHEAD_SECONDS = 1.0
-"""Sessions wait at a runtime for so long before it sends them; longer waits are the pool's."""
+"""The seconds that a session may wait at a runtime to be sent; longer waits are the pool's."""
 _REFUSED = frozenset({401, 403, 404})
 """Statuses with which a runtime refuses before it starts anything: missing permissions, a deleted runtime."""
 

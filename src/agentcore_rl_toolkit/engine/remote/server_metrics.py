@@ -16,7 +16,7 @@ LARGEST = 8 << 20
 
 
 def read_load(text: str) -> EngineLoad | None:
-    """The load in a server's metrics; None if they don't tell the KV cache's use.
+    """The load in a server's metrics; None if they don't say how full the KV cache is.
 
     A server of several engines (data parallelism) has a line for each: the fullest cache counts, requests add up.
 

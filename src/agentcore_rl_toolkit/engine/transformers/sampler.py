@@ -4,7 +4,7 @@ Logprobs ignore penalties, grammars and cut-offs. They are those of the plain lo
 logits divided by the request's temperature, as trainers compute them.
 
 A sequence draws one number from its own generator for each token, whichever other sequences are in the batch, and takes
-the token at that number in the cumulated probabilities. Settings apply in vLLM's order: grammar, bias and minimum,
+the token at that number in the cumulative probabilities. Settings apply in vLLM's order: grammar, bias and minimum,
 penalties, temperature, min_p, top_k, top_p.
 """
 
@@ -76,10 +76,10 @@ class Sampler:
         scaled = scores / self._temperature if self._scaled or self._cut_rows else scores
         if self._cut_rows:
             scaled[self._cut_rows] = self._cut(scaled[self._cut_rows])
-        cumulated = scaled.softmax(dim=-1).double().cumsum(dim=-1)
+        cumulative = scaled.softmax(dim=-1).double().cumsum(dim=-1)
         # Just below 1, so that the product is below the sum and no impossible token is hit.
         dice = self._tensor([min(s.rng.random(), 1 - 1e-12) for s in self.batch], torch.float64)[:, None]
-        drawn = torch.searchsorted(cumulated, dice * cumulated[:, -1:], right=True).squeeze(1)
+        drawn = torch.searchsorted(cumulative, dice * cumulative[:, -1:], right=True).squeeze(1)
         drawn = drawn.clamp(max=scores.shape[1] - 1)
         return torch.where(self._greedy, scores.argmax(dim=-1), drawn) if self._any_greedy else drawn
 

@@ -1,7 +1,7 @@
 """One choice of a model call: sampled, with pieces passed on as they come, and parsed.
 
 If an engine gives a choice up for a weight update, the choice asks it to continue from the tokens there are. A choice
-records nothing: its caller records `draft`, also when sampling failed.
+records nothing: its caller records `draft`, even when sampling failed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Choice:
     crowd = 100
     """With more choices than this at a time, each stream passes on its tokens `pace` seconds apart."""
     pace = 0.05
-    """This pace halves the cost of streams: one core carries 400 of 50 tokens a second."""
+    """This pace halves the cost of streams: one core carries 400, each of 50 tokens a second."""
 
     def __init__(self, request: ChoiceRequest, engine: Engine, gate: WeightGate, reader: ReplyReader) -> None:
         self.request, self.plan = request, request.plan

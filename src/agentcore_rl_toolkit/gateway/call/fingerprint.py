@@ -133,7 +133,7 @@ def _tagged(kind: str, data: bytes) -> bytes:
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Numbers as a client returns them that has only floats: 1.0 is 1, long integers lose digits, and infinity, which
+    """Numbers as a client that has only floats returns them: 1.0 is 1, long integers lose digits, and infinity, which
     JSON can't express, is `null`."""
     if isinstance(value, float):
         whole = abs(value) <= _EXACT and value.is_integer()

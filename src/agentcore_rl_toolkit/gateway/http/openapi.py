@@ -271,7 +271,7 @@ def openapi() -> Schema:
 
 
 def _complete_settings(components: dict[str, Schema]) -> None:
-    """Settings of a session: all are optional, and unknown names are refused, also among the sampling settings."""
+    """Settings of a session: all are optional, and unknown names are refused, in the sampling settings too."""
     settings, sampling = components["SessionSettings"], components["SamplingSettings"]
     settings["required"] = []
     texts = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}

@@ -52,7 +52,7 @@ class SessionImage:
         return pixels
 
     def to_reference(self) -> Pixels:
-        """A few pixels that name it, where its own would take memory: no other image's are the same."""
+        """A few pixels that identify it, unlike any other image's, where its own would take memory."""
         from PIL import Image
 
         pixels = Image.frombytes("RGB", (11, 1), bytes.fromhex(self.sha256) + b"\0")

@@ -78,7 +78,7 @@ def restore_conversation(stored: dict[str, StoredConversation], record: Mapping[
 
 
 def _echo(reply: Reply) -> Message:
-    """A reply as a client sends it back that drops nothing."""
+    """A reply as a client that drops nothing sends it back."""
     message = reply.message()
     for echoed, call in zip(message.get("tool_calls", ()), reply.tool_calls, strict=False):
         echoed["id"] = call.id

@@ -207,7 +207,7 @@ def _parts(data: _Data, place: int, end: int) -> tuple[str, int, bytes]:
 
 
 def _end(data: _Data, place: int) -> int | None:
-    """Where the record would end that begins here, maybe beyond the data; None if none can begin here."""
+    """Where the record that begins here would end, maybe beyond the data; None if none can begin here."""
     if place + HEAD.size > len(data):
         return None
     length, _, name, mark = HEAD.unpack_from(data, place)

@@ -61,7 +61,7 @@ class SessionTable:
         return session
 
     def open_once(self, settings: SessionSettings) -> Session:
-        """Open a session, or give the open one of the same id and settings: the request may be one that is repeated."""
+        """Open a session, or give the open one of the same id and settings: the request may be a repeated one."""
         try:
             return self.open(settings)
         except GatewayFault as fault:

@@ -5,7 +5,7 @@
 
 HTTP, tokenizing and recording run in the workers; this process only samples. It keeps the workers' ports open, so that
 calls to a worker that was killed wait until its successor, with the sessions of its log, accepts them. Workers end with
-this process, also if it is killed.
+this process, even if it is killed.
 """
 
 from __future__ import annotations

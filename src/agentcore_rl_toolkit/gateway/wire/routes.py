@@ -19,7 +19,7 @@ _GOOGLE = re.compile(
     r"(?:v1/)?(v1|v1beta|v1beta1|v1alpha)/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?"
     r"(?:tunedM|m)odels(?:/(.+?)(:[a-z]+[A-Z][A-Za-z]+)?)?"
 )
-"""The developer API's paths and Vertex's, also under a session's `base_url`: version, model, method."""
+"""The developer API's paths and Vertex's, or either after a session's own `v1`: version, model, method."""
 _OPENAI_MODELS = re.compile(r"v1/models(?:/(?!.*:(?:generateContent|streamGenerateContent|countTokens)$).+)?")
 
 WIRES: dict[str, Wire] = {

@@ -1,7 +1,7 @@
 """A worker of a gateway as a process that is started again when it dies; its log restores its sessions.
 
 Its standard input is a socket to the process that started it. It writes a byte there once it listens, and ends when the
-other end is closed: also if that process was killed.
+other end is closed, even if that process was killed.
 """
 
 from __future__ import annotations

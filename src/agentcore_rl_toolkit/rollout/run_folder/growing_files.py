@@ -36,7 +36,7 @@ from .run_text import parse_texts
 RECORD = np.dtype([(name, kind) for name, _, kind in FIELDS])
 Table = npt.NDArray[Any]
 _FIRST_BYTES = 4 * RECORD_BYTES
-"""So much of an index tells one run from another: rollouts end at different times."""
+"""This much of an index tells one run from another: rollouts end at different times."""
 
 
 class IndexFile:

@@ -71,7 +71,7 @@ class Entry:
     """One rollout as the index has it."""
 
     key: str
-    """Finds the rollout again, also in a copy of the folder: the writer's number and the rollout's."""
+    """Finds the rollout again, even in a copy of the folder: the writer's number and the rollout's."""
     phase: str
     """One of `PHASES`."""
     step: int

@@ -1,6 +1,6 @@
 """Reading a run's folder: a table of its rollouts from the index, and any one of them from its file.
 
-It only reads, also while the run is being written, after a kill, and in a copy of the folder. It reads lines that the
+It only reads, even while the run is being written, after a kill, or in a copy of the folder. It reads lines that the
 index lacks from the files themselves, so a run without an index opens too, but more slowly.
 """
 

@@ -173,7 +173,7 @@ class LocalRuntime:
         return self.agents[name]
 
     async def printed(self, session_id: str) -> bytes | None:
-        """The end of what a session printed, also after it has ended; None if there was no such session."""
+        """The end of what a session printed, even after it has ended; None if there was no such session."""
         answer = await self.ask("/printed", {"session": session_id})
         data = b"".join([piece async for piece in read_data(answer)])
         return data if answer.headers.get("known") == "yes" else None

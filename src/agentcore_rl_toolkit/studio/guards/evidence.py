@@ -39,7 +39,7 @@ def is_longer(earlier: Sequence[float], current: Sequence[float]) -> bool:
 
 
 def is_on_policy(step: StepFacts) -> bool:
-    """Whether the tokens of a step were sampled with the trainer's own weights, so that both sides should agree."""
+    """Whether the tokens of a step were sampled with the trainer's own weights, so both sides should agree."""
     return "sampler/kl" in step.metrics and not step.metrics.get("staleness/max")
 
 
@@ -48,7 +48,7 @@ def example_of(step: StepFacts) -> str | None:
 
 
 def scored_groups(step: StepFacts, *, equal: bool = False) -> list[list[RolloutFacts]]:
-    """The trained rollouts of each group with two or more; with `equal`, also groups dropped for equal rewards."""
+    """The trained rollouts of each group with two or more; with `equal`, groups dropped for equal rewards too."""
     groups = ([one for one in group if one.trained or (equal and one.equal_rewards)] for group in step.groups())
     scored = ([one for one in group if one.reward is not None] for group in groups)
     return [group for group in scored if len(group) > 1]

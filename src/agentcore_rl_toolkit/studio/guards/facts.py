@@ -26,7 +26,7 @@ KEPT = 5
 """Guards see this many of the latest steps."""
 _LONGEST = 20_000  # characters of a prompt that are searched for the answer
 _MOST_OTHERS = 16
-"""So many other rows' answers are searched for in each prompt."""
+"""Each prompt is searched for the answers of this many other rows."""
 _TRUTH = re.compile(r"(^|_)(answers?|ground_?truth|truth|solution|target|labels?|expected|gold|reference)(_|$)", re.I)
 _NUMBERS = ("id", "_id", "uid", "uuid", "index", "idx", "input_id", "row_id")
 _CALL_MARKS = re.compile(r"<tool_call>|<function[=_]|<\|tool_call|\[TOOL_CALLS\]|<\|python_tag\|>|<tool_use>|<invoke ")
@@ -40,7 +40,7 @@ class Leak:
     before: str
     """The characters before it."""
     outside: bool
-    """It is in none of the row's other fields, so that the agent must have added it."""
+    """It is in none of the row's other fields, so the agent must have added it."""
     chance: float
     """The share of other rows' answers that are in this prompt, too."""
 
@@ -112,9 +112,9 @@ class RunFacts:
     first: Mapping[str, float] = field(default_factory=dict)
     """The figures of the first step seen."""
     first_reward: float | None = None
-    """The first mean reward of the run, also before it was resumed."""
+    """The first mean reward of the run, from before it was resumed if it was."""
     lowest_reward: float = math.inf
-    """The lowest reward of a completed rollout so far, also before the run was resumed …"""
+    """The lowest reward of a completed rollout so far, those from before a resume included …"""
     top_reward: float = -math.inf
     """… and the highest."""
     held_out: dict[int, tuple[float, float]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The weights of a run in a SageMaker training session: passes, steps, and model packages to sample from; and the run.
 
-Each version of the weights is saved as a model package, also the first one, and every rollout names the package it
-samples from. So a token's version is certain, also while an update runs. Packages that no checkpoint names are deleted
+Each version of the weights is saved as a model package, from the first on, and every rollout names the package it
+samples from. So a token's version is certain, even while an update runs. Packages that no checkpoint names are deleted
 when no rollout can use them any more.
 """
 

@@ -1,6 +1,6 @@
 """OpenAI's wires: chat completions, completions and Responses.
 
-In: JSON of this API. Out: canonical calls, and answers, streams and errors in its format. They do no I/O.
+In: JSON of this API. Out: canonical calls, and answers, streams and errors in its format. It does no I/O.
 
 Imports `engine`, `gateway.call`, `gateway.record`.
 """

@@ -46,7 +46,7 @@ class SessionPool:
         return session
 
     def _fill(self) -> None:
-        """Replace the sessions that were taken. Once they run, because preparing others takes from their start."""
+        """Replace the sessions that were taken, once they run: preparing others would slow their start."""
         for _ in range(self._spares - len(self._ready) - len(self._filling)):
             task = asyncio.get_running_loop().create_task(self._add_spare())
             self._filling.add(task)

@@ -46,7 +46,7 @@ class SupervisorChild:
     """A supervisor's process, as the program sees it."""
 
     def __init__(self, settings: RuntimeSettings, on_killed: Callable[[], object], places: Places | None) -> None:
-        """`on_killed` is called if the process ends unasked. `places` are those of a front's worker."""
+        """`on_killed` is called if the process ends without being told to. `places` are those of a front's worker."""
         self._settings, self._on_killed, self._places = settings, on_killed, places
         self._channel, self._other_end = Channel.pair()
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

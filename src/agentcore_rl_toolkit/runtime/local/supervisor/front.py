@@ -134,7 +134,7 @@ class Front(Supervisor):
         return next((path for path in found if path is not None), None)
 
     async def read_output(self, session_id: str) -> bytes | None:
-        """The end of what a session printed, also after it has ended; None if there was no such session."""
+        """The end of what a session printed, even after it has ended; None if there was no such session."""
         return await worker_of(session_id, self._workers).printed(session_id)
 
     async def aclose(self) -> None:

@@ -85,7 +85,7 @@ class Supervisor:
         return None if self._table is None else self._table.log_of(session_id)
 
     async def read_output(self, session_id: str) -> bytes | None:
-        """The end of what a session printed, also after it has ended; None if there was no such session."""
+        """The end of what a session printed, even after it has ended; None if there was no such session."""
         return None if self._table is None else self._table.printed(session_id)
 
     async def describe(self) -> dict[str, Any]:
