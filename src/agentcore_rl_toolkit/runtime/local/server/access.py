@@ -11,7 +11,6 @@ import hmac
 import logging
 import os
 import re
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ class Access:
         self._token = token.encode()
         self._trusts_own = is_loopback(host)
         self._guard = RequestGuard.listening(host, allow_hosts)
-        self._own: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def refusal(self, headers: Mapping[str, str], query: Mapping[str, str], transport: Any) -> GuardRefusal | None:
         """Why a request is refused; None if it is allowed. `transport` is its connection."""
@@ -59,18 +57,10 @@ class Access:
         hint = f"send the {TOKEN_VARIABLE} that the runtime printed, as AWS_ACCESS_KEY_ID or Authorization: Bearer …"
         if is_bearer:
             return GuardRefusal("this is not the runtime's token", hint)
-        if self._trusts_own and self._is_own(transport):
+        if self._trusts_own and is_own_process(transport):
             return None
         who = "processes of other or unknown users" if self._trusts_own else "requests"
         return GuardRefusal(f"{who} need the runtime's token", hint)
-
-    def _is_own(self, transport: Any) -> bool:
-        """Asks the kernel, once per connection."""
-        if transport is None:  # closed already
-            return False
-        if transport not in self._own:
-            self._own[transport] = is_own_process(transport)
-        return self._own[transport]
 
 
 def check_store(payload: Mapping[str, Any], folders: Sequence[str]) -> None:
