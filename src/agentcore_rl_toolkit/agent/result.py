@@ -32,7 +32,7 @@ from .safe_values.describe import (
     type_name,
     with_article,
 )
-from .safe_values.json_values import DEEPEST, TOO_LARGE_HINT, dump_json, jsonable
+from .safe_values.json_values import DEEPEST, TOO_LARGE_HINT, dump_json, find_excess, jsonable
 from .safe_values.redaction import HIDDEN, Redactor
 
 _LARGEST_COPY = LARGEST_RESULT // 4
@@ -115,6 +115,8 @@ class Result:
     @classmethod
     def from_bytes(cls, data: bytes) -> Result:
         """Read a stored document; raises `ValueError` for anything else."""
+        if excess := find_excess(data):
+            raise ValueError(excess)
         try:
             document = json.loads(data, parse_constant=_refuse_constant)
         except RecursionError:

@@ -217,6 +217,26 @@ def test_what_is_no_result_is_one_kind_of_error(data: bytes, says: str) -> None:
         Result.from_bytes(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "readable"),
+    [
+        (b'{"a":[%s[]]}' % (b"[]," * 3_000_000), False),
+        (b'{"a":[%s[]]}' % (b"[]," * 100_000), True),
+        (b'{"a":[%s1]}' % (b'{"x":1},' * 1_000_000), False),
+        (b'{"a":"%s"}' % (rb"[],\"{:" * 3_000_000), True),  # text
+        (b'{"a":[%s1]}' % (b"12345," * 1_000_000), True),
+    ],
+    ids=["lists", "few lists", "objects", "a text", "numbers"],
+)
+def test_a_result_of_millions_of_small_values_is_not_read(data: bytes, readable: bool) -> None:
+    """It would take gigabytes of memory, and keep every other thread from running for half a minute."""
+    if readable:
+        assert Result.from_bytes(data).status is Status.COMPLETED
+    else:
+        with pytest.raises(ValueError, match=r"many small values would take about [0-9,]+ MB of memory"):
+            Result.from_bytes(data)
+
+
 def test_what_is_nested_as_deep_as_a_result_may_be_can_be_written_again() -> None:
     data = b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"
     assert Result(jsonable(Result.from_bytes(data).document)).to_bytes() == data

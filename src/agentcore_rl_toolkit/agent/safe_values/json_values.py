@@ -13,6 +13,7 @@ import enum
 import json
 import math
 import os
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -24,6 +25,11 @@ from .redaction import HIDDEN, Redactor
 
 DEEPEST = 200
 """Levels of nesting that a result may have: copying, comparing and printing deeper ones fails in some programs."""
+_COSTS = {b"{": 250, b"[": 72, b":": 60, b",": 40}
+"""About how many bytes of memory an object, a list, a key, or one more value takes once it is read."""
+_FREE, _TIMES = 256 << 20, 4
+"""Bytes of memory that any document may take, and how many times its own length on top."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 TOO_LARGE_HINT = "store large data elsewhere, and return its location"
 
 _LONGEST_PATH = 200
@@ -51,6 +57,22 @@ def dump_json(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def find_excess(data: bytes) -> str | None:
+    """Why JSON with millions of small values may not be read, None if it may.
+
+    A hundred megabytes of them would take gigabytes of memory, and half a minute in which no other thread runs.
+    """
+    most = _FREE + _TIMES * len(data)
+    if len(data) * max(_COSTS.values()) <= most or _memory_of(data) <= most:
+        return None
+    taken = _memory_of(_STRING.sub(b"", data))  # text may hold any number of commas
+    return None if taken <= most else f"its many small values would take about {taken >> 20:,} MB of memory"
+
+
+def _memory_of(data: bytes) -> int:
+    return sum(data.count(mark) * cost for mark, cost in _COSTS.items())
 
 
 class _Converter:
