@@ -93,15 +93,20 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         def call(payload: Any, context: RequestContext) -> Any:
             return func(payload, context) if takes_context else func(payload)
 
+        def begin(payload: Any, context: RequestContext) -> Any:
+            """The answer to a rollout that now runs in the background; None for any other request."""
+            if self._is_stored(payload):
+                return self._accept(call, payload, context, is_async)
+            job = _read_job(payload)
+            return None if job is None else _JobAnswer(self._accept_job(job, call, payload, context, is_async))
+
         # The base class treats sync and async handlers differently, so ours is of the same kind as `func`: production
         # requests, streams included, then take exactly the path that `@app.entrypoint` gives them.
         if is_async:
 
             async def serve_async(payload: Any, context: RequestContext) -> Any:
-                if self._is_stored(payload):
-                    return self._accept(call, payload, context, is_async)
-                if (job := _read_job(payload)) is not None:
-                    return _JobAnswer(self._accept_job(job, call, payload, context, is_async))
+                if (begun := begin(payload, context)) is not None:
+                    return begun
                 with process_environment.serving(self._model_of(payload)) as answer:
                     value = call(payload, context)
                     return answer(await value if inspect.isawaitable(value) else value)
@@ -110,10 +115,8 @@ class AgentCoreRLApp(BedrockAgentCoreApp):
         else:
 
             def serve(payload: Any, context: RequestContext) -> Any:
-                if self._is_stored(payload):
-                    return self._accept(call, payload, context, is_async)
-                if (job := _read_job(payload)) is not None:
-                    return _JobAnswer(self._accept_job(job, call, payload, context, is_async))
+                if (begun := begin(payload, context)) is not None:
+                    return begun
                 with process_environment.serving(self._model_of(payload)) as answer:
                     return answer(call(payload, context))
 

@@ -15,6 +15,7 @@ from ...engine.remote.sglang import SglangEngine
 from ...errors import EngineError
 
 logger = logging.getLogger(__name__)
+_ABORT_SECONDS = 120.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores proxies of the environment
 
 
@@ -51,10 +52,10 @@ def router_url(args: Any) -> str:
     return f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
 
 
-def abort_requests(url: str, *, patience: float = 120.0) -> None:
+def abort_requests(url: str) -> None:
     """Abort the requests that no session waits for any more: slime needs idle servers to take their memory."""
     for worker in _workers(url):
-        until, pause = time.monotonic() + patience, 0.05
+        until, pause = time.monotonic() + _ABORT_SECONDS, 0.05
         _request(f"{worker}/abort_request", {"abort_all": True})
         while _busy(worker) and time.monotonic() < until:
             time.sleep(pause)

@@ -244,13 +244,13 @@ def _refuse_several_runs(folder: Path) -> None:
         raise ConfigError(f"{folder} is a folder of runs, not a run", hint=hint)
 
 
-def _counting(seconds: float = 2.0) -> Callable[[int], None]:
+def _counting() -> Callable[[int], None]:
     """Says how many results were read, every two seconds: a store may have very many."""
     said = time.monotonic()
 
     def count(results: int) -> None:
         nonlocal said
-        if time.monotonic() - said >= seconds:
+        if time.monotonic() - said >= 2:
             said = time.monotonic()
             say(f"{results} results read …")
 
