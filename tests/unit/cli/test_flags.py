@@ -116,6 +116,10 @@ def test_every_flag_says_what_it_does(parser: argparse.ArgumentParser) -> None:
         (["eval", "x", "--exp=1"], "did you mean --exp-id?"),
         (["eval", "x", "--resum"], "unrecognized arguments: --resum\nhint: did you mean --resume?"),
         (["train", "x", "--learning-rat", "1"], "did you mean --learning-rate?"),
+        (
+            ["gateway", "serve", "--enigne", "vllm=x"],
+            "are required: --engine, --tokenizer\nhint: did you mean --engine?",
+        ),
     ],
 )
 def test_a_mistyped_word_gets_a_suggestion(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -99,6 +100,11 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*args, **options | {"allow_abbrev": False})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in argparse, which says of a mistyped flag that is required only that it is missing."""
+        self._given = [str(word).partition("=")[0] for word in (sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace)
+
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """As in argparse, with a metavar that says what the flag takes."""
         takes_value = options.get("action", "store") in ("store", "append") and "choices" not in options
@@ -124,10 +130,12 @@ class Parser(argparse.ArgumentParser):
             return _did_you_mean([chosen[1]], known)
         if message.endswith(": VERB"):
             return f"\nhint: {self.prog} --help lists the verbs"
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         if message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:]]
-            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
             return _did_you_mean([word for word in words if word.startswith("-")], flags)
+        if message.startswith("the following arguments are required: "):
+            return _did_you_mean([word for word in self._given if word.startswith("--") and word not in flags], flags)
         return ""
 
 

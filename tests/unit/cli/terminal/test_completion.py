@@ -1,21 +1,26 @@
-"""`agentcore-rl completion`, in a real Bash."""
+"""`agentcore-rl completion`, in real shells."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from agentcore_rl_toolkit.cli import main
 
-ASK = """
+BASH = """
 COMP_WORDS=({words}) COMP_CWORD={place}
 _agentcore_rl
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
+FISH = """
+complete -C "{line}"
+"""
 
 
+@pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize(
     ("words", "some", "none"),
     [
@@ -26,23 +31,39 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["agentcore-rl", "gateway", "serve", "--eng"], {"--engine"}, {"--model"}),
     ],
 )
-def test_bash_completes_verbs_and_flags(
-    words: list[str], some: set[str], none: set[str], capsys: pytest.CaptureFixture[str]
+def test_a_shell_completes_verbs_and_flags(
+    shell: str, words: list[str], some: set[str], none: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("needs bash")
-    assert main(["completion", "bash"]) == 0
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    assert main(["completion", shell]) == 0
     quoted = " ".join(f"'{word}'" for word in words)
-    script = capsys.readouterr().out + ASK.format(words=quoted, place=len(words) - 1)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ask = {"bash": BASH, "fish": FISH}[shell].format(words=quoted, place=len(words) - 1, line=" ".join(words))
+    script = capsys.readouterr().out + ask
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     found = set(done.stdout.split())
     assert some <= found
     assert not none & found
     assert done.stderr == ""
 
 
-def test_zsh_gets_bashs_completion(capsys: pytest.CaptureFixture[str]) -> None:
+ZSH = """
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "source '$1'; print READY''MARK"
+zpty -r shell printed '*READYMARK*'
+zpty -w -n shell $'agentcore-rl train my_agent --learn\\t'
+zpty -r shell printed '*--learning-rate*'
+print -r -- $printed
+"""
+"""A terminal in which someone types; each read waits for what it expects."""
+
+
+def test_zsh_completes_what_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("needs zsh")
     assert main(["completion", "zsh"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("autoload -U +X compinit bashcompinit")
-    assert "complete -o filenames -F _agentcore_rl agentcore-rl" in printed
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    command = ["zsh", "-f", "-c", ZSH, "zsh", str(tmp_path / "script")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "--learning-rate" in done.stdout, done.stderr
