@@ -397,7 +397,8 @@ def runtime() -> list[str]:
         ),
     ]
     scale = _read("scale")
-    costs = _session_costs(scale.get("local_runtime", {})) + _costs_at_once(scale.get("agent_sessions", {}))
+    costs = _session_costs(scale.get("local_runtime", {})) + _phases(scale.get("supervisor_us", {}))
+    costs += _costs_at_once(scale.get("agent_sessions", {}))
     return ["## The local runtime", "`python benchmarks/runtime.py`, on two cores.", _table(["", ""], rows), *costs]
 
 
@@ -419,6 +420,23 @@ def _session_costs(found: dict[str, Any]) -> list[str]:
         "stopped (`echo`), and of a rollout of `RolloutClient` (`rollout`), with eight at a time."
     )
     return [text, _table(header, rows)] if rows else []
+
+
+def _phases(found: dict[str, int]) -> list[str]:
+    """Where a session's CPU time in the supervisor goes."""
+    names = {
+        "prepare": "prepare it: control groups, log, socket, fork",
+        "start": "start it: its id, variables and addresses",
+        "request": "send its first request",
+        "end": "end it, and remove all of it",
+    }
+    text = (
+        "`python benchmarks/scale_local.py --measure phases`: what of it the supervisor takes, with a hundred\n"
+        "sessions at a time in each phase. The rest are the program's two requests, and what it costs to turn from\n"
+        "one session to another."
+    )
+    rows = [[name, str(found[phase])] for phase, name in names.items() if phase in found]
+    return [text, _table(["a session's CPU time in the supervisor", "µs"], rows)] if rows else []
 
 
 def _costs_at_once(found: dict[str, dict[str, float]]) -> list[str]:

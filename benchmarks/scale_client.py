@@ -32,8 +32,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=[*PARTS], help=f"measure these of {', '.join(PARTS)}")
     parser.add_argument("--sessions", type=int, default=10_000, help="rollouts at the same time")
-    help = "turns of each of these rollouts (default: 2)"
-    parser.add_argument("--turns", type=int, default=2, help=help)
     parser.add_argument("--rollouts", type=int, default=100_000, help="rollouts over which memory is to be flat")
     parser.add_argument("--output", default="scale", help="file of benchmarks/results (default: scale)")
     args = parser.parse_args()
@@ -50,14 +48,14 @@ def main() -> None:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def in_flight(args: argparse.Namespace) -> dict[str, Any]:
-    """So many rollouts at once, each with `--turns` through a gateway in a separate process."""
+def in_flight(args: argparse.Namespace, turns: int = 2) -> dict[str, Any]:
+    """So many rollouts at once, each with some turns through a gateway in a separate process."""
     from report import cpu_of
 
     seconds = max(60.0, args.sessions / 100)
     with (
         gateway_process() as (url, key, pid),
-        runtime(seconds=(seconds, seconds), turns=args.turns, gateway=url, admin_key=key) as it,
+        runtime(seconds=(seconds, seconds), turns=turns, gateway=url, admin_key=key) as it,
         shared_memory() as folder,
     ):
         before = cpu_of(pid)
@@ -74,6 +72,11 @@ def in_flight(args: argparse.Namespace) -> dict[str, Any]:
         "client_cpu_ms_each": round(seen["cpu"] / args.sessions * 1000, 2),
         "seconds": round(seen["seconds"], 1),
     }
+
+
+def twenty_turns(args: argparse.Namespace) -> dict[str, Any]:
+    """The same with 20 turns each: minutes on cores that are free, and much more on others."""
+    return in_flight(args, 20)
 
 
 def flat(args: argparse.Namespace) -> dict[str, Any]:
@@ -211,6 +214,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "store_outage": store_outage,
     "killed": killed,
     "in_flight": in_flight,
+    "twenty_turns": twenty_turns,
     "flat": flat,
 }
 
@@ -426,7 +430,7 @@ def run_batch(with_client: Any, job: dict[str, Any], instant: InstantRuntime | N
     seen, sizes, failed, resumed = [], [], 0, 0
     cpu, began = time.process_time(), time.monotonic()
     every = max(1, len(rows) // 20)
-    options = {"max_concurrent_sessions": job["at_once"], "timeout": 900, "resume": job.get("resume", False)}
+    options = {"max_concurrent_sessions": job["at_once"], "timeout": 3600, "resume": job.get("resume", False)}
     for number, item in enumerate(with_client.run_batch(rows, **options)):
         if number % every == 0:
             sizes.append([number, memory_kb()])

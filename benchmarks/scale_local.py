@@ -5,8 +5,9 @@
 
 CPU milliseconds per session, from the kernel's counts: the program (which holds the client or the runtime), the
 supervisor, the template, the sessions themselves. `echo` starts a session, invokes it and stops it; `rollout` sends it
-a rollout through `RolloutClient` and waits for the stored result. One process can start as many sessions a second as
-its own milliseconds allow, whatever the machine; all processes together, as many as the cores allow.
+a rollout through `RolloutClient` and waits for the stored result. `phases` says where a session's CPU time in the
+supervisor goes: its phases one after the other, for a hundred sessions each. One process can start as many sessions a
+second as its own milliseconds allow, whatever the machine; all processes together, as many as the cores allow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,13 @@ from report import ROOT, add, percentile
 from runtime import in_parallel, make_agent, start_and_stop, start_one
 
 from agentcore_rl_toolkit.client import RolloutClient
+from agentcore_rl_toolkit.common.private_loop import run_alone
 from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
+from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
+from agentcore_rl_toolkit.runtime.local.sessions.local_session import LocalSession
+from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
+from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
 
 ROLLOUT_AGENT = """
 from agentcore_rl_toolkit import AgentCoreRLApp
@@ -54,18 +61,20 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--turns", type=int, default=2, help="turns of each tree; the best of each counts")
     parser.add_argument("--before", metavar="COMMIT", help="measure this commit too")
-    parser.add_argument("--measure", choices=("echo", "rollout"), help="only measure, and print JSON")
+    parser.add_argument("--measure", choices=("echo", "rollout", "phases"), help="only measure, and print JSON")
     args = parser.parse_args()
     if args.measure:
-        measure = echo(args.sessions, args.at_once) if args.measure == "echo" else rollouts(args.sessions, args.at_once)
-        print(json.dumps(measure))
+        measures = {"echo": echo, "rollout": rollouts, "phases": phases}
+        print(json.dumps(measures[args.measure](args.sessions, args.at_once)))
         return
     with tempfile.TemporaryDirectory() as folder:
         trees = {"now": ROOT / "src"}
         if args.before:
             trees = {"before": check_out(args.before, Path(folder) / "before")} | trees
         figures = {kind: compare(kind, trees, args) for kind in ("echo", "rollout")}
-    add("scale", {"local_runtime": figures})
+        spent = run_measure("phases", trees["now"], args)
+    print(format_table(["µs of the supervisor", *spent], [["", *map(str, spent.values())]]) + "\n")
+    add("scale", {"local_runtime": figures, "supervisor_us": spent})
 
 
 def check_out(commit: str, folder: Path) -> Path:
@@ -134,6 +143,44 @@ def rollouts(count: int, at_once: int) -> dict[str, Any]:
             seconds, after = time.perf_counter() - begun, cpu_seconds()
             assert all(item.result is not None for item in items)
     return per_session(count, seconds, before, after)
+
+
+def phases(sessions: int, at_once: int) -> dict[str, int]:
+    """CPU microseconds of a supervisor in this process for each phase of a session; the least of some rounds."""
+    found: dict[str, list[float]] = {"prepare": [], "start": [], "request": [], "end": []}
+
+    async def spend(phase: str, work: list[Coroutine[Any, Any, object]]) -> None:
+        before = time.thread_time()
+        await asyncio.gather(*work)
+        found[phase].append(1e6 * (time.thread_time() - before) / len(work))
+
+    async def ask(session: LocalSession) -> None:
+        await (await session.invoke(b"{}", {}, {"Content-Type": "application/json"})).read()
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = RuntimeSettings.make(make_agent(Path(folder) / "echo", ""), spares=0)
+            async with Supervisor(settings) as supervisor:
+                agent = supervisor.agent("echo")
+                assert isinstance(agent, LocalAgent)
+                template, table = await agent.keeper.template(), supervisor._table
+                assert table is not None
+                for _ in range(max(1, sessions // 50)):
+                    made = [table.create(agent.source) for _ in range(100)]
+                    for _ in made:
+                        table.reserve_place()
+                    await spend("prepare", [one.prepare(template) for one in made])
+                    await asyncio.sleep(2)  # until they have imported the agent
+                    await spend("start", [one.assign(str(uuid.uuid4()), {}) for one in made])
+                    await spend("request", [ask(one) for one in made])
+                    await spend("end", [_awaited(one.end("it is over")) for one in made])
+
+    run_alone(run())
+    return {phase: round(min(rounds)) for phase, rounds in found.items()}
+
+
+async def _awaited(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def per_session(count: int, seconds: float, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:

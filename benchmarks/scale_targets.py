@@ -115,11 +115,8 @@ def _list(of: Iterable[dict[str, float]], name: str, form: str = ".0f") -> str:
 def _in_flight(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     accounted = f"{it['results']:,} results, {'each once' if it['once_each'] else 'NOT each once'}"
     turns = it["model_calls"] // it["rollouts"]
-    yield (
-        f"{it['rollouts']:,} rollouts of {turns} turns, {it['most_at_once']:,} at the same time",
-        accounted,
-        "each once",
-    )
+    title = f"{it['rollouts']:,} rollouts of {turns} turns, {it['most_at_once']:,} at the same time"
+    yield title + (f" ({it['beside']})" if "beside" in it else ""), accounted, "each once"
     yield "memory of a rollout in flight, KB", f"{it['kb_each']:.1f}", "≤ 25"
     yield "the client's CPU for a rollout, ms", f"{it['client_cpu_ms_each']:.2f}", "≤ 3"
     if "gateway_cpu_ms_a_call" in it:
@@ -178,6 +175,7 @@ def _requests(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 _PARTS: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "in_flight": _in_flight,
+    "twenty_turns": _in_flight,
     "flat": _flat,
     "latency": _latency,
     "quota": _quota,
