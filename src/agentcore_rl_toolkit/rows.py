@@ -202,9 +202,18 @@ _READERS: dict[str, Callable[[str], Read]] = {
 }
 
 
+def held_out_last(name: str) -> tuple[bool, str]:
+    """A key that sorts files by name, but those to evaluate on after those to train on.
+
+    >>> sorted(["held_out.jsonl", "test.csv", "train.csv"], key=held_out_last)
+    ['train.csv', 'held_out.jsonl', 'test.csv']
+    """
+    return any(word in name for word in ("held", "test", "eval", "valid")), name
+
+
 def data_in(folder: str) -> list[str]:
     """The files in a folder that may be data sets."""
-    names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    names = sorted(os.listdir(folder or "."), key=held_out_last) if os.path.isdir(folder or ".") else []
     paths = [os.path.join(folder, name) for name in names]
     return [path for path in paths if path.endswith(_SUFFIXES) or (path.endswith(".json") and _has_array(path))]
 
@@ -224,8 +233,8 @@ def rows_of(agent: str) -> str:
     if found := rows_in(folder):
         return found
     if not os.path.isdir(folder or "."):
-        hint = suggest_path(agent) or "name a data set with --data: JSONL, CSV, Parquet or JSON"
-        raise ConfigError(f"--data is missing, and there is no file or folder {agent}", hint=hint)
+        hint = suggest_path(agent) or "name an agent's file or folder; or an ARN, with its rows as --data"
+        raise ConfigError(f"there is no file or folder {agent}", hint=hint)
     hint = f"name a data set with --data: {', '.join(data_in(folder)[:8]) or 'JSONL, CSV, Parquet or JSON'}"
     raise ConfigError(f"--data is missing, and {os.path.join(folder, 'rows.jsonl')} does not exist", hint=hint)
 

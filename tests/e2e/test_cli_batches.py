@@ -42,6 +42,9 @@ def test_a_data_set_with_a_bad_line_and_a_bad_row(tmp_path: Path) -> None:
         ("agent_error", None),
     ]
     assert outcomes[2]["error"] == "KeyError: 'prompt'"
+    look = f"show {tmp_path / 'runs' / 'results'} --rollout {outcomes[2]['result_key']}"
+    assert f"to see one of them: agentcore-rl {look}" in done.stderr
+    assert 'File "/app/' in cli(tmp_path, *look.split()).stdout
     stored = json.loads((tmp_path / "runs" / "results" / outcomes[0]["result_key"]).read_bytes())
     assert stored["payload"]["_rollout"]["temperature"] == 0.5
 
@@ -195,7 +198,7 @@ def test_a_folder_is_its_app_and_its_rows(named: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:])
     assert (table["rollouts"], table["pass@1"]) == ("2", "1")
-    assert "there is no file or folder other.py" in cli(tmp_path, "eval", "other.py").stderr
+    assert cli(tmp_path, "eval", "other.py").stderr.startswith("error: there is no file or folder other.py\nhint: name")
     by_file = subprocess.run(
         [*command[:2], f"{named}/rl_app.py", *command[3:]], capture_output=True, cwd=tmp_path, env=clean_env(**policy)
     )

@@ -123,6 +123,8 @@ def conversation() -> list[dict[str, Any]]:
         ("ask(cfg, messages)\n    return {'text': 'x'}", "rollout", "has no rewards", 'return {"rewards": …}'),
         ("return {'rewards': 1.0}", "rollout", "without calling the model", "payload['_rollout']['base_url']"),
         ("return {'rewards': payload['reward']}", "rollout", "agent_error: KeyError: 'reward'", "run it by hand"),
+        ("json.loads('{')", "rollout", "(rl_app.py, line 17: json.loads('{'))", "run it by hand"),
+        ("ask(cfg, messages)\n    return {'rewards': {}}", "rollout", "rewards is a dict ({}), not", "return a float"),
     ],
 )
 def test_agents_that_would_not_do(
@@ -133,6 +135,17 @@ def test_agents_that_would_not_do(
     assert says in checks[name]["text"]
     assert fix in checks[name]["fix"]
     assert checks["template"]["text"] == "skipped: no model is named; give --model"
+
+
+def test_an_agent_with_several_conversations_and_one_without_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = "ask(cfg, messages)\n    ask(cfg, [{'role': 'user', 'content': 'another'}])\n    return {'rewards': 1.0}"
+    code, checks = doctor(capsys, str(agent(tmp_path / "agent", body)), "--model", "tiny")
+    assert (code, checks["template"]["state"]) == (0, "ok")
+    assert "2 model calls, in 2 rows, because the agent has several conversations" in checks["template"]["text"]
+    code, checks = doctor(capsys, str(agent(tmp_path / "agent", "return {'rewards': 1.0}")), "--model", "tiny")
+    assert (code, checks["template"]["text"]) == (1, "skipped: the agent called no model")
 
 
 def test_what_to_run_after_a_failed_rollout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,6 +93,25 @@ async def answer(payload, context):
 """
 
 
+@pytest.mark.parametrize(
+    ("yielded", "key", "says"),
+    [
+        ('{"delta": "a"}\n    yield {"answer": "a"}', "answer", "Look at reward.py"),
+        ('{"delta": "a"}', "delta", "Look at reward.py"),
+        ('{"data": "a", "text": "a"}', "data", "Look at reward.py"),
+        ('{"said": "a"}', "data", "It finds no text in 'said' of what the agent yields: name the key"),
+    ],
+)
+def test_the_text_of_dicts_that_an_agent_yields_is_found(
+    tmp_path: Path, yielded: str, key: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "main.py").write_text(f"@app.entrypoint\ndef f(payload):\n    yield {yielded}\n")
+    assert main(["init", str(tmp_path)]) == 0
+    assert says in (err := capsys.readouterr().err)
+    assert ("It finds no text" in err) == (says[:2] == "It")
+    assert f'part.get("{key}", "")' in (tmp_path / "rl_app.py").read_text()
+
+
 def test_an_agent_that_streams_is_judged_by_its_whole_text_and_streams_in_production(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir()
@@ -239,6 +258,11 @@ def test_packages_and_container_are_the_agents_own(tmp_path: Path) -> None:
             "the function main.py:nothing, and found none",
         ),
         ("def answer(payload): ...\n", ["--framework", "openai"], "has an agent, so --framework has no effect"),
+        (
+            "app = BedrockAgentCoreApp()\n@app.entrypoint\ndef f(p): ...\napp.run()\n",
+            [],
+            "line 4 of main.py starts the server when it is imported\nhint: put it below",
+        ),
     ],
 )
 def test_an_agent_that_init_does_not_understand_gets_no_file(
@@ -255,6 +279,16 @@ def test_the_entrypoint_can_be_named_and_the_agents_code_is_never_run(tmp_path: 
     assert main(["init", str(tmp_path), "--entrypoint", "main.py:answer"]) == 0
     assert "from main import answer" in (tmp_path / "rl_app.py").read_text()
     assert json.dumps("it ran")[1:-1] in (tmp_path / "main.py").read_text()
+
+
+def test_another_entrypoint_than_the_one_that_is_wrapped_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "main.py").write_text("def solve(task): ...\ndef answer(payload): ...\n")
+    for _ in range(2):
+        assert main(["init", str(tmp_path), "--entrypoint", "main.py:solve"]) == 0
+    assert main(["init", str(tmp_path), "--entrypoint", "main.py:answer"]) == 1
+    assert "rl_app.py exists, and doesn't import answer of main.py\nhint: leave it out" in capsys.readouterr().err
 
 
 def test_code_below_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -304,7 +304,7 @@ def test_an_outage_that_does_not_end_ends_the_run(client: RolloutClient) -> None
         r"for \d s, every rollout has lost its session or its engine; the last one: engine_error: ", message
     )
     assert "the GPU is gone" in message
-    assert "hint: check that the runtime and the engine are up; outage_seconds sets" in message
+    assert "hint: check that the runtime and the engine are up; an agent that ends its own process" in message
 
 
 def test_during_an_outage_rollouts_are_started_less_and_less_often(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import datetime
+import inspect
 import itertools
 import json
 import sys
@@ -204,9 +205,8 @@ class ResultBuilder:
 
     def _completed(self, value: Any, finished_at: float) -> Result:
         if not isinstance(value, Mapping):
-            raise NotSerializable(
-                f"the rollout function returned {with_article(value)}, not a dict", hint='return {"rewards": …}'
-            )
+            hint = "await it" if inspect.isawaitable(value) else 'return {"rewards": …}'
+            raise NotSerializable(f"the rollout function returned {with_article(value)}, not a dict", hint=hint)
         # Rewards first: their rule is stricter, and accepts types that JSON does not have.
         rewards = _read_rewards(value)
         document = jsonable(value, redact=self.redact, limit=LARGEST_RESULT, given={"rewards": rewards})

@@ -5,6 +5,7 @@ numpy's and torch's values are recognized by their attributes, without importing
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import numbers
@@ -86,6 +87,7 @@ def _to_float(value: Any, path: str) -> float:
     hint = "return a float, or a list with one float per turn"
     plain = value.tolist() if _dimensions(value) == 0 else value
     if not isinstance(plain, (numbers.Real, Decimal)):
+        hint = "await it" if inspect.isawaitable(value) else hint
         raise RewardInvalid(f"{path} is a {type_name(value)} ({short_repr(value, 60)}), not a number", hint=hint)
     try:
         number = float(plain)

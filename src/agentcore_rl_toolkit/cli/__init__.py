@@ -38,12 +38,22 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. An expected error is one line and exit code 1; Ctrl-C exits with 130."""
+    _open_closed_streams()
     with Interrupts(until_exit=argv is None) as interrupts:
         try:
             code = _run_and_flush(argv)
         except KeyboardInterrupt:
             return CODE
         return CODE if interrupts.came and code == 0 else code
+
+
+def _open_closed_streams() -> None:
+    """Open what the caller has closed. Another file or socket would take its number, which libuv aborts at."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "w" if number else "r")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _run_and_flush(argv: Sequence[str] | None) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -55,6 +56,8 @@ def _refuse_missing(model: str, folder: Path) -> None:
         raise ConfigError(f"no model found at {model}", hint=f"{folder.parent} has the runs {', '.join(runs[:8])}")
     if model.startswith((".", "/", "~")):
         raise ConfigError(f"no model found at {model}", hint="give a folder, a hub id, or `tiny`")
+    if "/" not in model and get_close_matches(model.lower(), [tiny.NAME], cutoff=0.75):
+        raise ConfigError(f"no model found at {model}", hint=f"did you mean {tiny.NAME}?")
 
 
 def resolve_tokenizer(model: str) -> str:

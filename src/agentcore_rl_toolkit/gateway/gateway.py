@@ -136,7 +136,9 @@ class Server:
             self._listening = await self._listen(self._server)
         except OSError as error:
             await self.core.close()
-            raise ConfigError(f"can't listen on {self._host}:{self._port}: {error}") from error
+            raise ConfigError(
+                f"can't listen on {self._host}:{self._port}: {error}", hint="choose another port"
+            ) from error
         self._port = self._listening.sockets[0].getsockname()[1]
         await self._catch_up(told)
         self._sweeper = asyncio.ensure_future(self._sweep_forever())

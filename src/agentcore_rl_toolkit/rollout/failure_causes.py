@@ -74,7 +74,7 @@ class Causes:
         return "\n".join(lines) + (f"\n\n{traceback.rstrip()}" if traceback else "")
 
     def error(
-        self, problem: str, folder: Path, by_hand: str = "rollout AGENT --data FILE --limit 1"
+        self, problem: str, folder: Path, by_hand: str = "rollout AGENT --data FILE --model MODEL --limit 1"
     ) -> RolloutsStopped:
         """The error of a run in `folder` that could not train; `by_hand` is the command that runs one rollout."""
         return RolloutsStopped(

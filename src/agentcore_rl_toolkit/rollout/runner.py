@@ -164,7 +164,7 @@ class RolloutRunner:
             raise RolloutsStopped(
                 f"{self._failures} rollouts in a row could not be trained on; the last one: "
                 f"{rollout.why}: {rollout.error or 'no error'}" + _traceback(rollout),
-                hint="run one by hand: agentcore-rl rollout AGENT --data FILE --limit 1",
+                hint="run one by hand: agentcore-rl rollout AGENT --data FILE --model MODEL --limit 1",
             )
 
     def _open_loop(self, step: Step) -> RolloutLoop[Rollout, Group]:
@@ -197,7 +197,8 @@ class RolloutRunner:
         if seconds >= options.outage_seconds:
             raise RolloutsStopped(
                 f"for {seconds:.0f} s, every rollout has lost its session or its engine; the last one: {text}",
-                hint="check that the runtime and the engine are up; outage_seconds sets how long to wait for them",
+                hint="check that the runtime and the engine are up; an agent that ends its own process, or calls an "
+                "address that it can't reach, fails in the same way",
             )
         if time.monotonic() - self._warned_at >= _WARN_SECONDS:
             self._warned_at = time.monotonic()

@@ -171,6 +171,24 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def test_the_command_line_tells_of_a_rollout_whose_session_is_lost_every_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rl_app.py").write_text(
+        "import os\nfrom agentcore_rl_toolkit import AgentCoreRLApp\napp = AgentCoreRLApp()\n"
+        "@app.rollout_entrypoint\ndef f(payload):\n    return {'rewards': payload['n'] or os._exit(9)}\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"n": 0}\n{"n": 1}\n')
+    asked = [str(tmp_path), "--store", str(tmp_path / "results"), "--retries", "0"]
+    with gateway(ScriptedEngine(lambda request: ids("Yes."))) as served:
+        monkeypatch.setenv("AGENTCORE_RL_ADMIN_KEY", served.admin_key)
+        assert main(["rollout", *asked, "--gateway-url", served.url]) == 1
+    said = capsys.readouterr()
+    told = {one["index"]: one for one in map(json.loads, said.out.splitlines())}
+    assert [told[n]["status"] for n in range(2)] == ["session_lost", "completed"]
+    assert "2 of 2 rollouts, 1 failed" in said.err
+
+
 def test_the_command_line_uses_a_gateway_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,10 @@ def test_a_reward_without_a_call_says_so() -> None:
         Empty()(response_text="x")
 
 
+class Later:
+    def __await__(self) -> Any: ...
+
+
 class Shaped:
     """Has the attribute of an array, and is none."""
 
@@ -76,6 +80,7 @@ class Shaped:
         (np.array([[1.0]]), r"^rewards is a ndarray \(array\(\[\[1\.\]\]\)\)"),
         ("x" * 1000, r"^rewards is a str \('x+… 942 characters left out …x+'\), not a number"),
         (Shaped(), r"^rewards is a Shaped"),
+        (Later(), r"^rewards is a Later .*\nhint: await it"),
     ],
 )
 def test_what_is_refused_is_named(value: Any, says: str) -> None:

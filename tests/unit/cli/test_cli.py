@@ -25,6 +25,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"agentcore-rl {__version__}\n"
 
 
+def test_a_closed_stdin_is_open_for_what_the_command_starts() -> None:
+    code = "import os; from agentcore_rl_toolkit.cli import main; main(['results', './nowhere']); os.system('cat')"
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 2), done.stderr
+
+
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["rescore"]])
 def test_a_command_line_that_says_too_little_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):

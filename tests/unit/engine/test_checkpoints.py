@@ -53,6 +53,12 @@ def test_a_verl_runs_folder_stands_for_its_newest_whole_weights(tmp_path: Path) 
     assert resolve_model(str(tmp_path)) == str(adapter)
 
 
+def test_a_typo_of_the_built_in_policy_is_not_asked_of_the_hub() -> None:
+    with pytest.raises(ConfigError, match="did you mean tiny"):
+        resolve_model("tinny")
+    assert (resolve_model("gpt2"), resolve_model("a/tiny")) == ("gpt2", "a/tiny")
+
+
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
 def test_a_folder_with_a_model_or_an_adapter_is_taken_as_it_is(
     tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections import Counter
@@ -128,6 +129,10 @@ class Report:
         for name in ("checkpoint", "rollouts_folder"):
             if summary.get(name):
                 self.say(f"{name.partition('_')[0].ljust(14)} {summary[name]}")
+        if not summary.get("nothing_learned") and Path(summary.get("checkpoint") or "-").is_dir():
+            run = self._settings
+            words = ["agentcore-rl", "eval", run.agent, "--data", run.eval_data or "HELD_OUT"]
+            self.say(f"\nNext: {shlex.join([*words, '--model', run.model, '--model', run.output])}")
 
     def _draw_curve(self) -> str | None:
         """Draw the rewards, if matplotlib is installed; the path of the picture."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 
 from ...common.text_table import escape
-from ..flags import add_agent_folder, add_place_flags, add_sandbox_flags, place_settings, read_variables
+from ..flags import add_agent_folder, add_place_flags, add_sandbox_flags, place_settings, read_variables, say
 from ..terminal.parser import above_zero, count
 
 HELP = "check an agent, its model and its deployment"
@@ -64,4 +65,9 @@ def run(args: argparse.Namespace) -> int:
             json.dumps(dataclasses.asdict(check), ensure_ascii=False) if args.json else escape(check.line), flush=True
         )
         states.append(check.state)
-    return 1 if "failed" in states else 0
+    if "failed" in states:
+        return 1
+    if "agent" in args.only and not args.json:
+        data = ["--data", args.data] if args.data else []
+        say(f"\nNext: {shlex.join(['agentcore-rl', 'eval', args.agent, *data, '--model', args.model or 'tiny'])}")
+    return 0

@@ -131,7 +131,7 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: old connections don't count
             probe.bind(address)
     except OSError as error:
-        raise ConfigError(f"can't listen on {host}:{port}: {error}") from error
+        raise ConfigError(f"can't listen on {host}:{port}: {error}", hint="choose another port") from error
 
 
 async def _serve(args: argparse.Namespace, admin_key: str) -> int:

@@ -140,6 +140,7 @@ def _report(
 ) -> tuple[dict[str, Any], Summary, list[Outcome]]:
     """The report of one model's rollouts; the commonest errors go to stderr."""
     _say_errors(item.error for item in items)
+    rollout.say_where_to_look(args.store, [rollout.describe(item)["result_key"] for item in items if not item.success])
     outcomes = [item_outcome(item) for item in items]
     summary = summarize(outcomes, ks=tuple(args.k or (1,)), threshold=args.threshold, failed_reward=args.failed_reward)
     return {"exp_id": exp_id, "summary": summary.to_dict(), "used": args.used.to_dict()}, summary, outcomes

@@ -24,7 +24,7 @@ from ..terminal.progress import progress
 if TYPE_CHECKING:
     from ...gateway.gateway import Gateway
     from ...gateway.remote.gateway_client import GatewayClient
-    from ...rollout import Rollout
+    from ...rollout import Group, Rollout
 
 _NOT_WITH_MODEL = ("base_url", "resume", "rerun_failures", "hedge_after", "compare", "set")
 
@@ -87,7 +87,10 @@ def run_with_model(
 
         with closing(RolloutRunner(client, gateway, options, on_rollout=show)) as runner:
             for group in runner.run(rows):
-                for rollout in group.rollouts:
+                lost = _lost(group, args.n)
+                for rollout in lost:
+                    advance(False, len(rows) * args.n, rollout.fidelity.sampled)
+                for rollout in (*group.rollouts, *lost):
                     each(_item(rollout, group.index))
         args.store, args.used = client.store_url, client.usage
     say(f"experiment {exp_id}: {len(rows) * args.n} rollouts, results in {args.store}")
@@ -125,6 +128,12 @@ def _open_gateway(args: argparse.Namespace, model: str | None) -> Gateway | Gate
     where = RolloutSettings(gateway=given, gateway_url=args.gateway_url, output=args.store, exp_id=args.exp_id)
     tokenizer = load_tokenizer(model)
     return where.open_gateway(open_engine(f"transformers={model}", tokenizer=tokenizer.full), tokenizer)
+
+
+def _lost(group: Group, n: int) -> tuple[Rollout, ...]:
+    """The last tries of samples whose session or engine failed every time: they have no place in the group."""
+    missing = n - len(group.rollouts)
+    return group.others[-missing:] if missing > 0 else ()
 
 
 def _item(rollout: Rollout, index: int) -> BatchItem:

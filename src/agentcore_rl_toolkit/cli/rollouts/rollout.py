@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,8 +110,23 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    failed = run_batch(args, lambda item: print(json.dumps(describe(item)), flush=True))
+    bad: list[str | None] = []
+
+    def show(item: BatchItem) -> None:
+        outcome = describe(item)
+        print(json.dumps(outcome), flush=True)
+        if not item.success:
+            bad.append(outcome["result_key"])
+
+    failed = run_batch(args, show)
+    say_where_to_look(args.store, bad)
     return 1 if failed else 0
+
+
+def say_where_to_look(store: str, failed: list[str | None]) -> None:
+    """Print the command that shows the first of the failed results, with its traceback."""
+    if key := next(filter(None, failed), None):
+        say(f"to see one of them: {shlex.join(['agentcore-rl', 'show', store, '--rollout', key])}")
 
 
 def run_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ...types import Status
 from .finding import Check, failed, failed_with, ok
 from .scripted_policy import Script
 
+_NOT_OWN = ("site-packages/", "/agentcore_rl_toolkit/", "/lib/python", "<")
 CONTEXT = 10_000_000
 """The scripted model's context length: no prompt is too long for it."""
 
@@ -78,13 +80,24 @@ def check_agent(
     return [ok("app", "it accepted a rollout and stored its result"), _check_rollout(run, fix, reward)], True
 
 
+def _place(traceback: str) -> str:
+    r"""The last line of the agent's own code in a traceback; the packages below it say less.
+
+    >>> _place('File "/app/agent.py", line 7, in ask\n    run()\nFile "/x/site-packages/sdk.py", line 1, in run')
+    ' (agent.py, line 7: run())'
+    """
+    frames = re.findall(r'^ *File "(/.+)", line (\d+), in .+\n *(.+)$', traceback, re.MULTILINE)
+    own = [frame for frame in frames if not any(part in frame[0] for part in _NOT_OWN)]
+    return " ({}, line {}: {})".format(own[-1][0].removeprefix("/app/"), *own[-1][1:]) if own else ""
+
+
 def _check_rollout(run: AgentRun, otherwise: str, reward: str | None) -> Check:
     document, fidelity, status = run.document, run.trajectories.fidelity, Result(run.document).status
     if status is not Status.COMPLETED:
-        last = str(document.get("traceback") or "").strip().splitlines()[-3:-1]
-        where = f" ({' '.join(line.strip() for line in last)})" if last else ""
-        text = f"with a scripted model it ended as {status.value}: {document.get('stop_reason')}{where}"
-        return failed("rollout", text, str(document.get("hint") or otherwise))
+        where = _place(str(document.get("traceback") or ""))
+        reason, _, hint = str(document.get("stop_reason")).partition("\nhint: ")
+        text = f"with a scripted model it ended as {status.value}: {reason}{where}"
+        return failed("rollout", text, str(document.get("hint") or hint or otherwise))
     if document.get("rewards") is None and reward is None:
         fix = 'return {"rewards": …} from the entrypoint'
         return failed("rollout", "it completed, but its result has no rewards", fix)

@@ -15,6 +15,7 @@ from ...engine.scripted import ScriptedEngine
 from ...errors import AgentCoreRLError, ConfigError, RenderFault
 from ...gateway.call.chat import ChatCall
 from ...gateway.gateway import Gateway
+from ...gateway.record.reasons import CHANGED
 from ...gateway.record.trajectory import Fidelity
 from ...gateway.render.renderer import ChatRenderer
 from ...runtime.local import AgentSource
@@ -77,14 +78,18 @@ def check_fidelity(name: str, fidelity: Fidelity) -> Check:
     later = fidelity.bridges + fidelity.renders
     if fidelity.parse_failures:
         return failed(name, f"{fidelity.parse_failures} tool calls could not be parsed", _OTHER_RENDERER)
-    if fidelity.renders:
-        rendered = f"{fidelity.renders} of {later} later prompts would be rendered from scratch"
+    if not fidelity.turns:
+        return skipped(name, "the agent called no model")
+    if avoidable := fidelity.renders - fidelity.unbridged.get(CHANGED, 0):
+        rendered = f"{avoidable} of {later} later prompts would be rendered from scratch"
         text = f"{rendered}, so a rollout is {fidelity.rows} rows"
         fix = "have the agent send its history back unchanged, or choose another --renderer or --chat-template"
         return failed(name, text, fix)
     share = fidelity.trained / fidelity.sampled if fidelity.sampled else 0.0
-    text = f"{fidelity.turns} model calls, every later prompt continues the exact tokens, {share:.0%} would be trained"
-    return ok(name, text)
+    how = "every later prompt continues the exact tokens"
+    if fidelity.renders:
+        how = f"in {fidelity.rows} rows, because the agent has several conversations or cuts its history"
+    return ok(name, f"{fidelity.turns} model calls, {how}, {share:.0%} would be trained")
 
 
 def check_context(longest: int | None, context: int | None, max_tokens: int) -> Check:

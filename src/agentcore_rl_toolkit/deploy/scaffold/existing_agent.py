@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...rows import parse_rows, read_rows
+from ...rows import held_out_last, parse_rows, read_rows
 from .agent_imports import LARGEST_SOURCE, import_root, parse_source, requirements_of, third_party
 from .new_agent import read_template
 
@@ -50,12 +50,15 @@ _STREAMED = """    said = []
         if "_rollout" not in payload:
             yield part
         else:
-            said.append(part.get("data", "") if isinstance(part, dict) else part)  # Strands' events have text in `data`
+            said.append(part.get("{part}", "") if isinstance(part, dict) else part){note}
     if "_rollout" in payload:
         answer = "".join(map(str, said))
         yield {{"response": answer, "rewards": reward_fn(response_text=answer, ground_truth=payload["{truth}"])}}"""
+_STRANDS = "  # Strands' events have text in `data`"
 _TEXTS = ("answer", "result", "response", "reply", "output", "text", "content", "message", "completion")
 """Usual keys of the answer's text, for agents that return a dict."""
+_PARTS = ("delta", "chunk", "token")
+"""Usual keys of a piece of it, for agents that stream dicts."""
 _TRUTHS = ("answer", "expected", "ground_truth", "expected_answer", "target", "label", "solution", "reference")
 """Usual names of the field with the right answer."""
 _PRELOADS = "# The agent's packages, so that sessions share them: importing them in each would take a second.\n"
@@ -95,8 +98,9 @@ class Entrypoint:
 
     @property
     def answer_keys(self) -> list[str]:
-        """The keys of the dicts that it returns."""
-        returned = [node.value for node in _own_nodes(self.function) if isinstance(node, ast.Return)]
+        """The keys of the dicts that it returns, or yields if it streams."""
+        kind = ast.Yield if self.streams else ast.Return
+        returned = [node.value for node in _own_nodes(self.function) if isinstance(node, kind)]
         keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
         return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
@@ -104,6 +108,11 @@ class Entrypoint:
     def answer_text(self) -> str:
         """The expression for the text of `answer`."""
         return next((f'answer["{name}"]' for name in _TEXTS if name in self.answer_keys), "answer")
+
+    @property
+    def part_key(self) -> str:
+        """The key of the text in the dicts that it yields."""
+        return next((name for name in ("data", *_TEXTS, *_PARTS) if name in self.answer_keys), "data")
 
     def app_text(self, preloads: list[str], truth: str, reward: tuple[str, str]) -> str:
         is_async = isinstance(self.function, ast.AsyncFunctionDef)
@@ -115,6 +124,8 @@ class Entrypoint:
             await_="await " if is_async else "",
             call=f"{self.function.name}(payload{', context' if self.takes_context else ''})",
             text=self.answer_text,
+            part=self.part_key,
+            note=_STRANDS if self.part_key == "data" else "",
             truth=truth,
         )
         return _APP.format(
@@ -143,17 +154,23 @@ def complete_agent(folder: Path, entrypoint: str | None = None) -> tuple[list[Pa
     if not (folder / "rl_app.py").exists():
         found = _find_entrypoint(folder, sources, named)
         _refuse_relative_imports(folder, found, sources[found.file])
+        _refuse_server(found.file, sources[found.file])
         roots = [Path(), found.root]
         imported = third_party(folder, roots, sources[found.file].body)
         truth, note = _find_truth(folder, sources[found.file])
         reward = _reward_class(sources.get(Path("reward.py")))
-        if found.answer_keys and found.answer_text == "answer":
-            keys = ", ".join(map(repr, dict.fromkeys(found.answer_keys)))
+        keys = ", ".join(map(repr, dict.fromkeys(found.answer_keys)))
+        if keys and found.streams and found.part_key not in found.answer_keys:
+            note += f"\nIt finds no text in {keys} of what the agent yields: name the key that has the text there."
+        elif keys and not found.streams and found.answer_text == "answer":
             note += f"\nIt judges the whole answer, not one of {keys}: name the key that has the text there."
         app = found.app_text(imported, truth, reward)
         texts = {"rl_app.py": app, f"{reward[0]}.py": read_template("reward.txt")} | texts
-    elif not (folder / "reward.py").exists():
-        texts = {"reward.py": read_template("reward.txt")} | texts
+    else:
+        if named and named[0] != Path("rl_app.py"):
+            _check_wrapped(folder / "rl_app.py", _find_entrypoint(folder, sources, named))
+        if not (folder / "reward.py").exists():
+            texts = {"reward.py": read_template("reward.txt")} | texts
     if not any((folder / name).exists() for name in ("pyproject.toml", "requirements.txt")):
         texts["requirements.txt"] = "\n".join(requirements_of(folder, roots, sources)) + "\n"
     written = [folder / name for name in texts if not (folder / name).exists()]
@@ -222,12 +239,35 @@ def _refuse_relative_imports(folder: Path, found: Entrypoint, agent: ast.Module)
         raise ConfigError(f"line {line} of {found.file} imports relative to its package {package.name}", hint=hint)
 
 
+def _refuse_server(file: Path, agent: ast.Module) -> None:
+    """Importing a file that starts its app's server at once would start it in every rollout."""
+    apps = {
+        ast.unparse(target)
+        for node in agent.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if ast.unparse(node.value.func).endswith("App")
+    }
+    for node in agent.body:
+        called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr == "run" and ast.unparse(called.value) in apps:
+            hint = f'put it below `if __name__ == "__main__":`, so that rl_app.py can import {file}'
+            raise ConfigError(f"line {node.lineno} of {file} starts the server when it is imported", hint=hint)
+
+
+def _check_wrapped(app: Path, named: Entrypoint) -> None:
+    if named.import_line not in app.read_text(encoding="utf-8", errors="replace"):
+        hint = "leave it out, or remove rl_app.py to have it written anew"
+        problem = f"--entrypoint has no effect: {app} exists, and doesn't import {named.function.name} of {named.file}"
+        raise ConfigError(problem, hint=hint)
+
+
 def _find_truth(folder: Path, agent: ast.Module) -> tuple[str, str]:
     """The field with the right answer, and a note about it: one of the usual names, or the only field that the agent
     never reads."""
     named = {node.value for node in ast.walk(agent) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     lacks = []
-    for path in sorted(folder.iterdir(), key=lambda path: (path.stem != "rows", path.name)):
+    for path in sorted(folder.iterdir(), key=lambda path: (path.stem != "rows", held_out_last(path.name))):
         row = _first_row(path)
         unread = [name for name in row if name not in named]
         if found := [name for name in _TRUTHS if name in row] or (unread if len(unread) == 1 < len(row) else []):

@@ -115,7 +115,8 @@ def bind_ports(host: str, port: int, count: int) -> list[socket.socket]:
                 one.bind(found[4])
                 one.listen(4096)
             except OSError as error:
-                raise ConfigError(f"can't listen on {host}:{port + number if port else 0}: {error}") from error
+                message = f"can't listen on {host}:{port + number if port else 0}: {error}"
+                raise ConfigError(message, hint="choose another port") from error
             opened.append(one)
         stack.pop_all()
     return opened

@@ -131,7 +131,7 @@ def test_what_every_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         in capsys.readouterr().err
     )
     assert main(["train", "rl_app.py"]) == 1
-    assert "missing, and there is no file or folder rl_app.py\nhint: name a data set" in capsys.readouterr().err
+    assert "error: there is no file or folder rl_app.py\nhint: name an agent" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 1
     assert f"--data is missing, and {tmp_path}/rows.jsonl does not exist" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text("{}\n")
