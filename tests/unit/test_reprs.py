@@ -9,7 +9,7 @@ from agentcore_rl_toolkit.backends.settings import LoopSettings
 from agentcore_rl_toolkit.engine import open_engine
 from agentcore_rl_toolkit.engine.scripted import ScriptedEngine
 from agentcore_rl_toolkit.rewards import ExactMatch, GSM8KReward
-from agentcore_rl_toolkit.rollout import Group
+from agentcore_rl_toolkit.rollout import Group, RolloutRunner
 from agentcore_rl_toolkit.runtime.local import AgentSource, LocalRuntime
 from agentcore_rl_toolkit.types import Status
 from support.gateway import gateway_tokenizer
@@ -55,5 +55,11 @@ def test_objects_say_what_they_are_of(tmp_path: Path) -> None:
     assert repr(LocalRuntime(tmp_path)) == f"LocalRuntime('{tmp_path.name}')"
     with RolloutClient("arn:x", "bucket", "exp-1") as client:
         assert repr(client) == "RolloutClient('arn:x', store='bucket', exp_id='exp-1')"
+        runner = RolloutRunner(client, Gateway(ScriptedEngine([]), tokenizer=gateway_tokenizer()))
+        shown = "RolloutRunner(RolloutClient('arn:x', store='bucket', exp_id='exp-1'), Gateway('ScriptedEngine'"
+        assert repr(runner).startswith(shown)
+        assert repr(runner).endswith(", n=8)")
+        runner.close()
+    assert repr(ScriptedEngine([])) == "ScriptedEngine(requests=0)"
     with Gateway(ScriptedEngine([]), tokenizer=gateway_tokenizer()) as gateway:
         assert repr(gateway) == f"Gateway('ScriptedEngine', url={gateway.url!r})"

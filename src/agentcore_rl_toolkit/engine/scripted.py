@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..common.object_repr import object_repr
 from ..errors import EngineError
 from .base import EngineInfo, HoldingEngine, Routes, Sampled, SampleRequest
 
@@ -72,6 +73,9 @@ class ScriptedEngine(HoldingEngine):
         self._routes_width = routes_width
         self._context_length = context_length
         self._models = models
+
+    def __repr__(self) -> str:
+        return object_repr(self, requests=len(self.requests))
 
     async def sample(self, request: SampleRequest) -> AsyncIterator[Sampled]:
         self.requests.append(request)

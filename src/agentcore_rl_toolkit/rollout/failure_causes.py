@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.evaluation import general_message
+from ..common.object_repr import object_repr
 from ..errors import RolloutsStopped
 from .rollout import NOT_NEEDED, Group, Rollout
 
@@ -27,6 +28,9 @@ class Causes:
         self.counts: Counter[str] = Counter()
         self._messages: dict[str, str] = {}
         self._tracebacks: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return object_repr(self, dict(self.counts))
 
     def add(self, groups: Iterable[Group]) -> None:
         """Count the rollouts of these groups that were not trained on."""

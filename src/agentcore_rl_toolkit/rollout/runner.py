@@ -18,6 +18,7 @@ from ..client import RolloutClient
 from ..client.batch import input_id_of
 from ..client.scheduler import DOWN, JobGroup, Outage, RolloutLoop
 from ..client.session_limit import SessionLimit, follow_load
+from ..common.object_repr import object_repr
 from ..common.private_loop import PrivateLoop
 from ..common.seeds import mix_seed
 from ..errors import RolloutsStopped
@@ -92,6 +93,9 @@ class RolloutRunner:
         self.outage = Outage()
         self.limit = SessionLimit(self.options.max_concurrent_sessions)
         """How many sessions run at the same time, in all loops of this runner."""
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.client, self.gateway, n=self.options.n)
 
     def run(
         self,

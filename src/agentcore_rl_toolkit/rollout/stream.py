@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..client.scheduler import JobGroup
+from ..common.object_repr import object_repr
 from ..errors import RolloutCancelled
 from .rollout import Group, Rollout
 from .runner import OnRollout, RolloutRunner, Step
@@ -32,6 +33,9 @@ class RolloutStream:
         patience = Step(runner, (), None, None, runner.options).patience
         self._loop = runner.make_loop(self._open_group, patience=patience, stays_open=True)
         self._watching = runner.loop.submit(self._watch())
+
+    def __repr__(self) -> str:
+        return object_repr(self, self._runner, steps=len(self._steps))
 
     def add(
         self,

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..common.object_repr import object_repr
 from ..errors import ConfigError, RuntimeFault
 from .base import SESSION_HEADER, CommandEvent, Invocation
 from .hosting.agent_code import find_agent
@@ -69,6 +70,9 @@ class RayRuntime:
         self._actors: Any = None
         self._packed: tuple[Fingerprint | None, Any] = (None, None)
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return object_repr(self, self._name, sessions=len(self._sessions))
 
     @property
     def arn(self) -> str:

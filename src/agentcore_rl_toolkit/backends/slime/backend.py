@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...common.checked_settings import option
+from ...common.object_repr import object_repr
 from ...errors import ConfigError
 from ...rollout.run_folder.process_totals import read_totals, remove_totals
 from ...rollout.signal.rescore import load_reward
@@ -163,6 +164,9 @@ class SlimeRunner:
     def __init__(self, **settings: Any) -> None:
         SlimeSettings.from_mapping(settings)  # refuse mistakes here, not in `train`
         self._given = settings
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.settings())
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> SlimeRunner:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
+from ...common.object_repr import object_repr
 from ...errors import ConfigError, EngineError
 from ..base import IDS, EngineInfo, EngineLoad, Sampled, SampleRequest, SteppedEngine, check_request
 from ..reply_form import Form
@@ -94,6 +95,9 @@ class TransformersEngine(SteppedEngine):
         self._closed = False
         self._grammars: GrammarFactory | None = None
         self._starting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return object_repr(self, self.name)
 
     # --- the Engine protocol -----------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.object_repr import object_repr
 from ...engine.base import IDS
 from ...errors import ConfigError
 from ...gateway.record.conversation import NOTHING_SAID, Transcript
@@ -147,6 +148,9 @@ class RolloutWriter:
                 raise ConfigError(f"{path} exists, and a Parquet file can't be appended to", hint="choose another name")
             self._schema, self._table = _schema(pyarrow), pyarrow.Table
             self._parquet = parquet.ParquetWriter(path, self._schema)
+
+    def __repr__(self) -> str:
+        return object_repr(self, str(self.path))
 
     def write(self, rollout: Rollout) -> tuple[int, int]:
         """Append a rollout; returns where its line begins and its length. A line is flushed before this returns."""
