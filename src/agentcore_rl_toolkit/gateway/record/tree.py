@@ -171,7 +171,8 @@ class Tree:
         if len(replies) == 1:
             return replies
         similar = [reply.similarity(echo.message) for reply in replies]
-        return [reply for reply, how in zip(replies, similar, strict=True) if how == max(similar)]
+        most = max(similar)
+        return [reply for reply, how in zip(replies, similar, strict=True) if how == most]
 
     def _find_extended(self, echo: Echo) -> list[RecordedReply]:
         """The longest replies that a message begins with; the client appended the rest."""
