@@ -198,6 +198,20 @@ def test_a_result_in_a_million_pieces_is_refused(user: RuntimeUser) -> None:
     user.stop(session)
 
 
+def test_a_store_that_takes_no_result_is_told_once(
+    user: RuntimeUser, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else would hear of it: the rollout looks as if it still ran."""
+    session = new_id()
+    (tmp_path / "e").write_text("where the results' folder would be")
+    user.ask(session, seconds=60, _rollout=rollout(tmp_path))
+    put = f"result = [store('PUT', {str(tmp_path)!r}, 'e/i/{session}.json', b'{{}}')[0] for _ in range(3)]"
+    assert run(user, put, session) == [400] * 3
+    (told,) = [record.getMessage() for record in caplog.records if "could not be stored" in record.getMessage()]
+    assert str(tmp_path) in told
+    user.stop(session)
+
+
 @pytest.mark.parametrize("place", ["directory", "my-bucket"])
 def test_a_result_that_nobody_reads_is_held_once(user: RuntimeUser, tmp_path: Path, place: str) -> None:
     """However many connections ask for it; one that is cut off is no error, and the next one gets it."""

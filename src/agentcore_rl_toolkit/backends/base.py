@@ -28,7 +28,7 @@ from ..common.trackers import OPENERS
 from ..engine.checkpoints import context_warning, resolve_model
 from ..errors import ConfigError, suggest_path
 from ..rows import read_rows
-from ..store.base import absolute_store, directory_of, open_store
+from ..store.base import check_folder, check_store
 from .settings import LoopSettings, RolloutSettings, TrainSettings
 
 GROUP = "agentcore_rl.backends"
@@ -162,7 +162,8 @@ def check_settings(settings: TrainSettings) -> tuple[str, ...]:
         for path in (settings.data, *mixed):
             notes += check_overlap(path, settings.eval_data)
     notes += _check_model(settings)
-    _check_store(settings)
+    if settings.store is not None:
+        check_store(settings.store)
     notes += _check_output(settings)
     if isinstance(settings, RolloutSettings):
         settings.rollout_options(None)  # refuses a failure table that can't be read
@@ -221,27 +222,9 @@ def _check_model(settings: TrainSettings) -> list[str]:
     return [f"model: {model} is not a folder here, so the run loads it from the Hugging Face hub; it was not checked"]
 
 
-def _check_store(settings: TrainSettings) -> None:
-    """Refuse a store whose name is wrong, or a folder that can't be written."""
-    if settings.store is None:
-        return
-    store = absolute_store(settings.store)
-    open_store(store).close()  # it contacts nothing
-    if (folder := directory_of(store)) is not None:
-        _check_folder(Path(folder), f"results can't be written to {settings.store}", "choose another store")
-
-
-def _check_folder(folder: Path, problem: str, hint: str) -> None:
-    wanted = folder.absolute()
-    there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # Path.exists() may refuse to say
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        why = "may not be written to" if there.is_dir() else "is a file"
-        raise ConfigError(f"{problem}: {there} {why}", hint=hint)
-
-
 def _check_output(settings: TrainSettings) -> list[str]:
     """Refuse a folder that can't be written; a note about a run that is there."""
-    _check_folder(settings.folder, f"the run can't be written to {settings.output}", "choose another output")
+    check_folder(settings.folder, f"the run can't be written to {settings.output}", "choose another output")
     has_run = any(settings.folder.glob("checkpoints/checkpoint-*"))
     if isinstance(settings, LoopSettings) and has_run and not settings.resume:
         return [f"warning: {settings.output} has a run already: resume it (--resume), or choose another output"]

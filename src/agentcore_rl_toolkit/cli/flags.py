@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.runtimes.targets import resolve_targets
 from ..common.text_table import escape
 from ..errors import ConfigError
+from ..store.base import check_store
 from .terminal.parser import above_zero, count
 
 if TYPE_CHECKING:
@@ -85,7 +86,12 @@ def add_sandbox_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def session_targets(args: argparse.Namespace) -> str | AgentSource | list[str]:
-    """Where the sessions of a command line run: at its agent, with what the sandbox flags give, or on `--runtime`."""
+    """Where the sessions of a command line run: at its agent, with what the sandbox flags give, or on `--runtime`.
+
+    Sessions on this machine need a store that it can write: a rollout whose result isn't stored would be waited for.
+    """
+    if not args.runtime and not args.agent.startswith("arn:"):
+        check_store(args.store)
     sandbox = {"env": read_variables(args.env), "allow": args.allow, "memory_mb": args.memory_mb}
     return resolve_targets(args.agent, args.runtime, **sandbox)
 

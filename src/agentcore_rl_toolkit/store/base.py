@@ -15,6 +15,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -152,6 +153,23 @@ def directory_of(url: str) -> str | None:
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(f"store {url!r} names the host {parts.netloc!r}", hint="write file:///absolute/path")
     return unquote(parts.path)
+
+
+def check_store(name: str) -> None:
+    """Refuse a store whose name is wrong, or a folder that can't be written."""
+    store = absolute_store(name)
+    open_store(store).close()  # it contacts nothing
+    if (folder := directory_of(store)) is not None:
+        check_folder(Path(folder), f"results can't be written to {name}", "choose another store")
+
+
+def check_folder(folder: Path, problem: str, hint: str) -> None:
+    """Refuse a folder that can't be written or made, with an error that begins with `problem`."""
+    wanted = folder.absolute()
+    there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # Path.exists() may refuse to say
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "may not be written to" if there.is_dir() else "is a file"
+        raise ConfigError(f"{problem}: {there} {why}", hint=hint)
 
 
 def buckets_folder() -> str:

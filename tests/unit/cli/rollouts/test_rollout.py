@@ -64,3 +64,17 @@ def test_a_line_that_is_nested_too_deep_is_one_bad_line() -> None:
     assert rows == [{"a": 1}, {"b": 2}]
     assert len(problems) == 1
     assert problems[0].startswith("line 2: ")
+
+
+@pytest.mark.parametrize("verb", ["rollout", "eval"])
+def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "hi"}\n')
+    (tmp_path / "file").write_text("")
+    argv = [verb, str(tmp_path), "--data", str(tmp_path / "rows.jsonl"), "--store", str(tmp_path / "file" / "results")]
+    assert main(argv) == 1
+    assert f"error: results can't be written to {tmp_path}/file/results: {tmp_path}/file is a file" in (
+        capsys.readouterr().err
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +31,8 @@ from ...hosting.pending_rollouts import PendingRollouts, result_location
 from ..server.access import http_logger
 from ..server.local_s3 import LocalS3, decode_body, s3_error
 from .egress import TokenBucket
+
+logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -50,6 +53,7 @@ class _Admitted:
     announced: set[str] = field(default_factory=set)
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while one of its results is sent or received."""
+    warned: bool = False
     bucket: TokenBucket = field(default_factory=lambda: TokenBucket(_REQUESTS_PER_SECOND, _BURST))
 
     def directory_of(self, location: str) -> str | None:
@@ -118,9 +122,17 @@ class StoreProxy:
         except KeyNotFound:
             return web.Response(status=404)
         except StoreUnavailable as error:
+            self._warn_once(session, error)
             return web.Response(status=503, text=str(error))
         except AgentCoreRLError as error:
+            self._warn_once(session, error)
             return web.Response(status=400, text=str(error))
+
+    def _warn_once(self, session: _Admitted, error: Exception) -> None:
+        """Once each session: until a store takes its result, a rollout looks as if it still ran."""
+        if not session.warned:
+            session.warned = True
+            logger.warning("a result could not be stored: %s", error)
 
     async def _answer(
         self, request: web.Request, session: _Admitted, store: LocalStore, key: str, location: str
