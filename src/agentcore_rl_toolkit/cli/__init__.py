@@ -4,7 +4,7 @@ In: a command line. Out: data on stdout, everything else on stderr, and an exit 
 that does the work, and prints; it refuses to hold logic that Python users need too. `main` handles Ctrl-C before it
 imports anything slow.
 
-Imports `client`, `runtime`.
+Imports `client`, `runtime`, `store`.
 """
 
 from __future__ import annotations
