@@ -7,7 +7,9 @@ machine that does more keeps this process waiting longer than the workers, becau
 processes (`sched_autogroup_enabled`), and each worker is a session while this process is a part of its caller's.
 
 `two_workers_to_one_by_cpu` is what two workers can do of what one can, if each has a core: it follows from what a call
-costs them. `trainer_cpu_to_here` is what a call costs this process with workers, as a share of a gateway in it.
+costs them, with as many agents for both as for the one. `two_workers_to_one_each_by_cpu` is the same with as many for
+each: a call costs a process less, the more of them it finds whenever it looks. `trainer_cpu_to_here` is what a call
+costs this process with workers, as a share of a gateway in it.
 
 `step` is a fixed amount of Python in this process while agents call the gateway, each after a pause, as those that use
 tools do. `added_cpu` is the CPU time of this process's other threads meanwhile, as a share of the seconds it took: that
@@ -50,23 +52,30 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
     """The figures of this section."""
     reply = [index % 400 + 20 for index in range(50)]
     engine = ScriptedEngine(lambda request: _answer(request, reply), chunk=50)
-    found: dict[str, list[dict[str, float]]] = {"here": [], "workers_1": [], "workers_2": []}
+    found: dict[str, list[dict[str, float]]] = {"here": [], "workers_1": [], "workers_2": [], "workers_2_each": []}
     with (
         Gateway(engine, tokenizer=gateway_tokenizer()) as here,
         GatewayProcesses(engine, gateway_tokenizer(), workers=1) as one,
         GatewayProcesses(engine, gateway_tokenizer(), workers=2) as two,
     ):
-        places = {"here": (here, []), "workers_1": (one, one.pids), "workers_2": (two, two.pids)}
+        places: dict[str, tuple[Any, list[int], int]] = {
+            "here": (here, [], AGENTS),
+            "workers_1": (one, one.pids, AGENTS),
+            "workers_2": (two, two.pids, AGENTS),
+            "workers_2_each": (two, two.pids, 2 * AGENTS),
+        }
         for _ in range(rounds):
-            for name, (gateway, pids) in places.items():
-                found[name].append(_round(gateway, pids, seconds))
+            for name, (gateway, pids, agents) in places.items():
+                found[name].append(_round(gateway, pids, agents, seconds))
                 engine.requests.clear()
         steps = {name: _steps(places[name][0], seconds, rounds) for name in ("here", "workers_2")}
     figures: dict[str, Any] = {name: _medians(rounds_of) for name, rounds_of in found.items()}
     pairs = zip(found["workers_1"], found["workers_2"], strict=True)
     figures["two_workers_to_one"] = round(statistics.median(b["calls_s"] / a["calls_s"] for a, b in pairs), 2)
-    one_ms, two_ms = (figures[name]["worker_cpu_ms"] for name in ("workers_1", "workers_2"))
+    one_ms, two_ms, each_ms = (figures[f"workers_{name}"]["worker_cpu_ms"] for name in ("1", "2", "2_each"))
     figures["two_workers_to_one_by_cpu"] = round(2 * one_ms / two_ms, 2)
+    figures["two_workers_to_one_each_by_cpu"] = round(2 * one_ms / each_ms, 2)
+    figures["each_was"] = ""  # what the page says of it, if it was measured apart from the others
     figures["trainer_cpu_to_here"] = round(
         figures["workers_2"]["trainer_cpu_ms"] / figures["here"]["trainer_cpu_ms"], 2
     )
@@ -77,9 +86,9 @@ def _answer(request: SampleRequest, reply: list[int]) -> list[int]:
     return [*reply, gateway_tokenizer().eos_token_id or 0]
 
 
-def _round(gateway: Any, pids: list[int], seconds: float) -> dict[str, float]:
+def _round(gateway: Any, pids: list[int], agents: int, seconds: float) -> dict[str, float]:
     """Calls a second, and CPU milliseconds a call of this process and of the workers."""
-    with _traffic(gateway) as load:
+    with _traffic(gateway, agents) as load:
         before, own = sum(map(report.cpu_of, pids)), time.process_time()
         calls, took = _run(load, seconds)
         own, workers = time.process_time() - own, sum(map(report.cpu_of, pids)) - before
@@ -91,9 +100,9 @@ def _round(gateway: Any, pids: list[int], seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def _traffic(gateway: Any) -> Iterator[subprocess.Popen[str]]:
+def _traffic(gateway: Any, agents: int = AGENTS) -> Iterator[subprocess.Popen[str]]:
     """Agents that wait for a line on their stdin, and tell how many calls they made."""
-    urls = [gateway.open_session()["base_url"] for _ in range(AGENTS)]
+    urls = [gateway.open_session()["base_url"] for _ in range(agents)]
     load = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("scale_agents.py"))],
         stdin=subprocess.PIPE,
