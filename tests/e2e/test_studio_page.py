@@ -630,6 +630,14 @@ def test_a_report_is_one_file_that_fetches_nothing(browser: Any, runs: Path, tmp
         assert "broken on purpose" in studio.text
         studio.open("run", "hostile", "rollout", "0.0")
         assert studio.page.locator("main script, main img").count() == 0
+        studio.open("run", "trained", "rows")
+        studio.page.wait_for_selector("a.prompt:not([href]):has-text('Break')")  # a row that the report lacks
+        studio.open("run", "trained", "rollouts")
+        links = studio.page.eval_on_selector_all("td a[href]", "all => all.map((one) => one.getAttribute('href'))")
+        assert any("/rollout/" in link for link in links)
+        for link in dict.fromkeys(links):
+            studio.open(*link.removeprefix("#/").split("/"))
+            assert "not in the report" not in studio.text, link
         studio.open("run", "trained", "rollout", "0.999")
         assert "not in the report" in studio.text
 

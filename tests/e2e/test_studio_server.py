@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from agentcore_rl_toolkit.engine.tiny import path as tiny_path
 from agentcore_rl_toolkit.rollout.run_folder import RunWriter
 from agentcore_rl_toolkit.studio.server import studio_app
 from agentcore_rl_toolkit.studio.server.page_access import PageAccess
+from agentcore_rl_toolkit.studio.server.rollout_answers import decoder
 from agentcore_rl_toolkit.studio.server.run_catalog import RunCatalog
 from support.rollouts import failed, make_rollout, make_row
 
@@ -113,6 +118,18 @@ def test_every_question_about_a_rollout(tmp_path: Path) -> None:
         [None, None, None, -0.5, -0.5],
     )
     assert (pair["before"]["step"], pair["after"]["step"]) == (0, 1)
+
+
+def test_questions_at_once_load_a_tokenizer_once(tmp_path: Path) -> None:
+    shutil.copytree(tiny_path(), tmp_path / "model")
+    start = threading.Barrier(4)
+
+    def load(_: int) -> object:
+        start.wait()
+        return decoder(str(tmp_path / "model")).__self__  # type: ignore[attr-defined]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*map(id, list(pool.map(load, range(4))))}) == 1
 
 
 def test_a_row_that_no_gateway_wrote_is_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
@@ -32,6 +33,7 @@ _HIDDEN = ("schema_version", "input_id", "session_id", "group", "sample", "actio
 """What the page takes from a rollout's entry instead."""
 
 Decode = Callable[[list[int]], str]
+_LOADING = threading.Lock()
 
 
 def show_rollout(opened: OpenRun, query: Query) -> Answer:
@@ -159,9 +161,14 @@ def split_text(ids: list[int], decode: Decode) -> list[str]:
     return texts
 
 
-@lru_cache
 def decoder(tokenizer: str) -> Decode:
-    """What turns ids into text."""
+    """What turns ids into text. Threads wait for the first to load it: Transformers can't be imported by several."""
+    with _LOADING:
+        return _load_decoder(tokenizer)
+
+
+@lru_cache
+def _load_decoder(tokenizer: str) -> Decode:
     from ...gateway.render.tokenizer import load_tokenizer
 
     return load_tokenizer(tokenizer).decode

@@ -1,5 +1,10 @@
 // Questions to the server; in an exported report, the answers that came with it.
 
+import { parse } from "./router.js";
+
+/** How many groups of a step are asked for at once. */
+export const STEP_LIMIT = 40;
+
 const embedded = document.getElementById("report");
 const report = embedded ? JSON.parse(embedded.textContent) : null;
 
@@ -16,9 +21,24 @@ export class Problem extends Error {
 
 const asked = (params) => Object.keys(params).sort().filter((key) => params[key] !== null && params[key] !== undefined && params[key] !== "").map((key) => [key, String(params[key])]);
 
+const keyOf = (name, params) => JSON.stringify([name, asked(params)]);
+
+/** Whether a view can be opened: a report has only some. */
+export function canOpen(hash) {
+  const { parts: [first, run, view, one, two, , group], query } = parse(hash);
+  if (!report || first !== "run") return true;
+  const [name, params] = {
+    rollout: query.tab === "tokens" ? ["tokens", { key: one, row: query.row ?? 0, start: query.start ?? 0 }] : ["rollout", { key: one }],
+    row: ["row", { row: one }],
+    compare: ["compare", { before: one, after: two }],
+    step: group === undefined ? ["groups", { phase: one, step: two, limit: STEP_LIMIT }] : ["group", { phase: one, step: two, group }],
+  }[view] ?? [];
+  return !name || one === undefined || Object.hasOwn(report.answers, keyOf(name, { run, ...params }));
+}
+
 export async function get(name, params = {}) {
   if (report) {
-    const key = JSON.stringify([name, asked(params)]);
+    const key = keyOf(name, params);
     if (Object.hasOwn(report.answers, key)) return structuredClone(report.answers[key]);
     throw new Problem("This is not in the report.", "It holds the run's figures and some of its rollouts; agentcore-rl ui shows all.", 404);
   }

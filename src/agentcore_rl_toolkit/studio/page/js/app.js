@@ -1,6 +1,6 @@
 // The frame: the bar at the top, the view that the URL names, the keyboard, dark and light.
 
-import { isReport } from "./api.js";
+import { canOpen, isReport } from "./api.js";
 import { h, plain, replace } from "./dom.js";
 import { showHelp, useKeys } from "./keys.js";
 import { link, parse, runLink } from "./router.js";
@@ -76,6 +76,12 @@ export function switchTheme() {
 const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark")) === "dark";
 
 try { const theme = localStorage.getItem("theme"); if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme; } catch { /* as above */ }
+/** In a report, a link to what it doesn't have is text. */
+function dropLinks() {
+  for (const one of main.querySelectorAll("a[href^='#/run/']")) if (!canOpen(one.getAttribute("href"))) one.removeAttribute("href");
+}
+
+if (isReport) new MutationObserver(dropLinks).observe(main, { childList: true, subtree: true });
 addEventListener("hashchange", show);
 addEventListener("switchtheme", switchTheme);
 matchMedia("(prefers-color-scheme: light)").addEventListener("change", () => dispatchEvent(new Event("themechange")));

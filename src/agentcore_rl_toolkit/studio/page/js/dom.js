@@ -93,19 +93,20 @@ export function longText(value, more = null, kind = "") {
     }
     block.append(textNodes(text.slice(shown, end)));
     shown = Math.min(end, text.length);
-    if (shown < length && (shown < text.length || more)) {
-      replace(button, `Show more · ${count(length - shown)} of ${count(length)} characters left`);
-      block.append(button);
-    } else button.remove();
+    offer();
+  }
+  function offer() {
+    button.remove();
+    if (shown >= length) return;
+    const left = `${count(length - shown)} of ${count(length)} characters`;
+    if (shown < text.length || more) block.append(replace(button, `Show more · ${left} left`));
+    else block.append(h("small.quiet", null, ` … ${left} are not in this report`));
   }
   if (text.length || !length) {
     block.append(textNodes(text.slice(0, PIECE)));
     shown = Math.min(PIECE, text.length);
   }
-  if (shown < length) {
-    replace(button, `Show more · ${count(length - shown)} of ${count(length)} characters left`);
-    block.append(button);
-  }
+  offer();
   return block;
 }
 

@@ -1,6 +1,6 @@
 // What several views show: badges, rewards, tables, controls.
 
-import { isReport } from "../api.js";
+import { canOpen, isReport } from "../api.js";
 import { h, longText, textOf } from "../dom.js";
 import { number, percent, phaseName, rewardClass, seconds, signed, whole } from "../format.js";
 import { runLink, setQuery } from "../router.js";
@@ -23,11 +23,11 @@ export const tile = (name, value, note = null, kind = "") => h("div.tile", { cla
 
 /** A table; a column is [title, function of a row, class]. */
 export function table(columns, rows, props = {}) {
-  const { rowLink, ...more } = props;
+  const { rowLink, ...more } = props, leads = (row) => rowLink && canOpen(rowLink(row));
   return h("div.scroll", null, h("table", more,
     h("thead", null, h("tr", null, columns.map(([title, , kind, sort]) => h("th", { class: kind, scope: "col" }, sort ? sortButton(title, sort) : title)))),
     h("tbody", null, rows.map((row) => {
-      const line = h("tr", rowLink ? { class: "linked", onclick: (event) => { if (!event.target.closest("a, button, input")) location.hash = rowLink(row); } } : null,
+      const line = h("tr", leads(row) ? { class: "linked", onclick: (event) => { if (!event.target.closest("a, button, input")) location.hash = rowLink(row); } } : null,
         columns.map(([title, cell, kind]) => h("td", { class: kind, "data-name": title }, cell(row))));
       return line;
     }))));
@@ -59,7 +59,8 @@ export function pager(query, total, limit, next = undefined) {
     h("button", { type: "button", disabled: following === null, onclick: () => setQuery({ offset: following }) }, "next →"));
 }
 
-export const stepper = (previous, title, next, keys = {}) => {
+export const stepper = (before, title, after, keys = {}) => {
+  const [previous, next] = [before, after].map((hash) => (hash && canOpen(hash) ? hash : null));
   if (previous) keys.previous = previous;
   if (next) keys.next = next;
   return h("div.stepper", null,

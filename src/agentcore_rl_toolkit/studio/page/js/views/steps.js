@@ -1,6 +1,6 @@
 // A step's groups, and one group's samples side by side.
 
-import { follow, get, isReport } from "../api.js";
+import { follow, get, isReport, STEP_LIMIT } from "../api.js";
 import { chartCard } from "../charts.js";
 import { CHARTS } from "../curves.js";
 import { h, longText, replace, textOf } from "../dom.js";
@@ -8,8 +8,6 @@ import { counted, number, percent, phaseName, rewardRange, seconds, signed, whol
 import { go, runLink, setQuery } from "../router.js";
 import { stepTimeline } from "../timeline.js";
 import { badge, choice, pager, promptText, rewardChip, sampleChips, stepper, tile } from "./parts.js";
-
-const LIMIT = 40;
 
 /** Every step and evaluation of a run, in order. */
 function order(data) {
@@ -41,12 +39,12 @@ export async function showStep(view, page) {
     page.onEnd(drawn.end);
     await drawn.first;
   }
-  const ask = { run, phase, step, offset: query.offset, limit: LIMIT, sort: isReport ? undefined : query.sort };
+  const ask = { run, phase, step, offset: query.offset, limit: STEP_LIMIT, sort: isReport ? undefined : query.sort };
   let groups = 0;
   const grouping = follow(() => get("groups", ask), (answer) => {
     const range = rewardRange(answer.groups.flatMap((group) => group.samples));
     groups = answer.total;
-    if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, LIMIT));
+    if (!inTime) replace(list, answer.groups.map((group) => groupRow(run, phase, step, group, range)), pager(query, answer.total, STEP_LIMIT));
   }, 3000);
   page.onEnd(grouping.end);
   await grouping.first;
@@ -100,12 +98,14 @@ function drawGroup(view, page, data, phase, step) {
     h("div.samples", null, samples.map((one) => sampleCard(run, one, range))));
 }
 
+const beginning = (text, most) => (text.length > most ? `${text.slice(0, most)} …` : text);
+
 function sampleCard(run, one, range) {
   return h("article.card.sample", { class: one.cause ? "failed" : "" },
     h("header", null, rewardChip(one.reward, range, { title: "reward" }), one.advantage === null ? null : h("span.advantage", { class: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", title: "advantage" }, signed(one.advantage)), h("span.grow"), badge(one.status)),
     h("p.quiet.small", null, `${counted(one.turns, "turn")} · ${counted(one.sampled, "token")} · ${seconds(one.seconds)}${one.why ? ` · not trained on: ${one.why}` : ""}`),
-    one.calls.length ? h("ul.calls", null, one.calls.map((call) => h("li", null, h("b", null, textOf(call.name)), "(", textOf(call.arguments).slice(0, 160), ")"))) : null,
-    one.error || one.problem ? h("div.text.error", null, textOf(one.error ?? one.problem).slice(0, 1000)) : null,
-    one.said ? longText(textOf(one.said).slice(0, 1500)) : h("p.quiet", null, "it said nothing"),
+    one.calls.length ? h("ul.calls", null, one.calls.map((call) => h("li", null, h("b", null, textOf(call.name)), "(", beginning(textOf(call.arguments), 160), ")"))) : null,
+    one.error || one.problem ? h("div.text.error", null, beginning(textOf(one.error ?? one.problem), 1000)) : null,
+    one.said ? longText(beginning(textOf(one.said), 1500)) : h("p.quiet", null, "it said nothing"),
     h("a.open", { href: runLink(run, "rollout", one.key) }, "open rollout ", one.key));
 }
