@@ -126,7 +126,11 @@ def _split_steps(run: Run) -> Iterator[tuple[Positions, Table]]:
     table = run.table
     keys = table["phase"].astype(np.int64) << 32 | table["step"].astype(np.int64)
     order = np.argsort(keys, kind="stable")
-    ordered, ends = table[order], [*(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(table)]
+    elements = np.ascontiguousarray(table).view(f"V{table.itemsize}")  # as bytes, which are copied faster
+    ordered, ends = (
+        elements[order].view(table.dtype),
+        [*(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(table)],
+    )
     for start, end in zip([0, *ends], ends, strict=False):
         if start < end:
             yield order[start:end], ordered[start:end]

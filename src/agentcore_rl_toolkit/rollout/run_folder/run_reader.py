@@ -299,7 +299,7 @@ class Run:
         is_there &= records["offset"] + records["length"] <= ends[records["file"]]
         newest_first = np.flatnonzero(is_there)[::-1]
         _, latest = np.unique(records["n"][newest_first], return_index=True)
-        return _with_writer(records[newest_first[latest]], int(index.path.stem))
+        return _with_writer(records, newest_first[latest], int(index.path.stem))
 
     def _scan(self, parts: list[Table]) -> Table:
         """The rollouts that the index lacks, read from their files."""
@@ -364,10 +364,10 @@ class Run:
         return np.asarray(positions[order])
 
 
-def _with_writer(records: Table, writer: int) -> Table:
-    """Records as a part of the table, whose elements begin as they do."""
-    data = np.empty((len(records), _TABLE.itemsize), np.uint8)
-    data[:, : RECORD.itemsize] = records.view(np.uint8).reshape(len(records), RECORD.itemsize)
+def _with_writer(records: Table, places: Positions, writer: int) -> Table:
+    """Some records as a part of the table, whose elements begin as they do: as bytes, which are copied faster."""
+    data = np.empty((len(places), _TABLE.itemsize), np.uint8)
+    data[:, : RECORD.itemsize] = records.view(np.uint8).reshape(len(records), RECORD.itemsize)[places]
     table = data.view(_TABLE)[:, 0]
     table["writer"] = writer
     return table
