@@ -11,6 +11,7 @@ from ...gateway.record.conversation import ReadableTurn, Transcript
 from ...rollout import Rollout
 from ...rollout.run_folder import Entry
 from ..rollout_diff import diff_rollouts
+from ..server.run_answers import row_fields
 from .safe_text import BOLD, DIM, GREEN, RED, Paint, shorten
 
 
@@ -21,6 +22,8 @@ def show_rollout(rollout: Rollout, entry: Entry | None, paint: Paint) -> Iterato
         advantage = "" if entry.advantage is None else f", advantage {entry.advantage:.3f}"
         where = f"{entry.phase} step {entry.step}, row {escape(entry.input_id)}, sample {entry.sample}"
         yield paint(BOLD, f"{entry.key}: {where}: {entry.status}, reward {reward}{advantage}")
+    if fields := row_fields(rollout.payload):
+        yield _line("row", ", ".join(f"{name}: {text}" for name, text in fields), paint)
     if rollout.why:
         yield f"not trained on: {escape(rollout.why)}"
     yield from show_transcript(rollout.transcript, paint)

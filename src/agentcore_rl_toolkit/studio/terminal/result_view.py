@@ -108,7 +108,7 @@ def select_outcomes(
 
 def _named(outcomes: Sequence[Outcome], name: str) -> Sequence[Outcome]:
     """The outcomes with this key or session; without one, those whose stored key or session begins so."""
-    names = [(one["key"], one["key"].rpartition("/")[2].removesuffix(".json")) for one in outcomes]
+    names = [(one["key"], _session_of(one["key"])) for one in outcomes]
     exact = [one for one, known in zip(outcomes, names, strict=True) if name in known]
     stored = [(one, known) for one, known in zip(outcomes, names, strict=True) if "/" in one["key"]]
     return exact or [one for one, known in stored if any(text.startswith(name) for text in known)]
@@ -145,7 +145,13 @@ def _in_figures(name: str, outcomes: list[Outcome]) -> str:
 
 def list_outcomes(outcomes: list[Outcome]) -> str:
     names = (*_HEADER, "model") if any(one.get("model") for one in outcomes) else _HEADER
-    return format_table(names, [[_cell(one[name]) for name in names] for one in outcomes])
+    shown = [{**one, "key": _session_of(one["key"])} for one in outcomes]
+    return format_table(names, [[_cell(one[name]) for name in names] for one in shown])
+
+
+def _session_of(key: str) -> str:
+    """The session that stored a result, which is short enough to be copied."""
+    return key.rpartition("/")[2].removesuffix(".json")
 
 
 def _number(value: Any) -> float | None:

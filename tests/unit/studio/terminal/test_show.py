@@ -157,7 +157,7 @@ def test_lists_by_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_one_rollout(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = show(capsys, str(run), "--rollout", "a1")
-    assert out.startswith("0.2: train step 0, row 000000-abcdef01, sample 0: completed, reward 1\n── turn 0: first,")
+    assert out.startswith("0.2: train step 0, row 000000-abcdef01, sample 0: completed, reward 1\nrow  answer: 4\n")
     assert 'user  how many?\nassistant  two\ncalls  calculator({"expression": "1+1"})\nresult  {' in out
     assert "weights 7" in out
     assert "asked for" not in out
