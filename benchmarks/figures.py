@@ -351,14 +351,15 @@ def studio() -> list[str]:
         (f"CPU milliseconds to write a rollout of {writing['tokens']:,} tokens", f"{writing['ms']:.1f}"),
         (f"share of the time in which an engine samples them at {sampled:,} tokens/s", f"{share:.2%}"),
     ]  # fmt: skip
-    if "drawn_run" in seconds:
-        drawn = f"{seconds['drawn_run']:.2f}, {seconds['drawn_small']:.2f}"
-        rows.insert(2, ("seconds until Chromium has drawn it, and that of a run of one step", drawn))
-    return [
-        "## Seeing a run",
-        f"`python benchmarks/studio.py`: `agentcore-rl ui` on a run of {found['rollouts']:,} rollouts, over HTTP.",
-        _table(["", ""], rows),
-    ]
+    lines = [f"`python benchmarks/studio.py`: `agentcore-rl ui` on a run of {found['rollouts']:,} rollouts, over HTTP."]
+    if drawn := found["drawn"]:
+        for at, (run, what) in enumerate((("run", "has drawn it"), ("small", "has drawn a run of one step"))):
+            shown = ", ".join(f"{one:.2f}" for one in drawn[run]["seconds"])
+            rows.insert(2 + at, (f"seconds until Chromium {what}: least, median, most", shown))
+        least, most = drawn["load"]
+        cores = found["machine"]["cores"]
+        lines.append(f"Chromium and the server shared {cores} cores, under a load of {least} to {most}.")
+    return ["## Seeing a run", "\n".join(lines), _table(["", ""], rows)]
 
 
 def guards() -> list[str]:

@@ -2,9 +2,10 @@
 
 One rollout of a hundred has 32,000 tokens, and each has a second record in the index, with its advantage.
 
-Opening: from nothing in memory to the answer of the run's first view, over HTTP; and, with Playwright and Chromium,
-until that view is drawn, against a run of one step. A rollout: any of them, over HTTP, each asked for once, long ones
-among them. Writing: CPU time to write a rollout of 32,000 tokens, against its arrays as plain JSON numbers.
+Opening: from nothing in memory to the answer of the run's first view, over HTTP. With Playwright and Chromium, also
+until that view is drawn, by turns with a run of one step: the least, the median and the most of several times, and how
+busy the machine was. A rollout: any of them, over HTTP, each asked for once, long ones among them. Writing: CPU time to
+write a rollout of 32,000 tokens, against its arrays as plain JSON numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
-from report import percentile, write
+from report import cpu_of, percentile, write
 
 from agentcore_rl_toolkit.engine.base import IDS
 from agentcore_rl_toolkit.gateway.record.conversation import Transcript
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--per-step", type=int, default=512)
     parser.add_argument("--asked", type=int, default=200, help="rollouts to ask for")
+    parser.add_argument("--times", type=int, default=7, help="how often to draw each first view")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="studio-"))
     try:
@@ -53,9 +55,9 @@ def main() -> None:
         make_run(folder / "run", args.rollouts, args.per_step)
         made = time.monotonic() - began
         make_run(folder / "small", args.per_step, args.per_step)
-        seconds = {f"drawn_{run}": min(times) for run in ("small", "run") if (times := [*draw(folder, run)])}
-        seconds |= look(folder, args.rollouts, args.asked)
-        figures: dict[str, Any] = {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
+        figures: dict[str, Any] = {"drawn": draw(folder, args.times)}
+        seconds = look(folder, args.rollouts, args.asked)
+        figures |= {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
         figures |= {"written_per_second": round(args.rollouts / made)}
     finally:
         shutil.rmtree(folder)
@@ -148,27 +150,43 @@ def serving(folder: Path) -> Iterator[tuple[int, str]]:
             process.terminate()
 
 
-def draw(folder: Path, run: str, times: int = 3) -> Iterator[float]:
-    """Seconds until Chromium has drawn a run's first view, each time from nothing in the memory of a new server."""
+def draw(folder: Path, times: int) -> dict[str, Any]:
+    """How long Chromium takes until it has drawn a run's first view, each time from a new server."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         found = None
     if found is None:
-        return
+        return {}
+    drawn: dict[str, list[tuple[float, float]]] = {"small": [], "run": []}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        for _ in range(times):
-            with serving(folder) as (_, address):
-                page = browser.new_page(viewport={"width": 1280, "height": 900})
-                began = time.monotonic()
-                page.goto(f"{address}#/run/{run}")
-                page.wait_for_selector("[data-chart=Reward] canvas")
-                page.wait_for_selector(f"main[data-ready='#/run/{run}']")
-                yield time.monotonic() - began
-                page.close()
+        busy = [os.getloadavg()[0]]
+        for run in [*drawn] * times:
+            drawn[run].append(draw_once(browser, folder, run))
+            busy.append(os.getloadavg()[0])
         browser.close()
+    return {run: spread(one) for run, one in drawn.items()} | {"load": [round(min(busy), 1), round(max(busy), 1)]}
+
+
+def draw_once(browser: Any, folder: Path, run: str) -> tuple[float, float]:
+    """Seconds until a run's first view is drawn, and the CPU seconds that its server spent on it."""
+    with serving(folder) as (process, address):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        before, began = cpu_of(process), time.monotonic()
+        page.goto(f"{address}#/run/{run}")
+        page.wait_for_selector("[data-chart=Reward] canvas")
+        page.wait_for_selector(f"main[data-ready='#/run/{run}']")
+        taken = time.monotonic() - began, cpu_of(process) - before
+        page.close()
+    return taken
+
+
+def spread(drawn: list[tuple[float, float]]) -> dict[str, Any]:
+    seconds, cpu = map(list, zip(*drawn, strict=True))
+    some = [round(one, 3) for one in (min(seconds), percentile(seconds, 0.5), max(seconds))]
+    return {"seconds": some, "server_cpu": round(percentile(cpu, 0.5), 2), "times": len(drawn)}
 
 
 def look(folder: Path, rollouts: int, asked: int) -> dict[str, float]:
@@ -182,11 +200,11 @@ def look(folder: Path, rollouts: int, asked: int) -> dict[str, float]:
                 found = json.load(answer)
             return time.monotonic() - began, found
 
-        cpu = cpu_seconds(process)
+        cpu = cpu_of(process)
         listed, _ = ask("runs")
         opened, run = ask("run?run=run")
         assert run["rollouts"] == rollouts
-        cpu = cpu_seconds(process) - cpu
+        cpu = cpu_of(process) - cpu
         again, _ = ask("run?run=run")
         dice = random.Random(1)
         some = [
@@ -200,12 +218,6 @@ def look(folder: Path, rollouts: int, asked: int) -> dict[str, float]:
     seconds = {"list": listed, "open": listed + opened, "open_cpu": cpu, "open_again": again}
     seconds |= {"groups": groups, "rows": rows, "sort": sort}
     return seconds | {"rollout_median": percentile(each, 0.5), "rollout_longest": max(each)}
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used of all cores: on a busy machine, seconds on the clock say little."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def writing(tokens: int) -> dict[str, float]:
