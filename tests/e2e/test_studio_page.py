@@ -572,8 +572,10 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
             finding = {"guard": "copied", "step": 1, "action": "warn", "problem": f"bad {ATTACK}", "example": "0.0"}
             (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")
             studio.page.wait_for_selector(".tile:has-text('77')")
-            assert f"bad {ATTACK}" in studio.page.inner_text(".finding")
+            assert f"Bad {ATTACK}" in studio.page.inner_text(".finding")
             assert "from step 0" in studio.page.inner_text(".finding"), "as the page counts steps"
+            studio.open()
+            studio.page.wait_for_selector("tr:has-text('growing') .badge:has-text('copied')")
             studio.open("run", "growing", "step", "train", "1")
             part.write(make_rollout(0.25, session_id="third", group=0, sample=1))
             studio.page.wait_for_selector(".tile:has-text('reward'):has-text('0.5')")

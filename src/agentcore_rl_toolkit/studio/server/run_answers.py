@@ -186,7 +186,8 @@ def _describe(name: str, path: Path, files: FileMemory) -> Answer:
     findings = files.read(path / FINDINGS, read_findings)
     changed = max(_stat(path / part)[0] for part in ("metrics.jsonl", "index/0.records", "run.json", "summary.json"))
     state = run_state(path, summary, findings, metrics["latest"]["step"])
-    known = {"run": name, "info": info, "summary": summary or {}, "state": state, "changed": changed}
+    guards = list(dict.fromkeys(str(one["guard"])[:80] for one in findings))[:_MOST_NAMES]
+    known = {"run": name, "info": info, "summary": summary or {}, "state": state, "changed": changed, "guards": guards}
     return known | metrics
 
 

@@ -44,10 +44,12 @@ function drawHead(head, run, data) {
     h("p.facts", null, facts.map(([name, title]) => h("span", { title: textOf(data.info[name]) }, h("small", null, title), " ", short(textOf(data.info[name]))))));
 }
 
+const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
+
 /** What a guard found, with a rollout that shows it. */
 function finding(run, one) {
   const stopped = one.action === "stop", step = Math.max(0, Number(one.step) - 1);
-  return h("section.card.finding", { class: stopped ? "stopped" : "" }, h("strong", null, stopped ? "Stopped by a guard: " : "Guard: ", textOf(one.guard).replaceAll("_", " ")), h("p", null, textOf(one.problem), "."),
+  return h("section.card.finding", { class: stopped ? "stopped" : "" }, h("strong", null, stopped ? "Stopped by a guard: " : "Guard: ", textOf(one.guard).replaceAll("_", " ")), h("p", null, sentence(textOf(one.problem))),
     h("p.quiet", null, "from ", h("a", { href: runLink(run, "step", "train", step) }, `step ${step}`), one.example ? [" · ", h("a", { href: runLink(run, "rollout", textOf(one.example)) }, "an example: rollout ", textOf(one.example))] : null));
 }
 

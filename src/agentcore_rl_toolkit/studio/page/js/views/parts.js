@@ -9,6 +9,9 @@ const GOOD = { completed: "good", truncated: "warn", timeout: "bad", agent_error
 const ABOUT = { unfinished: "It was cut off, or this is a copy of a run that runs elsewhere: it has no summary, and no process on this machine writes to it.", stopped: "A guard ended it." };
 export const badge = (text, kind = null) => h("span.badge", { class: kind ?? GOOD[text] ?? "", title: ABOUT[text] }, text.replaceAll("_", " "));
 
+/** Which guards spoke. */
+export const guardBadge = (names) => (names.length ? h("span.badge.warn", { title: names.join(", ").replaceAll("_", " ") }, names.length === 1 ? names[0].replaceAll("_", " ") : `${names.length} guards`) : null);
+
 export const rewardChip = (reward, range = [0, 1], props = {}) => h("span.reward", { ...props, class: rewardClass(reward, ...range) }, number(reward, 2));
 
 /** The samples of a group as a row of links, one for each reward; `now` is the key of the one that is shown. */

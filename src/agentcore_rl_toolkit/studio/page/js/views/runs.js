@@ -6,24 +6,26 @@ import { CHARTS } from "../curves.js";
 import { h, replace, textOf } from "../dom.js";
 import { ago, number, percent, whole } from "../format.js";
 import { noteQuery, runLink, setQuery } from "../router.js";
-import { badge, table } from "./parts.js";
+import { badge, guardBadge, table } from "./parts.js";
 
 const MOST = 8;
 
 export async function showRuns(view, page) {
   const chosen = page.query.show === undefined ? null : page.query.show.split(",").filter(Boolean).map(decodeURIComponent);
   const curves = h("div.charts"), list = h("div"), broken = h("div"), filter = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs", value: page.query.q ?? "" });
-  let cards = null, runs = [];
+  let cards = null, runs = [], title = "";
   const picked = () => (chosen ?? runs.slice(0, 4).map((one) => one.run)).filter((name) => runs.some((one) => one.run === name)).slice(0, MOST);
   const toggle = (name) => { const now = picked(); setQuery({ show: (now.includes(name) ? now.filter((one) => one !== name) : [...now, name]).map(encodeURIComponent).join(",") }, true); };
 
   async function drawCurves() {
     const names = picked();
     const data = await Promise.all(names.map((run) => get("run", { run }).catch(() => null)));
+    const rewards = names.length < 2 ? "Reward" : data.some((one) => one?.evaluations.length) ? "Held-out reward, and training reward (thin)" : "Training reward";
     const lines = CHARTS.map((chart) => names.flatMap((name, at) => (data[at] ? overlay(chart, data[at], name, LINES[at], names.length) : [])));
-    if (cards) cards.forEach((card, at) => card.update(lines[at]));
+    if (cards && title === rewards) cards.forEach((card, at) => card.update(lines[at]));
     else {
-      cards = CHARTS.map((chart, at) => chartCard({ ...chart, stacked: false, sync: "runs", name: chart.title, title: chart.stacked ? "Seconds of a rollout" : chart.first && names.length > 1 ? "Held-out reward, and training reward (thin)" : chart.title }, lines[at]));
+      title = rewards;
+      cards = CHARTS.map((chart, at) => chartCard({ ...chart, stacked: false, sync: "runs", name: chart.title, title: chart.stacked ? "Seconds of a rollout" : chart.first ? title : chart.title }, lines[at]));
       replace(curves, cards);
     }
   }
@@ -34,7 +36,7 @@ export async function showRuns(view, page) {
     const columns = [
       ["", (one) => h("label.dot", { title: "show its curves" }, h("input", { type: "checkbox", checked: now.includes(one.run), onchange: () => toggle(one.run), "aria-label": `curves of ${one.run}` }), h("i", { style: { "--hue": now.includes(one.run) ? `var(--${LINES[now.indexOf(one.run)]})` : "transparent" } }))],
       ["run", (one) => h("a.name", { href: runLink(one.run) }, one.run)],
-      ["state", (one) => badge(one.state)],
+      ["state", (one) => [badge(one.state), " ", guardBadge(one.guards)]],
       ["model", (one) => h("span.clip", null, textOf(one.info.model) || "–")],
       ["agent", (one) => h("span.clip", null, textOf(one.info.agent).split("/").slice(-2).join("/") || "–")],
       ["steps", (one) => `${whole(one.steps_done)}${one.info.steps ? ` / ${whole(one.info.steps)}` : ""}`, "num"],
@@ -65,10 +67,13 @@ function inOrder(a, b) {
   return second - first || (first ? a.run.localeCompare(b.run) : b.changed - a.changed);
 }
 
-/** A run's first line of a chart, or on the first chart both, in one colour. */
+/** The lines of a run among `many`: the first of a chart in the run's colour, and of rewards also the held-out ones. */
 function overlay(chart, data, name, hue, many) {
-  const lines = chart.lines(data), chosen = chart.first && many > 1 && lines[1]?.x.length ? [{ ...lines[0], faint: true, low: undefined, unnamed: true }, lines[1]] : chart.stacked ? [total(lines)] : lines.slice(0, chart.first ? 2 : 1);
-  return chosen.map((line, at) => ({ ...line, colour: chart.first && many === 1 ? LINES[at] : hue, label: chosen.length > 1 && many === 1 ? line.label : name, dash: undefined }));
+  const [first, second] = chart.stacked ? [total(chart.lines(data))] : chart.lines(data), own = { colour: hue, label: name, dash: undefined };
+  if (!first) return [];
+  if (!chart.first) return [{ ...first, ...own }];
+  if (many === 1) return [first, second];
+  return second.x.length ? [{ ...first, ...own, faint: true, low: undefined, unnamed: true }, { ...second, ...own }] : [{ ...first, ...own, label: `${name}, training` }];
 }
 
 const total = (lines) => ({ ...lines[0], y: lines[0].y.map((_, at) => lines.reduce((sum, line) => sum + (line.y[at] ?? 0), 0)) });
