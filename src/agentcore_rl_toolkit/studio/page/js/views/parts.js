@@ -10,7 +10,7 @@ const ABOUT = { unfinished: "It was cut off, or this is a copy of a run that run
 export const badge = (text, kind = null) => h("span.badge", { class: kind ?? GOOD[text] ?? "", title: ABOUT[text] }, text.replaceAll("_", " "));
 
 /** Which guards spoke. */
-export const guardBadge = (names) => (names.length ? h("span.badge.warn", { title: names.join(", ").replaceAll("_", " ") }, names.length === 1 ? names[0].replaceAll("_", " ") : `${names.length} guards`) : null);
+export const guardBadge = (names) => (names.length ? h("span.badge.warn", { title: names.join(", ").replaceAll("_", " ") }, names.length === 1 ? names[0].replaceAll("_", " ") : `${names.length} guards spoke`) : null);
 
 export const rewardChip = (reward, range = [0, 1], props = {}) => h("span.reward", { ...props, class: rewardClass(reward, ...range) }, number(reward, 2));
 
