@@ -94,6 +94,15 @@ def flat(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def flat_in_one_arena(args: argparse.Namespace) -> dict[str, Any]:
+    """The same without malloc's arenas for threads, which reuse less of what others have freed."""
+    os.environ["MALLOC_ARENA_MAX"] = "1"
+    try:
+        return flat(args) | {"arenas": 1}
+    finally:
+        del os.environ["MALLOC_ARENA_MAX"]
+
+
 def latency(args: argparse.Namespace) -> dict[str, Any]:
     """From stored to in hand with 200 rollouts, against a bare reader in the same run."""
     figures: dict[str, Any] = {}
@@ -216,6 +225,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "in_flight": in_flight,
     "twenty_turns": twenty_turns,
     "flat": flat,
+    "flat_in_one_arena": flat_in_one_arena,
 }
 
 

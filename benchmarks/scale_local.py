@@ -29,13 +29,8 @@ from report import ROOT, add, percentile
 from runtime import in_parallel, make_agent, start_and_stop, start_one
 
 from agentcore_rl_toolkit.client import RolloutClient
-from agentcore_rl_toolkit.common.private_loop import run_alone
 from agentcore_rl_toolkit.common.text_table import format_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
-from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
-from agentcore_rl_toolkit.runtime.local.sessions.local_session import LocalSession
-from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
-from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
 
 ROLLOUT_AGENT = """
 from agentcore_rl_toolkit import AgentCoreRLApp
@@ -147,6 +142,11 @@ def rollouts(count: int, at_once: int) -> dict[str, Any]:
 
 def phases(sessions: int, at_once: int) -> dict[str, int]:
     """CPU microseconds of a supervisor in this process for each phase of a session; the least of some rounds."""
+    from agentcore_rl_toolkit.common.private_loop import run_alone  # an older tree may lack these
+    from agentcore_rl_toolkit.runtime.local.agent import LocalAgent
+    from agentcore_rl_toolkit.runtime.local.supervisor.runtime_settings import RuntimeSettings
+    from agentcore_rl_toolkit.runtime.local.supervisor.supervisor import Supervisor
+
     found: dict[str, list[float]] = {"prepare": [], "start": [], "request": [], "end": []}
 
     async def spend(phase: str, work: list[Coroutine[Any, Any, object]]) -> None:
@@ -154,7 +154,7 @@ def phases(sessions: int, at_once: int) -> dict[str, int]:
         await asyncio.gather(*work)
         found[phase].append(1e6 * (time.thread_time() - before) / len(work))
 
-    async def ask(session: LocalSession) -> None:
+    async def ask(session: Any) -> None:
         await (await session.invoke(b"{}", {}, {"Content-Type": "application/json"})).read()
 
     async def run() -> None:

@@ -136,7 +136,7 @@ def _in_flight(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _flat(it: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     sizes = [mb for number, mb in it["mb_after"].items() if int(number)]
-    each = f"each fifth of {it['rollouts']:,} rollouts"
+    each = f"each fifth of {it['rollouts']:,} rollouts" + (" with `MALLOC_ARENA_MAX=1`" if "arenas" in it else "")
     yield f"memory after {each}, MB", " → ".join(f"{mb:.1f}" for mb in sizes), "flat"
 
 
@@ -188,6 +188,7 @@ _PARTS: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = 
     "in_flight": _in_flight,
     "twenty_turns": _in_flight,
     "flat": _flat,
+    "flat_in_one_arena": _flat,
     "latency": _latency,
     "quota": _quota,
     "old_results": _old,
