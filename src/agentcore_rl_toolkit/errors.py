@@ -255,7 +255,7 @@ class EngineError(AgentCoreRLError):
         self.retry_after = retry_after
 
     @property
-    def ill(self) -> bool:
+    def is_unhealthy(self) -> bool:
         """Whether the engine is unhealthy, rather than busy or right to refuse."""
         return self.status in self.ELSEWHERE and self.status != 429 and self.retry_after is None
 

@@ -181,6 +181,7 @@ GATEWAY_HTTP = (
 )
 JUDGES = {f"rewards/judges/{name}.py" for name in ("agentcore_evaluation", "judge_model")}
 EXPORT = "deploy/model_export.py"
+VISION = "gateway/images/vision_processor.py"
 JOBS = "agent/sagemaker/job_feedback.py"
 SESSION = "engine/services/training_session.py"
 
@@ -214,7 +215,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "math_verify": {"rewards/_child.py"},
         "jsonschema": {"rewards/json_schema.py"},
         "torch": TRANSFORMERS | TRL | {"backends/verl/data.py", "backends/slime/rewards.py", EXPORT} | VERL,
-        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", "gateway/images/eyes.py", EXPORT},
+        "transformers": TRANSFORMERS | TRL | {"gateway/render/tokenizer.py", VISION, EXPORT},
         "PIL": {"gateway/images/image_file.py"},
         "tinker": {"engine/services/tinker.py", "backends/tinker/convert.py", "backends/tinker/weights.py"},
         "trl": TRL,
@@ -232,7 +233,7 @@ def test_only_its_own_files_import_a_heavy_dependency() -> None:
         "fastokens": {"gateway/render/tokenizer.py"},
         "numpy": {f"gateway/record/{name}.py" for name in ("trajectory", "tree")}
         | {"gateway/remote/frames.py"}
-        | {"gateway/http/exports.py", "gateway/images/eyes.py", "engine/remote/payload.py"}
+        | {"gateway/http/exports.py", VISION, "engine/remote/payload.py"}
         | {f"rollout/run_folder/{name}.py" for name in ("growing_files", "ratio_files", "rollout_files", "run_reader")}
         | {"studio/run_queries.py", "studio/server/run_answers.py", "studio/guards/facts.py"}
         | {f"backends/loop/{name}.py" for name in ("mismatch", "service_examples")}

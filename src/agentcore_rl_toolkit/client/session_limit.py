@@ -67,7 +67,7 @@ class SessionLimit:
         self._preempted: dict[str, int] = {}
         self._ended, self._known = 0, False
 
-    def saw(self, loads: Mapping[str, Load], running: int, ended: int) -> None:
+    def observe(self, loads: Mapping[str, Load], running: int, ended: int) -> None:
         """Take in the load of each engine, while so many sessions run and so many have ended since the start."""
         since, self._ended = max(0, ended - self._ended), ended
         gave_up = self._count_preempted(loads)
@@ -141,7 +141,7 @@ async def follow_load(
             warned = True
             logger.warning("the engines don't tell their load: %d sessions run at the same time", limit.most)
         before = limit.most
-        limit.saw(loads, *sessions())
+        limit.observe(loads, *sessions())
         if limit.most != before:
             fullest = max(load.kv_used for load in loads.values())
             logger.info(

@@ -55,7 +55,7 @@ class Sampling:
         unset = {"stop": (), "stop_token_ids": (), "logit_bias": (), "ignore_eos": False, "top_logprobs": 0}
         return {name: value for name, value in fields.items() if value is not None and value != unset.get(name)}
 
-    def over(self, others: Sampling) -> Sampling:
+    def with_defaults(self, others: Sampling) -> Sampling:
         """These settings, and those of `others` where these are unset."""
         defaults = {name: value for name, value in others.settings().items() if name not in self.explicit}
         return Sampling(**defaults | self.settings())
@@ -131,7 +131,7 @@ class Routes:
     def count(self) -> int:
         return len(self.data) // (self.width * self.itemsize)
 
-    def since(self, position: int) -> Routes | None:
+    def starting_at(self, position: int) -> Routes | None:
         """The part from `position` on; None if nothing is left."""
         skip = max(0, position - self.start)
         if skip >= self.count:

@@ -297,7 +297,7 @@ class Replicas:
         logger.info("replica %d is back", replica.number)
 
     def _count_failure(self, replica: Replica, error: EngineError) -> None:
-        if not error.ill:
+        if not error.is_unhealthy:
             return
         replica.failures += 1
         if replica.failures >= self._eject_after and not replica.ejected:

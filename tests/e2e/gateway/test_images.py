@@ -290,7 +290,7 @@ def test_rows_say_which_images_stand_where(folder: Path):
         assert read_fields(rollout_fields(rollout)).rows[0].images == (image,)
 
 
-# Models without eyes, and images that are not sent
+# Models that see no images, and images that are not sent
 
 
 def test_without_eyes_the_model_reads_placeholders(folder: Path, tmp_path: Path):

@@ -82,4 +82,4 @@ def test_routes_tell_their_position(loop: LoopThread) -> None:
     assert got.routes.data == bytes([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
     since = SampleRequest(array(IDS, [1, 2, 3]), Sampling(), routes_from=4)
     routes = loop.collect(engine.sample(since))[-1].routes
-    assert routes == got.routes.since(4)
+    assert routes == got.routes.starting_at(4)

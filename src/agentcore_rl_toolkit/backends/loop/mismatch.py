@@ -41,7 +41,7 @@ class Truncation:
     """The smallest one, with a negative advantage."""
 
     @classmethod
-    def both(cls, least: float, most: float) -> Truncation:
+    def symmetric(cls, least: float, most: float) -> Truncation:
         """The same for either sign."""
         return cls(most, least, most, least)
 

@@ -49,7 +49,7 @@ class Example:
     """log(trainer ÷ sampler) of the trained targets; None until the trainer says."""
 
     @property
-    def moves(self) -> bool:
+    def has_advantage(self) -> bool:
         """Whether it changes the weights."""
         return bool(self.advantages.any())
 

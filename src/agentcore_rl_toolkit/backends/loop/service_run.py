@@ -152,6 +152,6 @@ class ServiceRun:
 
 def update_weights(weights: ServiceWeights, examples: Sequence[Example]) -> dict[str, float]:
     """Take a step with the examples that move the weights: those with advantage 0 change nothing, and cost tokens."""
-    moving = [example for example in examples if example.moves]
+    moving = [example for example in examples if example.has_advantage]
     figures: dict[str, float] = {"rows/run": len(examples), "rows/trained": len(moving)}
     return figures | (weights.update(moving) if moving else {})

@@ -76,7 +76,7 @@ class ServiceSettings(LoopSettings):
         least, most = (self.loss_config.get(name) for name in _THRESHOLDS)
         if least is None or most is None:
             return Truncation()
-        return Truncation.both(least, most) if self.loss_name == "cispo" else Truncation(most, least_bad=least)
+        return Truncation.symmetric(least, most) if self.loss_name == "cispo" else Truncation(most, least_bad=least)
 
     @property
     def loss_notes(self) -> list[str]:

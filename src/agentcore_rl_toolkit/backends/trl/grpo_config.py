@@ -128,7 +128,7 @@ def loss_truncation(config: GRPOConfig) -> Truncation | None:
         return Truncation()
     high = config.epsilon if config.epsilon_high is None else config.epsilon_high
     if config.loss_type == "cispo":
-        return Truncation.both(0.0, high)
+        return Truncation.symmetric(0.0, high)
     most_bad = math.inf if config.delta is None else config.delta
     return Truncation(most=1 + high, most_bad=most_bad, least_bad=1 - config.epsilon)
 

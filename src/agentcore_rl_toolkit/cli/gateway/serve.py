@@ -243,7 +243,7 @@ def _build_server(args: argparse.Namespace, admin_key: str) -> Any:
         side_calls=read_pairs("--side-calls", args.side_calls),
         images=not args.no_images,
     )
-    core.gate.recall()
+    core.gate.restore()
     where = {"host": args.host, "port": args.port, "public_url": args.public_url, "allow_hosts": args.allow_host}
     kind = {"make_app": args.make_app} if getattr(args, "make_app", None) else {}
     where |= {"peers": args.peers, "peer_url": args.peer_url}

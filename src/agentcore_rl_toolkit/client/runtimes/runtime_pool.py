@@ -56,7 +56,7 @@ class Health:
         """A session ended without saying whether the runtime works."""
         self._on_trial = False
 
-    def worked(self) -> bool:
+    def succeeded(self) -> bool:
         """A session started. True if it had been left out."""
         was_out, self.left_out_until = self.left_out_until is not None, None
         self._failures, self._pause = 0, FIRST_PAUSE
@@ -156,7 +156,7 @@ class RuntimePool:
             self._failed(member, fault)
             raise
         else:
-            if answer is not None and member.health.worked():
+            if answer is not None and member.health.succeeded():
                 logger.warning("%s works again", member.calls.arn)
             return answer
         finally:

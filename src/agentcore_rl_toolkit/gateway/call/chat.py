@@ -44,7 +44,7 @@ class ChatCall:
     omitted: tuple[str, ...] = ()
     """Tools that only the API's own servers could run: the model doesn't see them."""
     images: Mapping[str, Any] = field(default_factory=dict)
-    """The session's images, by their SHA-256, if the model has eyes."""
+    """The session's images, by their SHA-256, if the model sees images."""
 
     @property
     def known_tools(self) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ class Core:
         log = self.log
         well, replicas = await self._count_replicas()
         log_error, log_damaged = (log.error, log.damaged) if log is not None else ("", 0)
-        degraded = not well or log_error or log_damaged or (log is not None and log.crowded)
+        degraded = not well or log_error or log_damaged or (log is not None and log.is_full)
         return {
             "status": "paused" if self.gate.paused else "degraded" if degraded else "ok",
             "sessions": len(self.sessions),
@@ -154,7 +154,7 @@ class Core:
                     await self.engine.info()
                 self._well = True
             except (EngineError, TimeoutError) as error:
-                self._well = isinstance(error, EngineError) and not error.ill
+                self._well = isinstance(error, EngineError) and not error.is_unhealthy
         return int(self._well), 1
 
     def trajectories(self, session: Session) -> Trajectories:
@@ -263,7 +263,7 @@ class Core:
 
     def _is_heavy(self, session: Session, call: ChatCall | TextCall, size: int) -> bool:
         """Whether planning the call would hold up the others: it then runs on a thread."""
-        if size > _LARGE or self.renderer.eyes is None:
+        if size > _LARGE or self.renderer.vision is None:
             return size > _LARGE
         return bool(session.images) or (isinstance(call, ChatCall) and has_media(call.messages))
 

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from ...engine.base import IDS, PromptImage, Sampling
 from ...engine.reply_form import THINK, THOUGHT, Form
 from ...errors import GatewayFault, PromptTooLong, RenderFault
-from ..images.eyes import Eyes
 from ..images.session_images import list_hashes
+from ..images.vision_processor import VisionProcessor
 from ..record.reasons import CHANGED
 from ..record.session import Session
 from ..record.tree import TurnMatch
@@ -140,7 +140,7 @@ class PromptPlanner:
     def _plan_chat(self, session: Session, call: ChatCall, sampling: Sampling) -> PromptPlan:
         tree = session.tree
         self._renderer.take_images(call, session.images)
-        eyes = self._renderer.eyes if session.images else None
+        vision = self._renderer.vision if session.images else None
         session.made_calls.restore(call.messages)
         match, fingerprints = tree.find(call)
         turn = match.turn
@@ -150,18 +150,18 @@ class PromptPlanner:
             prompt = turn.tokens(keep)
             prompt.extend(delta)
             plan = PromptPlan(call, sampling, prompt, turn, keep, "bridge")
-            images = _place(eyes, call.messages[match.messages :], delta, keep)
+            images = _place(vision, call.messages[match.messages :], delta, keep)
         else:
             prompt = self._renderer.render(call, hash_prompt(call))
-            images = _place(eyes, call.messages, prompt)
+            images = _place(vision, call.messages, prompt)
             parent, keep = tree.share(prompt, images) if tree.turns else (None, 0)
             origin, reason = ("render", str(bridged)) if tree.turns else ("first", "")
             plan = PromptPlan(call, sampling, prompt, parent, keep, origin, reason)
         plan.fingerprints, plan.match = fingerprints, match
-        if eyes is not None:
+        if vision is not None:
             plan.images = tuple(image for image in images if image.start >= plan.keep)
             before = plan.parent.placed_images(plan.keep) if plan.parent is not None else []
-            plan.prepared = eyes.prepare([*before, *plan.images], session.images)
+            plan.prepared = vision.prepare([*before, *plan.images], session.images)
         self._constrain(plan, call)
         return plan
 
@@ -232,8 +232,10 @@ def _too_long(limit: int, length: str) -> GatewayFault:
     )
 
 
-def _place(eyes: Eyes | None, messages: list[Message], ids: array[int], start: int = 0) -> tuple[PlacedImage, ...]:
-    return eyes.place(ids, list(list_hashes(messages)), start) if eyes is not None else ()
+def _place(
+    vision: VisionProcessor | None, messages: list[Message], ids: array[int], start: int = 0
+) -> tuple[PlacedImage, ...]:
+    return vision.place(ids, list(list_hashes(messages)), start) if vision is not None else ()
 
 
 def choose_form(

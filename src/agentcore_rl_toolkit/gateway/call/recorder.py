@@ -85,7 +85,7 @@ class TurnRecorder:
             masked=masked or (SIDE_CALL if plan.side else None),
             origin=plan.origin,
             unbridged=plan.unbridged,
-            routes=draft.routes.since(count_routed(parent, keep)) if draft.routes is not None else None,
+            routes=draft.routes.starting_at(count_routed(parent, keep)) if draft.routes is not None else None,
             parse_failures=reply.parse_failures,
             tool_calls=len(reply.tool_calls),
             omitted=plan.count_omitted() if plan.sibling is None else {},

@@ -39,7 +39,7 @@ class WeightGate:
     def paused(self) -> bool:
         return not self._open.is_set()
 
-    def recall(self) -> None:
+    def restore(self) -> None:
         """Restore the version and the pause from the log: only the trainer that paused it knows when to resume."""
         if self._log is not None:
             self.begin_with(self._log.read_weights())

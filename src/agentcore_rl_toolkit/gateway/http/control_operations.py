@@ -163,7 +163,7 @@ class ControlOperations:
     async def _read_abilities(self, request: web.BaseRequest) -> web.StreamResponse:
         core = self._core
         abilities = msgspec.to_builtins(core.abilities)
-        shown = {"images": core.renderer.eyes is not None, "routes": core.routes, "models": core.info.models}
+        shown = {"images": core.renderer.vision is not None, "routes": core.routes, "models": core.info.models}
         engine = {"wants_engine": isinstance(core.engine, ChannelEngine), "workers": list(self.worker_urls)}
         return json_response(dump(abilities | shown | engine))
 

@@ -26,7 +26,7 @@ import msgspec
 
 from ...errors import ConfigError, GatewayFault
 from ..call.chat import Reply
-from ..wire.json_body import mended
+from ..wire.json_body import to_encodable
 from .replay import SCHEMA, build_session, stamp_clock
 from .segments import RESUMED, SegmentIndex, mark_removed, pack_record
 from .session import CallAnswer, Session
@@ -103,7 +103,7 @@ class Log:
         return self.size >= self._max_bytes
 
     @property
-    def crowded(self) -> bool:
+    def is_full(self) -> bool:
         """Full, with no session left that could be removed."""
         return self._crowded and self.full
 
@@ -146,7 +146,7 @@ class Log:
         try:
             body = _encode(record)
         except OverflowError:  # integers of more than 64 bits, in the tool arguments of a history
-            body = _encode(mended(record))
+            body = _encode(to_encodable(record))
         with self._lock:
             self._write_pending()
             if self._pending or not self._try_put(session_id, body):

@@ -177,7 +177,7 @@ class Session:
         """The sampling settings of a call: enforced, else asked for, else the session's default."""
         if not self.settings.enforced and not self.settings.sampling:
             return asked
-        return self.enforced.over(asked.over(self.defaults))
+        return self.enforced.with_defaults(asked.with_defaults(self.defaults))
 
     def next_seed(self, prompt: array[int]) -> int | None:
         """The seed of a call; None if the session has none.

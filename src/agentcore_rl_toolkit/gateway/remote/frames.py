@@ -18,7 +18,7 @@ from ...errors import GatewayFault
 from ..record.conversation import Transcript
 from ..record.trajectory import Fidelity, RouteTable, Row, Trajectories, TurnSpan
 from ..record.turn import PlacedImage
-from ..wire.json_body import mended
+from ..wire.json_body import to_encodable
 
 MEDIA = "application/x-msgpack-frames"
 MOST_SESSIONS = 256
@@ -122,7 +122,7 @@ def pack(answer: BatchAnswer) -> bytes:
     try:
         data = _ENCODER.encode(answer)
     except (UnicodeEncodeError, OverflowError):  # of what was said; orjson would not take it either
-        data = _ENCODER.encode(mended(msgspec.to_builtins(answer, builtin_types=(bytes,))))
+        data = _ENCODER.encode(to_encodable(msgspec.to_builtins(answer, builtin_types=(bytes,))))
     return len(data).to_bytes(_PREFIX, "little") + data
 
 

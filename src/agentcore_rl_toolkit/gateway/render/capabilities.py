@@ -61,7 +61,7 @@ def probe_abilities(renderer: ChatRenderer) -> Abilities:
     if renderer.family.later is not None:
         problems["the template's own history"] = str(renderer.family.later)
     bridged = [name for name, _, _ in tried if name not in problems]
-    images = "; shows images" if renderer.eyes is not None else ""
+    images = "; shows images" if renderer.vision is not None else ""
     line = f"{_describe_renderer(renderer)}; bridges {', '.join(bridged) or 'nothing'}{images}"
     return Abilities(line, problems, renderer.blind)
 

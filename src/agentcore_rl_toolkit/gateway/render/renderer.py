@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 from ...engine.base import IDS
 from ...errors import ConfigError, PromptTooLong, RenderFault
 from ..call.chat import ChatCall, Message, Reply
-from ..images.eyes import Eyes, find_eyes
 from ..images.session_images import SessionImages, drop_media, take_media
+from ..images.vision_processor import VisionProcessor, find_vision
 from ..record import reasons
 from ..record.turn import Turn
 from .chat_template import ChatTemplate, TemplateBridge, TemplateRenderer
@@ -70,7 +70,7 @@ class ChatRenderer:
         self.renderers: OrderedDict[str, Any] = OrderedDict()
         """By the template settings they were created with."""
         self._bridges: WeakKeyDictionary[Any, TemplateBridge] = WeakKeyDictionary()
-        self.eyes: Eyes | None = None
+        self.vision: VisionProcessor | None = None
         """What the model sees images with; None if it reads placeholders."""
         self.blind = ""
         """Why a vision model reads placeholders all the same."""
@@ -313,23 +313,23 @@ class ChatRenderer:
     # Images
 
     def open_eyes(self, obstacle: str = "") -> None:
-        """Show images to the model from now on, if it has eyes and `obstacle` is empty."""
-        self.eyes, self.blind = find_eyes(self.tokenizer, self.family.name, self._plain, obstacle)
-        if self.eyes is not None:
+        """Show images to the model from now on, if it can see and `obstacle` is empty."""
+        self.vision, self.blind = find_vision(self.tokenizer, self.family.name, self._plain, obstacle)
+        if self.vision is not None:
             self.renderers.clear()
             self._plain = self._get_renderer({})
 
     def take_images(self, call: ChatCall, images: SessionImages) -> None:
-        """Keep the images that the agent sent with a call if the model has eyes; otherwise only their placeholders."""
-        if self.eyes is None:
+        """Keep the images that the agent sent with a call if the model sees them; otherwise only their placeholders."""
+        if self.vision is None:
             drop_media(call.messages)
         else:
-            take_media(call.messages, images, self.eyes.measure)
+            take_media(call.messages, images, self.vision.measure)
             call.images = images
 
     def _form(self, messages: Sequence[Message], call: ChatCall) -> list[Message]:
         """The messages of a call as the renderer takes them."""
-        return [self.eyes.form(m, call.images) for m in messages] if self.eyes is not None else list(messages)
+        return [self.vision.form(m, call.images) for m in messages] if self.vision is not None else list(messages)
 
     # Replies
 
@@ -349,7 +349,7 @@ class ChatRenderer:
             refused = sorted(settings.keys() & _RESERVED)
             if refused:
                 raise ValueError(f"reserved names: {', '.join(refused)}")
-            made = self._create(settings) if self.eyes is None else self.eyes.equip(self._create(settings))
+            made = self._create(settings) if self.vision is None else self.vision.equip(self._create(settings))
             created = self.renderers[key] = adapt_roles(made, self.tokenizer.decode)
         except ConfigError:
             raise

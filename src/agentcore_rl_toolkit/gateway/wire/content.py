@@ -1,7 +1,7 @@
 """Message content: text, placeholders for media that a text model can't read, and which messages can be answered.
 
 A message with images also has `media`: for each, its place in the content, its placeholder, and what the client sent.
-The gateway puts the image there if the model has eyes (`gateway.images`), and drops `media` otherwise.
+The gateway puts the image there if the model sees images (`gateway.images`), and drops `media` otherwise.
 """
 
 from __future__ import annotations

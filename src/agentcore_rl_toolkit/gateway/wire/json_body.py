@@ -26,7 +26,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         data = orjson.loads(body)
     except ValueError:
         try:  # orjson refuses lone surrogates, which no tokenizer, log or client could take
-            data = mended(json.loads(body, parse_constant=_refused))
+            data = to_encodable(json.loads(body, parse_constant=_refused))
         except (ValueError, OverflowError, RecursionError) as error:
             raise GatewayFault.invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -50,15 +50,15 @@ def _check_memory(body: bytes) -> None:
         raise GatewayFault(message, status=413, code="body_too_large", hint="send fewer, longer values")
 
 
-def mended(value: Any) -> Any:
+def to_encodable(value: Any) -> Any:
     """Replaces each lone surrogate with U+FFFD, and integers of more than 64 bits with floats. An integer larger than
     any float becomes infinite, as in a client whose only numbers are floats."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, (list, tuple)):
-        return [mended(item) for item in value]
+        return [to_encodable(item) for item in value]
     if isinstance(value, dict):
-        return {mended(key): mended(item) for key, item in value.items()}
+        return {to_encodable(key): to_encodable(item) for key, item in value.items()}
     if isinstance(value, float) and math.isinf(value):
         raise ValueError("a number is too large")
     if type(value) is int and not -(2**63) <= value < 2**64:

@@ -67,14 +67,14 @@ def test_large_ids_stay_as_they_are() -> None:
 
 def test_only_examples_with_an_advantage_move_the_weights() -> None:
     examples = to_examples([make_group(make_rollout(1.0), make_rollout(0.5), make_rollout(0.0))])
-    assert [example.moves for example in examples] == [True, False, True]
+    assert [example.has_advantage for example in examples] == [True, False, True]
 
 
 def test_the_trainers_logprobs_are_compared_with_the_samplers_where_it_trains() -> None:
     row = make_row([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, math.nan, -1.0])
     examples = to_examples([make_group(make_rollout(1.0, row), make_rollout(0.0, row))])
     trainer = [np.array([9.0, -0.5, 9.0, -1.0 + math.log(4)])] * 2  # 9: of targets that are not trained on
-    figures = measure_example_logprobs(examples, trainer, Truncation.both(0.0, 2.0))
+    figures = measure_example_logprobs(examples, trainer, Truncation.symmetric(0.0, 2.0))
     assert figures["sampler/ratio_max"] == pytest.approx(4.0)
     assert figures["off_policy/ratio"] == pytest.approx(2.5)
     assert figures["off_policy/truncated"] == 0.5

@@ -60,7 +60,7 @@ def test_asynchronous_runs_know_what_their_loss_truncates(known: dict[str, Any])
         return TinkerSettings(**known, async_steps=2, **more)
 
     assert TinkerSettings(**known, loss="ppo").truncation is None
-    assert given().truncation == Truncation.both(0.0, 2.0)
+    assert given().truncation == Truncation.symmetric(0.0, 2.0)
     assert given(loss="ppo").loss_config == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
     assert given(loss="ppo").truncation == Truncation(most=1.2, least_bad=0.8)
     high = given(loss="ppo", options={"clip_high_threshold": 1.5})

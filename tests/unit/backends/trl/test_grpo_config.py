@@ -42,7 +42,7 @@ def test_asynchronous_runs_truncate_the_ratio_to_the_sampler() -> None:
     assert config(loss="cispo").epsilon_high == 2.0  # TRL's 0.2 would be the weight of nearly every token
     for given, loss, bound in (({}, "cispo", 2.0), ({"options": {"epsilon_high": 5.0}}, "cispo", 5.0)):
         found = config(async_steps=1, **given)
-        assert (found.loss_type, loss_truncation(found)) == (loss, Truncation.both(0.0, bound))
+        assert (found.loss_type, loss_truncation(found)) == (loss, Truncation.symmetric(0.0, bound))
     found = config(async_steps=1, loss="grpo")
     assert (found.loss_type, loss_truncation(found)) == ("grpo", Truncation(most=1.2, most_bad=2.0, least_bad=0.8))
     found = config(async_steps=1, loss="dapo", options={"epsilon": 0.3, "epsilon_high": 0.5, "delta": 3.0})

@@ -572,7 +572,8 @@ def test_what_is_truncated_is_counted_over_all_trained_tokens(tmp_path: Path) ->
         return [make_group(*rollouts)]
 
     trained = [rollout.rows[0].trained for rollout in single()[0].rollouts]
-    both, good, bad = Truncation.both(0.0, 2.0), Truncation(most=2.0), Truncation(most_bad=2.0)  # the first went well
+    # The first rollout went well.
+    both, good, bad = Truncation.symmetric(0.0, 2.0), Truncation(most=2.0), Truncation(most_bad=2.0)
     cases = ((0.0, both, 0), (-0.5, both, 0), (-1.0, both, trained[0]), (-1.0, good, trained[0]), (-1.0, bad, 0))
     for apart, limits, truncated in cases:
         kind: Any = partial(Counting, limits)

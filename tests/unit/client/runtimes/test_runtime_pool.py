@@ -220,5 +220,5 @@ def test_pauses_grow_with_failed_trials() -> None:
         pauses.append((health.left_out_until or 0) - now)
         now += pauses[-1]
     assert pauses == [10, 20, 40, 60, 60, 60]
-    assert health.worked()
-    assert not health.worked()
+    assert health.succeeded()
+    assert not health.succeeded()

@@ -47,7 +47,7 @@ async def started(engine: Engine, folder: Path) -> AsyncIterator[WeightGate]:
     """A gate that continues from its log."""
     log = Log(folder)
     gate = WeightGate(engine, log)
-    gate.recall()
+    gate.restore()
     await engine.start()
     await gate.start()
     try:

@@ -379,14 +379,14 @@ def test_a_log_full_of_open_sessions_refuses_more(tmp_path: Path, renderer: Chat
         kept = []
         with pytest.raises(GatewayFault) as refused:  # noqa: PT012
             while True:
-                assert not log.crowded
+                assert not log.is_full
                 kept.append(core.sessions.open(read_settings({"metadata": {"x": "y" * 1000}})))
         assert (refused.value.code, refused.value.retry_after) == ("log_full", 60)
-        assert log.crowded
+        assert log.is_full
         for session in kept[:20]:
             core.sessions.delete(session.id)
         core.sessions.open(read_settings({}))
-        assert not log.crowded
+        assert not log.is_full
         await core.close()
 
     asyncio.run(run())

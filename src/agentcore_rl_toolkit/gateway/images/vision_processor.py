@@ -41,7 +41,7 @@ OBSTACLES = {
 MOST_SIZES = 10_000
 
 
-class Eyes:
+class VisionProcessor:
     """The image processor of one model. Renderers call it as they call Transformers' image processors."""
 
     def __init__(self, processor: Any, tokenizer: Any, family: str) -> None:
@@ -126,13 +126,13 @@ class Eyes:
         return tuple(PromptImage(*image, self._token, images[image.sha256].to_png) for image in placed)
 
 
-def find_eyes(tokenizer: Any, family: str, renderer: Any, obstacle: str = "") -> tuple[Eyes | None, str]:
-    """The eyes of a tokenizer's model; or None and, for a vision model, the reason why it sees no images."""
+def find_vision(tokenizer: Any, family: str, renderer: Any, obstacle: str = "") -> tuple[VisionProcessor | None, str]:
+    """The processor of a tokenizer's model; or None and, for a vision model, the reason why it sees no images."""
     if not obstacle and family in SIZES:
         try:
             from transformers import AutoImageProcessor
 
-            return Eyes(AutoImageProcessor.from_pretrained(tokenizer.name_or_path), tokenizer, family), ""
+            return VisionProcessor(AutoImageProcessor.from_pretrained(tokenizer.name_or_path), tokenizer, family), ""
         except (ImportError, OSError, ValueError) as error:
             obstacle = f"its image processor can't be loaded: {error}"
     template = tokenizer.chat_template
