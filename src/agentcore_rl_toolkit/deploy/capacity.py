@@ -55,9 +55,6 @@ class Workload:
                 _check_amount(name, value, 0 if name == "start_seconds" else _LEAST)
         if self.session_gb > _MOST_GB:
             raise ConfigError(f"session_gb is {self.session_gb:g}; a session on AWS has at most {_MOST_GB} GB")
-        if self.session_cpu_seconds > _MOST_CPUS * self.session_seconds:
-            text = f"session_cpu_seconds is {self.session_cpu_seconds:g}, in a session of {self.session_seconds:g} s"
-            raise ConfigError(text, hint=f"a session on AWS has at most {_MOST_CPUS} vCPUs; raise turn_seconds")
 
     @property
     def session_seconds(self) -> float:
@@ -157,6 +154,10 @@ def plan(
     (50.0, 2, 4, 1000.0)
     """
     units, quotas, prices = units or UnitCosts(), quotas or Quotas(), prices or Prices()
+    cpu, seconds = workload.session_cpu_seconds, workload.session_seconds
+    if cpu > _MOST_CPUS * seconds:
+        text = f"session_cpu_seconds is {cpu:g}, in a session of {seconds:g} s"
+        raise ConfigError(text, hint=f"a session on AWS has at most {_MOST_CPUS} vCPUs: lower it, or raise turn_seconds")
     rate = workload.sessions / workload.session_seconds
     hourly, requests, calls = rate * 3600, rate * units.runtime_requests, rate * workload.turns
     shares = (

@@ -113,7 +113,7 @@ def test_what_was_used_costs_what_was_planned() -> None:
 )
 def test_a_workload_that_can_not_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
-        Workload(**changes)
+        plan(Workload(**changes))
 
 
 @pytest.mark.parametrize(
