@@ -91,6 +91,17 @@ def test_what_starts_with_every_runtime_needs_no_http_server(module: str) -> Non
     assert out.stdout.strip() == "False"
 
 
+def test_the_command_line_starts_with_what_the_base_package_installs() -> None:
+    """Even `init` and `--version` would end in a traceback otherwise."""
+    code = (
+        "import sys; from agentcore_rl_toolkit.cli import build_parser; build_parser();"
+        "files = {name.partition('.')[0]: getattr(module, '__file__', None) for name, module in sys.modules.items()};"
+        "print([name for name, file in files.items() if 'site-packages' in (file or '') and name != '_distutils_hack'])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_env())
+    assert out.stdout.strip() == "[]"
+
+
 def test_the_app_and_the_store_need_no_boto3_until_s3_is_used() -> None:
     code = (
         "import sys; from agentcore_rl_toolkit import RewardFunction, Status, open_store; open_store('/tmp/x');"

@@ -14,12 +14,12 @@ import inspect
 import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..common.object_repr import object_repr
-from ..errors import NotSerializable, ResultTooLarge, ResultUnreadable, RewardInvalid, StoreError
+from ..errors import KeyInvalid, NotSerializable, ResultTooLarge, ResultUnreadable, RewardInvalid, StoreError
 from ..store.base import Store
 from ..types import LARGEST_RESULT, SCHEMA_VERSION, RolloutId, Status
 from .reward import RewardFunction, normalize_rewards
@@ -41,6 +41,8 @@ _MOST_ENTRIES = 1000  # of the dict that a failed rollout had returned
 _LEFT_OUT = "left out: too large"
 _LONGEST_FAILURE = 4000
 _LONGEST_HINT = 1000
+_MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}
+"""Each result has some of these."""
 
 # Exceptions of model clients by module and name, so that classifying one imports none of them.
 _TRUNCATED = (
@@ -139,6 +141,20 @@ def read_result(store: Store, key: str) -> Result:
         raise
     except ValueError as error:
         raise ResultUnreadable(f"{key!r} in {store.url} can't be read as a result: {error}") from None
+
+
+def stored_results(store: Store, prefix: str = "") -> Iterator[tuple[RolloutId, Result | Exception]]:
+    """The results under a prefix, one at a time, or why one can't be read. Files of other kinds are left out."""
+    for key in store.keys(prefix):
+        try:
+            id, result = RolloutId.from_key(key), read_result(store, key)
+        except KeyInvalid:
+            continue
+        except (ResultUnreadable, ValueError) as error:
+            yield RolloutId.from_key(key), error
+        else:
+            if result.document.keys() & _MARKS:
+                yield id, result
 
 
 _TOO_DEEP = f"a result is nested at most {DEEPEST} levels deep"

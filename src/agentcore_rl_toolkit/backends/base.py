@@ -114,6 +114,13 @@ def find(name: str) -> Backend:
     raise ConfigError(f"no backend named {name!r} is installed", hint=hint)
 
 
+def extra_of(name: str) -> str:
+    """The extra to install for a backend of ours, which is known before it is imported: its folder's name."""
+    ours = f"{__package__}."
+    found = [entry.module for entry in metadata.entry_points(group=GROUP) if entry.name == name]
+    return next((module.removeprefix(ours).partition(".")[0] for module in found if module.startswith(ours)), "")
+
+
 def is_installed(module: str) -> bool:
     """Whether a module can be imported; it is not imported."""
     try:

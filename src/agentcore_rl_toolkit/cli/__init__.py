@@ -84,4 +84,19 @@ def _run(argv: Sequence[str] | None) -> int:
     except AgentCoreRLError as error:
         print(escape(f"error: {error}"), file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if not args.extra or not _is_ours(error):
+            raise
+        print(f"error: {args.parser.prog} needs {error.name}, which is not installed", file=sys.stderr)
+        print(f"hint: pip install 'agentcore-rl-toolkit[{args.extra}]'", file=sys.stderr)
+        return 1
     return code
+
+
+def _is_ours(error: ImportError) -> bool:
+    """Whether a file of this package, or of one that it needs, imports what is missing, and no file of the user's."""
+    import traceback
+
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    asking = [file for file in files if not file.startswith("<frozen ")][-1]
+    return asking.startswith(os.path.dirname(os.path.dirname(__file__))) or "site-packages" in asking

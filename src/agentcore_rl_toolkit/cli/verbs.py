@@ -1,7 +1,7 @@
 """The verbs, in the order of the help. A verb is a module with `HELP`, `add_arguments(parser)` and `run(args)`.
 
-The module's docstring is the description of the verb, and `EXAMPLES` are command lines for the end of its help. A dict
-groups verbs under a common word.
+The module's docstring is the description of the verb, and `EXAMPLES` are command lines for the end of its help. `EXTRA`
+is what to install for it, if the base package is not enough. A dict groups verbs under a common word.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_verbs(parser: argparse.ArgumentParser, verbs: dict[str, Any], group: str
         )
         child = subparsers.add_parser(name, help=verb.HELP, **options)
         verb.add_arguments(child)
-        child.set_defaults(run=verb.run, parser=child)
+        child.set_defaults(run=verb.run, parser=child, extra=getattr(verb, "EXTRA", ""))
 
 
 def verb_examples(verbs: dict[str, Any]) -> tuple[str, ...]:

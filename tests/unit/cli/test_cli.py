@@ -61,3 +61,40 @@ def run_unread(*argv: str) -> subprocess.CompletedProcess[bytes]:
     with os.fdopen(write_end, "wb") as closed:
         command = [sys.executable, "-c", code, *argv]
         return subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=clean_env(PYTHONUNBUFFERED=""))
+
+
+WITHOUT = """
+import sys
+from agentcore_rl_toolkit.cli import main
+
+sys.modules |= dict.fromkeys(["multidict", "numpy", "xxhash"])  # as if they were not installed
+for line in sys.argv[1:]:
+    print(main(line.split()), line, file=sys.stderr)
+"""
+
+
+def test_a_missing_extra_is_named_by_every_verb_that_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "rl_app.py").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    lines = {
+        "rollout rl_app.py --base-url http://127.0.0.1:9/v1": "local",
+        "gateway serve --engine vllm=http://127.0.0.1:9 --tokenizer tiny": "gateway",
+        "ui": "gateway",
+        "train rl_app.py --rows-per-step 1": "trl",
+        "train rl_app.py --rows-per-step 1 --backend tinker": "tinker",
+        "train rl_app.py --backend sagemaker-session": "sagemaker",
+    }
+    command = [sys.executable, "-c", WITHOUT, *lines]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_env(), timeout=100).stderr
+    for line, extra in lines.items():
+        assert f"which is not installed\nhint: pip install 'agentcore-rl-toolkit[{extra}]'\n1 {line}" in said
+
+
+def test_a_missing_module_of_the_users_is_not_taken_for_an_extra(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "mine.py").write_text("import no_such_module\ndef score(result, row): return 1.0\n")
+    line = "rescore . --reward mine.py:score"
+    command = [sys.executable, "-m", "agentcore_rl_toolkit.cli", *line.split()]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_env(), timeout=100).stderr
+    assert "no_such_module" in said
+    assert "pip install" not in said

@@ -16,6 +16,7 @@ from ...errors import ConfigError
 from . import serve
 
 HELP = "serve a SageMaker Job Runtime on this machine"
+EXTRA = "gateway,local"
 EXAMPLES = (
     "agentcore-rl sagemaker serve --engine transformers=tiny --tokenizer tiny",
     "agentcore-rl sagemaker serve --engine vllm=http://127.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --log runs/job",

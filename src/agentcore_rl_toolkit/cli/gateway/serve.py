@@ -22,7 +22,6 @@ from typing import IO, Any
 
 from ...common.http_guard import reachable_host
 from ...errors import ConfigError
-from ...gateway.workers.members import check_peers
 from ...gateway.workers.worker_process import WorkerProcess, announce_listening, bind_ports
 from ..flags import add_listen_flags, read_pairs, say
 from ..terminal.interrupt import stop_on_signals
@@ -33,6 +32,7 @@ _ORPHAN_SECONDS = 15.0
 """How long a worker whose supervisor was killed may still hold its log: longer than it gives its calls to end."""
 
 HELP = "serve a model to agents"
+EXTRA = "gateway"
 EXAMPLES = (
     "agentcore-rl gateway serve --engine transformers=tiny --tokenizer tiny",
     "agentcore-rl gateway serve --engine vllm=http://127.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --log runs/gateway",
@@ -110,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    from ...gateway.workers.members import check_peers
+
     last = args.port + args.workers - 1
     if not 0 <= args.port <= last <= 65_535:
         raise ConfigError(f"--port {args.port} --workers {args.workers}: the highest port is 65535")

@@ -2,6 +2,5 @@
 
 In: flags, an agent, data rows. Out: outcomes as JSON lines or a table, and the folder of a run.
 
-Imports `agent`, `backends`, `cli.terminal`, `client`, `deploy`, `engine`, `gateway`, `rollout`, `runtime`, `store`,
-`studio`.
+Imports `agent`, `backends`, `cli.terminal`, `client`, `deploy`, `engine`, `gateway`, `rollout`, `runtime`, `store`.
 """

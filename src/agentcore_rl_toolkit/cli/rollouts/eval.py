@@ -22,13 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...agent.result import Result
+from ...agent.result import Result, stored_results
 from ...client.evaluation import Outcome, Summary, compare, general_message, summarize
 from ...common.text_table import format_table
 from ...engine.checkpoints import resolve_model
 from ...errors import ConfigError
 from ...store import open_store
-from ...studio.terminal.result_view import stored_results
 from ...types import Status
 from ..flags import say
 from ..terminal.parser import count
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from ...client import BatchItem
 
 HELP = "run a data set and summarize it"
+EXTRA = "local"
 EXAMPLES = (
     "agentcore-rl eval my_agent --model tiny --n 4",
     "agentcore-rl eval my_agent --data held_out.jsonl --model tiny --model runs/train --output report.json",

@@ -16,6 +16,7 @@ from ...common.text_table import format_table
 from ...errors import ConfigError
 
 HELP = "score rollouts with another reward"
+EXTRA = "gateway"
 EXAMPLES = (
     "agentcore-rl rescore runs/train/rollouts --reward reward.py:LengthPenalty",
     "agentcore-rl rescore runs/train/rollouts/step-000000.jsonl --reward reward.py:score --output rescored.jsonl",

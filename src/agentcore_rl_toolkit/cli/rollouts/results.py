@@ -6,11 +6,10 @@ import argparse
 import os
 from collections.abc import Iterable, Iterator
 
-from ...agent.result import Result
+from ...agent.result import Result, stored_results
 from ...common.text_table import format_table
 from ...errors import ConfigError, RewardInvalid
 from ...store import absolute_store, open_store
-from ...studio.terminal.result_view import stored_results
 from ...types import RolloutId
 from ..flags import say
 from .rollout import STORE

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...runtime.local import AgentSource
 
 HELP = "run a data set through an agent"
+EXTRA = "local"
 EXAMPLES = (
     "agentcore-rl rollout my_agent --model tiny --limit 4",
     "agentcore-rl rollout my_agent --data train.jsonl --model Qwen/Qwen3-4B --n 8 --rollouts runs/big > outcomes.jsonl",

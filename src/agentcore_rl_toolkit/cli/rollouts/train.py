@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...backends.base import Backend, find, names
+from ...backends.base import Backend, extra_of, find, names
 from ...backends.settings import TrainSettings
 from ...common.checked_settings import CheckedSettings
 from ...common.env_file import read_env
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exits with 1 if training fails, 130 after an interrupt, 143 after SIGTERM."""
+    args.extra = extra_of(_backend_name(args.backend, args.config))
     backend, settings, dry_run = read_train_arguments(args.backend, args.config, args.rest)
     terminated: list[int] = []
     try:
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         say("interrupted before training began; no checkpoint is written")
         return 128 + signal.SIGTERM if terminated else CODE
     except ImportError as error:
+        if "\nhint: " not in str(error):
+            raise
         raise ConfigError(str(error)) from error
     if os.environ.get("RANK", "0") == "0":  # one of several processes prints
         print(json.dumps({name: summary[name] for name in summary if name != "examples"}))
@@ -88,7 +91,7 @@ def read_train_arguments(
 ) -> tuple[Backend, TrainSettings, bool]:
     """The backend, the settings of a command line, and whether this is a dry run."""
     in_file = read_settings_file(Path(config)) if config else {}
-    backend = find(name or in_file.get("backend") or DEFAULT_BACKEND)
+    backend = find(_backend_name(name, config))
     in_file.pop("backend", None)
     given = {name: value for name, value in vars(parser_for(backend).parse_args(rest)).items() if value is not None}
     given = {name: value for name, value in given.items() if name not in ("backend", "config")}
@@ -106,6 +109,11 @@ def read_train_arguments(
     if not settings.data:
         settings = dataclasses.replace(settings, data=rows_of(settings.agent))
     return backend, settings, dry_run
+
+
+def _backend_name(name: str | None, config: str | None) -> str:
+    in_file = read_settings_file(Path(config)) if config else {}
+    return str(name or in_file.get("backend") or DEFAULT_BACKEND)
 
 
 def _with_environment(settings: TrainSettings) -> TrainSettings:

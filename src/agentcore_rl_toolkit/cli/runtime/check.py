@@ -8,6 +8,7 @@ from ...common.text_table import format_table
 from ..flags import say
 
 HELP = "show which protections hold on this machine"
+EXTRA = "local"
 EXAMPLES = ("agentcore-rl runtime check",)
 
 

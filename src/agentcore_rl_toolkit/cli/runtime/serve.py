@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...runtime.local import AgentSource, LocalRuntime
 
 HELP = "serve agents like AgentCore Runtime"
+EXTRA = "local"
 EXAMPLES = (
     "agentcore-rl runtime serve rl_app.py",
     "agentcore-rl runtime serve agents.toml --port 8800 --env API_KEY --allow db.internal:5432",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...studio.terminal.safe_text import Paint
 
 HELP = "show a run in the terminal"
+EXTRA = "gateway"
 EXAMPLES = (
     "agentcore-rl show runs/train",
     "agentcore-rl show runs/train --step 3 --sort reward --descending --limit 5",

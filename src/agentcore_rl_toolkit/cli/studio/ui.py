@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...studio.server.run_catalog import RunCatalog
 
 HELP = "show runs in the browser"
+EXTRA = "gateway"
 EXAMPLES = (
     "agentcore-rl ui",
     "agentcore-rl ui runs/first runs/second --port 8080",

@@ -8,33 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...agent.result import Result, read_result
+from ...agent.result import stored_results
 from ...common.text_table import escape, format_table
-from ...errors import AgentCoreRLError, ConfigError, KeyInvalid, ResultUnreadable
-from ...store import Store, open_store
-from ...types import RolloutId
+from ...errors import AgentCoreRLError, ConfigError
+from ...store import open_store
 from ..run_queries import row_of
 from .run_view import show_failures
 from .safe_text import BOLD, Paint, shorten
 
 _HEADER = ("key", "input", "status", "reward", "seconds", "why")
-_MARKS = {"_rollout", "rewards", "status_code", "stop_reason"}
-"""Each result has some of these."""
 Outcome = dict[str, Any]
-
-
-def stored_results(store: Store, prefix: str = "") -> Iterator[tuple[RolloutId, Result | Exception]]:
-    """The results under a prefix, one at a time, or why one can't be read. Files of other kinds are left out."""
-    for key in store.keys(prefix):
-        try:
-            id, result = RolloutId.from_key(key), read_result(store, key)
-        except KeyInvalid:
-            continue
-        except (ResultUnreadable, ValueError) as error:
-            yield RolloutId.from_key(key), error
-        else:
-            if result.document.keys() & _MARKS:
-                yield id, result
 
 
 def read_results(folder: Path, read: Callable[[int], None] = lambda count: None) -> list[Outcome]:
