@@ -157,7 +157,9 @@ def plan(
     cpu, seconds = workload.session_cpu_seconds, workload.session_seconds
     if cpu > _MOST_CPUS * seconds:
         text = f"session_cpu_seconds is {cpu:g}, in a session of {seconds:g} s"
-        raise ConfigError(text, hint=f"a session on AWS has at most {_MOST_CPUS} vCPUs: lower it, or raise turn_seconds")
+        raise ConfigError(
+            text, hint=f"a session on AWS has at most {_MOST_CPUS} vCPUs: lower it, or raise turn_seconds"
+        )
     rate = workload.sessions / workload.session_seconds
     hourly, requests, calls = rate * 3600, rate * units.runtime_requests, rate * workload.turns
     shares = (
