@@ -71,7 +71,7 @@ class TrainSettings(CheckedSettings):
     seed: int = option(0, "seeds sampling, shuffling and initialization")
     sqs_url: str | None = option(None, "the SQS queue (name or URL) that announces stored results")
     timeout: float = option(300.0, "the most seconds a rollout may take", alias="session_timeout")
-    tps_limit: float = option(25.0, "the most calls per second to each runtime; AWS's quota is 25")
+    tps_limit: float = option(25.0, "the most calls per second to each runtime, invokes and stops together")
     env: Mapping[str, str] = option({}, "an environment variable for sessions on this machine; overrides .env")
     allow: tuple[str, ...] = option((), "an address that sessions on this machine may reach; may be repeated")
     memory_mb: int | None = option(None, "memory of a session on this machine (default: 2048)")
