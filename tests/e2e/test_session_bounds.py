@@ -6,12 +6,15 @@ import errno
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -257,8 +260,9 @@ def test_requests_for_results_are_bounded(user: RuntimeUser, tmp_path: Path) -> 
 def test_a_session_fills_no_log_of_the_runtimes(
     user: RuntimeUser, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither with requests that can't be read, nor with connections that lead nowhere."""
+    """Neither with requests that can't be read or break off, nor with connections that lead nowhere."""
     nowhere = free_port()
+    place, key = quote(str(tmp_path), safe=""), "e/i/SESSION.json"
     code = f"""
 parts = urlsplit(os.environ["AGENTCORE_RL_STORE_PROXY"])
 for port in (parts.port, {nowhere}):
@@ -269,9 +273,19 @@ for port in (parts.port, {nowhere}):
                 s.recv(1000)
         except ConnectionError:
             pass  # cut off before it was read
+put = f"PUT {{parts.path}}/store/{key}?store={place} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n"
+for _ in range(5):
+    with socket.create_connection((parts.hostname, parts.port), 30) as s:
+        s.sendall(f"{{put}}Expect: 100-continue\\r\\nContent-Length: 1000000\\r\\n\\r\\n".encode())
+        s.recv(1000)  # it waits for the body
 result = {{"rewards": 1}}
 """
-    answer = user.ask(code=code, _rollout=rollout(tmp_path, base_url=f"http://127.0.0.1:{nowhere}"))
+    session = new_id()
+    answer = user.ask(
+        session,
+        code=code.replace("SESSION", session),
+        _rollout=rollout(tmp_path, base_url=f"http://127.0.0.1:{nowhere}"),
+    )
     eventually(lambda: (tmp_path / answer["result_key"]).exists())
     assert json.loads((tmp_path / answer["result_key"]).read_text())["rewards"] == 1
     ours = [record for record in caplog.records if record.name.startswith(("agentcore_rl_toolkit.runtime", "aiohttp"))]
@@ -438,6 +452,38 @@ def test_a_later_rollout_reaches_its_own_endpoint(user: RuntimeUser, tmp_path: P
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+def test_a_slow_name_server_keeps_no_other_session_waiting(
+    user: RuntimeUser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it get a question for every connection."""
+    asked, answers, look_up = [], threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *more: Any, **settings: Any) -> Any:
+        if host != "slow.example":
+            return look_up(host, *more, **settings)
+        asked.append(host)
+        answers.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "the name server didn't answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    session = new_id()
+    code = """
+os.kept = [socket.create_connection(("slow.example", 81), 20) for _ in range(60)]
+result = {"rewards": 1}
+"""
+    try:
+        settings = rollout(tmp_path, base_url="http://slow.example:81", input_id="slow")
+        for answer in (
+            user.ask(session, code=code, _rollout=settings),
+            user.ask(seconds=0, _rollout=rollout(tmp_path)),
+        ):
+            eventually(lambda path=tmp_path / answer["result_key"]: path.exists())
+        assert len(asked) == 1
+    finally:
+        answers.set()
+    user.stop(session)
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])

@@ -31,10 +31,12 @@ UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 def http_logger() -> logging.Logger:
-    """The logger for an HTTP server. It drops unreadable requests: callers could fill the log with their tracebacks."""
+    """The logger for an HTTP server, without the tracebacks of requests that are unreadable or break off: callers could
+    fill the log with them."""
     logger = logging.getLogger(f"{__package__}.http")
+    theirs = (*UNREADABLE, ConnectionError)
     if not logger.filters:
-        logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], UNREADABLE))
+        logger.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], theirs))
     return logger
 
 

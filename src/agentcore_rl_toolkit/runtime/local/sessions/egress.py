@@ -15,6 +15,8 @@ import resource
 import socket
 import time
 
+from .name_lookups import NameLookups
+
 logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
@@ -37,9 +39,9 @@ class ConnectionLimit:
 class Egress:
     """The outgoing connections of one session."""
 
-    def __init__(self, closed_ports: frozenset[int], limit: ConnectionLimit) -> None:
+    def __init__(self, closed_ports: frozenset[int], limit: ConnectionLimit, lookups: NameLookups) -> None:
         """No session may reach this machine's `closed_ports`, under whatever name."""
-        self._closed_ports, self._limit = closed_ports, limit
+        self._closed_ports, self._limit, self._lookups = closed_ports, limit, lookups
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._bucket = TokenBucket(_CONNECTIONS_PER_SECOND, _MOST_CONNECTIONS)
@@ -78,7 +80,7 @@ class Egress:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
         ends = [writer]
         try:
-            far_reader, far_writer = await asyncio.open_connection(host, port)
+            far_reader, far_writer = await self._connect(host, port)
             ends.append(far_writer)
             if self._is_closed_port(far_writer):
                 self._warn_once(f"a session tried to reach this runtime's own port through {host}:{port}")
@@ -93,6 +95,15 @@ class Egress:
             for end in ends:
                 with contextlib.suppress(OSError):
                     await end.wait_closed()
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        problem: OSError | None = None
+        for address in await self._lookups.find(host, port):
+            try:
+                return await asyncio.open_connection(address, port)
+            except OSError as error:
+                problem = problem or error
+        raise problem or OSError("the name has no address")
 
     def _warn_once(self, message: str) -> None:
         """Once each, because a session may try thousands of times."""

@@ -39,6 +39,7 @@ from ..template.output_log import OutputLog
 from ..template.template_keeper import Machine, TemplateHandle
 from .app_connection import AppConnection
 from .egress import ConnectionLimit, Egress
+from .name_lookups import NameLookups
 from .session_network import Address, SessionNetwork
 from .store_proxy import StoreProxy
 
@@ -60,6 +61,7 @@ class SessionContext:
     """The runtime's own address, known once it listens."""
     port: int = 0
     connections: ConnectionLimit = field(default_factory=ConnectionLimit)
+    lookups: NameLookups = field(default_factory=NameLookups)
 
 
 class LocalSession:
@@ -93,7 +95,7 @@ class LocalSession:
         self._network: SessionNetwork | None = None
         self._asking = asyncio.Lock()
         self._output: OutputLog | None = None
-        self._egress = Egress(frozenset(), context.connections)
+        self._egress = Egress(frozenset(), context.connections, context.lookups)
         self._reachable: set[Address] = set()
         self._store_url = ""
         self._rollouts = PendingRollouts()
@@ -156,7 +158,7 @@ class LocalSession:
         self.id = session_id
         self.created_at = time.monotonic()
         self._store_url = self._context.store_proxy.admit(self._rollouts)
-        self._egress = Egress(frozenset({self._context.port}), self._context.connections)
+        self._egress = Egress(frozenset({self._context.port}), self._context.connections, self._context.lookups)
         self.app.used_at = time.monotonic()
         env = self._session_variables() | (model_variables(payload) if self._reads_model else {})
         await self._open_egress(self._addresses(payload))
