@@ -565,9 +565,15 @@ def test_a_run_is_shown_as_it_is_written(studio: Studio, runs: Path) -> None:
         studio.page.wait_for_selector(".group")
         studio.open("run", "growing")
         studio.page.wait_for_selector("text=1 rollout")
-        with run.part("train", 1) as part:
+        with run.part("before", 0) as part:
+            for number in range(2):
+                part.write(make_rollout(0.5, session_id=f"held-out-{number}", input_id=f"held-{number}"))
+        with run.part("train", 1) as part, run.part("at_step", 1) as held_out:
             part.write(make_rollout(0.75, session_id="second", group=0))
-            studio.page.wait_for_selector("text=2 rollouts")
+            held_out.write(make_rollout(0.0, session_id="half", input_id="held-0"))
+            studio.page.wait_for_selector("text=5 rollouts")
+            reward = studio.page.inner_text(".tile:has-text('held-out reward') strong")
+            assert reward == "0.5", "an evaluation that is half done says nothing"
             (runs / "growing" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.25, "tokens_per_second": 77}\n')
             finding = {"guard": "copied", "step": 1, "action": "warn", "problem": f"bad {ATTACK}", "example": "0.0"}
             (runs / "growing" / "guards.jsonl").write_text(json.dumps(finding) + "\n")

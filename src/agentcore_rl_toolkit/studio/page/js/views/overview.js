@@ -54,14 +54,15 @@ function finding(run, one) {
 }
 
 function tilesOf(data) {
-  const first = data.evaluations[0], last = data.evaluations.at(-1), step = data.steps.at(-1), all = [...data.steps, ...data.evaluations];
+  const first = data.evaluations[0], last = data.evaluations.findLast((one) => one.rollouts >= first.rollouts), newest = data.steps.at(-1);  // not one that is half done
+  const step = data.steps.findLast((one) => one.step < data.steps_done) ?? newest, all = [...data.steps, ...data.evaluations];
   const failed = all.reduce((sum, one) => sum + one.failed, 0), kept = data.steps.reduce((sum, one) => sum + one.sum.trained, 0), sampled = data.steps.reduce((sum, one) => sum + one.sum.sampled, 0);
   const began = Math.min(...all.map((one) => one.began ?? Infinity)), ended = Math.max(...all.map((one) => one.ended ?? 0));
   const interval = (one) => (one?.interval ? `95 %: ${number(one.interval[0], 2)} to ${number(one.interval[1], 2)}` : null);
   return [
     first && first !== last ? tile("held-out reward", `${number(first.reward, 2)} → ${number(last.reward, 2)}`, interval(last), last.reward > first.reward ? "good" : "") : last ? tile("held-out reward", number(last.reward, 2), interval(last)) : null,
     tile("training reward", number(step?.reward), step ? `step ${step.step}` : null),
-    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, progress(data, step) ?? counted(data.rollouts, "rollout")),
+    tile("steps", `${whole(data.steps_done)}${data.info.steps ? ` of ${whole(data.info.steps)}` : ""}`, progress(data, newest) ?? counted(data.rollouts, "rollout")),
     tile("failed", data.rollouts ? percent(failed / data.rollouts) : "–", counted(failed, "rollout"), failed ? "bad" : ""),
     tile("fidelity", percent(sampled ? kept / sampled : null), `${whole(kept)} trainable tokens`),
     typeof data.latest.tokens_per_second === "number" ? tile("tokens per second", whole(data.latest.tokens_per_second), "latest step") : null,
@@ -72,7 +73,7 @@ function tilesOf(data) {
 /** How far the step has come that is sampled now. */
 function progress(data, step) {
   const wanted = data.info.rows_per_step * data.info.n;
-  return data.state === "running" && step && step.step === data.steps_done && step.rollouts < wanted ? `step ${step.step}: ${whole(step.rollouts)} of ${counted(wanted, "rollout")}` : null;
+  return data.state === "running" && step && step.step >= data.steps_done && step.rollouts < wanted ? `step ${step.step}: ${whole(step.rollouts)} of ${counted(wanted, "rollout")}` : null;
 }
 
 function drawFailures(place, run, data) {
