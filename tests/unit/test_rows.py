@@ -198,5 +198,5 @@ def test_a_folder_without_rows_says_which_data_it_has(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("{}\n")
     (tmp_path / "questions.json").write_text('\n[{"prompt": "a"}]')
     (tmp_path / "package.json").write_text('{"name": "mine"}')
-    with pytest.raises(ConfigError, match=r": [^,]*/held.csv, [^,]*/questions.json, [^,]*/train.jsonl$"):
+    with pytest.raises(ConfigError, match=r": [^,]*/questions.json, [^,]*/train.jsonl, [^,]*/held.csv$"):
         rows_of(str(tmp_path))
