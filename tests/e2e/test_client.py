@@ -14,7 +14,7 @@ import pytest
 
 from agentcore_rl_toolkit import RolloutClient
 from agentcore_rl_toolkit.agent.result import Result
-from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault
+from agentcore_rl_toolkit.errors import ConfigError, RolloutCancelled, RolloutFailed, RuntimeFault, StoreMisconfigured
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
 from agentcore_rl_toolkit.store import open_store
 from agentcore_rl_toolkit.types import Status
@@ -323,16 +323,17 @@ def test_a_bucket_needs_nothing_set_up_and_stays(
         assert [item.resumed for item in client.run_batch(rows, timeout=60, resume=True)] == [True, False]
 
 
-def test_a_bucket_that_can_not_be_kept_is_an_error(
-    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_bucket", [True, False])
+def test_a_folder_that_can_not_be_written_ends_a_batch_at_once(
+    agent: Path, tmp_path: Path, is_bucket: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     with (
-        RolloutClient(agent, "my-bucket", "exp") as client,
-        pytest.raises(ConfigError, match=r"can't be made: .*\nhint: name a folder"),
+        RolloutClient(agent, "my-bucket" if is_bucket else tmp_path / "file" / "results", "exp") as client,
+        pytest.raises(StoreMisconfigured, match=r"can't be written to .*: Not a directory\nhint: name another folder"),
     ):
-        client.invoke({})
+        list(client.run_batch([{}, {}]))
 
 
 def messages(aws_env: Any, queue: str) -> int:

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import tempfile
 import threading
 import time
 import weakref
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..agent.result import Result
 from ..agent.safe_values.describe import text_of
-from ..errors import ConfigError, RuntimeFault
+from ..errors import ConfigError, RuntimeFault, StoreMisconfigured
 from ..runtime import Runtime
 from ..runtime.job_agent import JobAgentRuntime
 from ..runtime.local.sandbox_hints import app_hint, refusal_hint
 from ..store import Store, absolute_store, open_store
-from ..store.base import bucket_folder, buckets_folder
+from ..store.base import bucket_folder, buckets_folder, directory_of
 from ..types import RolloutId, Status
 from .delivery import Delivery
 from .runtimes.pacing import Pacer
@@ -232,14 +233,17 @@ class ClientCore:
         return (bucket_folder(self._store_name) if is_local else None) or self._store_name
 
     def _make_bucket(self) -> str | None:
-        """Make the folder of a local bucket, if the store is one; returns the folder of all buckets."""
+        """Make the folder that sessions on this machine store in; if it is a bucket's, returns that of all buckets."""
         folder = self.store_url
+        if (path := directory_of(folder)) is not None:
+            try:
+                os.makedirs(path, exist_ok=True)
+                tempfile.TemporaryFile(dir=path).close()
+            except OSError as error:
+                problem = f"results can't be written to {path}: {error.strerror}"
+                raise StoreMisconfigured(problem, hint="name another folder as the store") from None
         if folder == self._store_name:
             return None
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{folder} can't be made: {error}", hint="name a folder as the store") from None
         logger.warning("the agent runs on this machine; what it stores in %s is in %s", self._store_name, folder)
         return buckets_folder()
 

@@ -131,6 +131,9 @@ class Report:
                 self.say(f"{name.partition('_')[0].ljust(14)} {summary[name]}")
         if not summary.get("nothing_learned") and Path(summary.get("checkpoint") or "-").is_dir():
             run = self._settings
+            if summary.get("interrupted"):
+                self.say("\nNext: the same command with --resume continues the run")
+                return
             words = ["agentcore-rl", "eval", run.agent, "--data", run.eval_data or "HELD_OUT"]
             self.say(f"\nNext: {shlex.join([*words, '--model', run.model, '--model', run.output])}")
 

@@ -59,15 +59,15 @@ def run(args: argparse.Namespace) -> int:
     args.only = tuple(args.only or PARTS)
     args.env = read_variables(args.env)
     options = DoctorOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(DoctorOptions)})
-    states = []
+    states = {}
     for check in run_checks(options, place_settings(args) | {"queue": args.sqs_url, "role": args.role_arn}):
         print(
             json.dumps(dataclasses.asdict(check), ensure_ascii=False) if args.json else escape(check.line), flush=True
         )
-        states.append(check.state)
-    if "failed" in states:
+        states[check.name] = check.state
+    if "failed" in states.values():
         return 1
-    if "agent" in args.only and not args.json:
+    if states.get("rollout") == "ok" and not args.json:
         data = ["--data", args.data] if args.data else []
         say(f"\nNext: {shlex.join(['agentcore-rl', 'eval', args.agent, *data, '--model', args.model or 'tiny'])}")
     return 0

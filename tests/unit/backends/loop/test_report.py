@@ -41,6 +41,7 @@ with report:
         report.show_evaluation(step, held_out)
     assert run_totals(report.steps, {}, 2)["unbridged"] == {"no_turn_end": 6, "changed_history": 2}
     report.finish({"checkpoint": sys.argv[1]})
+    report.finish({"checkpoint": sys.argv[1], "interrupted": True})
 """
 
 
@@ -48,7 +49,11 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, env=clean_env())
     assert (done.returncode, done.stdout) == (0, "")
     before, head, first, between, more, second, after, unbridged, *end = done.stderr.splitlines()
-    assert end[-1] == f"Next: agentcore-rl eval rl_app.py --data HELD_OUT --model tiny --model {tmp_path}"
+    following = [line for line in end if line.startswith("Next: ")]
+    assert following == [
+        f"Next: agentcore-rl eval rl_app.py --data HELD_OUT --model tiny --model {tmp_path}",
+        "Next: the same command with --resume continues the run",
+    ]
     assert before == "held-out rows at step 0: mean reward 0.500 [0.053, 0.947] of 8 rollouts, 1 left out"
     assert [" ".join(line.split()) for line in (head, first, more, second)] == [
         "step reward length entropy kl tokens/s failed fidelity unbridged seconds left",
