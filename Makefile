@@ -38,9 +38,9 @@ test: chromium $(VENV)/.dev .venv-verl/.verl  ## lint, type-check and test
 	@$(MAKE) -j 3 lint test-verl test-all
 
 # In the order of the folders the long files come first, so that the workers end together. They wait for servers and
-# processes now and then: a third one uses those moments of two cores.
+# processes a third of the time: four of them keep two cores busy.
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # The tests of pages need it. Where it can't be installed, they are skipped and say so.
 chromium: $(VENV)/.dev  ## install Chromium for the tests of the page, where apt-get and root are there
