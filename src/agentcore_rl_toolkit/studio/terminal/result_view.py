@@ -21,9 +21,14 @@ Outcome = dict[str, Any]
 
 
 def read_results(folder: Path, read: Callable[[int], None] = lambda count: None) -> list[Outcome]:
-    """The results of a store in a folder. `read` is told how many there are so far."""
+    """The results in a folder, a store's or one experiment's. `read` is told how many there are so far."""
+    folder = folder.resolve()
+    return _read_results(folder, "", read) or _read_results(folder.parent, f"{folder.name}/", read)
+
+
+def _read_results(root: Path, prefix: str, read: Callable[[int], None]) -> list[Outcome]:
     found: list[Outcome] = []
-    for id, result in stored_results(open_store(str(folder.resolve()))):
+    for id, result in stored_results(open_store(str(root)), prefix):
         known: Outcome = {"key": id.result_key, "input": id.input_id, "reward": None, "seconds": None}
         try:
             if isinstance(result, Exception):

@@ -236,6 +236,7 @@ def test_results_are_filtered_sorted_and_shown(results: Path, capsys: pytest.Cap
     assert "no answer after 9 s" in show(capsys, str(results), "--failed")
     assert "row row-1: completed" in show(capsys, str(results), "--rollout", "exp/row-1/session-1.json")
     assert "3 results" in show(capsys, str(results), "--rollout", "session")
+    assert "3 results (2 completed, 1 agent_error)" in show(capsys, str(results / "exp"))
     assert main(["show", str(results), "--rollout", "ession-1"]) == 1
     assert main(["show", str(results), "--grep", "nowhere"]) == 1
     assert "no rollout matches" in capsys.readouterr().err
