@@ -26,6 +26,8 @@ ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math-abcdefghij"
 @pytest.mark.parametrize("queue_url", ["https://sqs/q", None])
 @pytest.mark.parametrize("trainer", ["trl", "tinker", "verl"])
 def test_the_commands_for_trainers_are_commands(trainer: str, queue_url: str | None, rows: None) -> None:
+    if trainer == "trl":
+        pytest.importorskip("trl")
     words = words_of(snippet(trainer, queue_url))
     assert words[:3] == ["agentcore-rl", "train", ARN]
     backend, known, _ = read_train_arguments(words[words.index("--backend") + 1], None, words[2:])
