@@ -32,7 +32,7 @@ check-source: $(VENV)/.check
 
 # The tests wait for servers and processes now and then; the checks of the source use those moments.
 check-tests: $(VENV)/.check
-	$(BIN)/python -m pytest -n 4 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
+	$(BIN)/python -m pytest -n 5 --dist worksteal --light tests/unit tests/contract tests/compat/test_package.py
 
 test: chromium $(VENV)/.dev .venv-verl/.verl  ## lint, type-check and test
 	@$(MAKE) -j 3 lint test-verl test-all
