@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from agentcore_rl_toolkit import RolloutClient, open_store
+from agentcore_rl_toolkit.agent.result import stored_results
 from agentcore_rl_toolkit.cli.rollouts.results import results_table
 from agentcore_rl_toolkit.runtime.local import LocalRuntime
-from agentcore_rl_toolkit.studio.terminal.result_view import stored_results
 
 AGENT = Path(__file__).parent / "rl_app.py"
 ROWS: list[dict[str, Any]] = [
