@@ -78,9 +78,11 @@ class OddStore:
             self.said.remove(key)
         return mine
 
-    def stop_waiting(self) -> None: ...
+    def stop_waiting(self) -> None:
+        self._do("stop_waiting")
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._do("close")
 
 
 class Inbox:
@@ -180,6 +182,16 @@ def test_what_is_no_result_is_an_error_at_once(store: OddStore) -> None:
         eventually(lambda: len(inbox.documents) == 3 and len(inbox.errors) == 1)
         assert isinstance(inbox.errors[KEYS[0]], ResultUnreadable)
         threads.run(inbox.delivery.close())
+
+
+def test_readers_stop_waiting_before_the_store_is_closed() -> None:
+    store = OddStore(announces=True)
+    with loop_thread() as threads:
+        inbox = Inbox(threads, store)
+        inbox.expect(*KEYS)
+        threads.run(inbox.delivery.close())
+    assert store.calls[-1] == "close"
+    assert "stop_waiting" in store.calls
 
 
 def test_one_result_that_is_refused_keeps_no_other_waiting(store: OddStore, inbox: Inbox) -> None:
